@@ -1,0 +1,67 @@
+"""evener: train TensorFlow and Keras models on every device you have, exactly.
+
+The public names are loaded when they are first used, so that ``import evener`` costs
+nothing and does not import TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evener.devices import Inventory, UsedDevice, inventory, use_devices
+    from evener.engine import Strategy
+    from evener.errors import (
+        DataError,
+        DeviceError,
+        EngineError,
+        EvenerError,
+        EvenerWarning,
+        PlanError,
+    )
+    from evener.plan import Plan
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DataError": "evener.errors",
+    "DeviceError": "evener.errors",
+    "EngineError": "evener.errors",
+    "EvenerError": "evener.errors",
+    "EvenerWarning": "evener.errors",
+    "Inventory": "evener.devices",
+    "Plan": "evener.plan",
+    "PlanError": "evener.errors",
+    "Strategy": "evener.engine",
+    "UsedDevice": "evener.devices",
+    "inventory": "evener.devices",
+    "use_devices": "evener.devices",
+}
+
+__all__ = [
+    "DataError",
+    "DeviceError",
+    "EngineError",
+    "EvenerError",
+    "EvenerWarning",
+    "Inventory",
+    "Plan",
+    "PlanError",
+    "Strategy",
+    "UsedDevice",
+    "inventory",
+    "use_devices",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'evener' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,80 @@
+"""Every error that evener raises on purpose.
+
+    EvenerError
+      DeviceError   DEV-...   a device spec, a cap, a device that cannot be used
+      PlanError     PLAN-...  a Plan that is wrong or does not fit
+      EngineError   ENG-...   training: models, scopes, strategies
+      DataError     DATA-...  batches that cannot be trained on
+    EvenerWarning   the same form, for what goes on all the same
+
+An error says what happened, why, and what to do, under a code that stays the same. The
+command line, the log and the report print the same object.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable
+
+
+def house_form(code: str, what: str, why: str, fix: str) -> str:
+    """Return the three lines in which every message of evener is written."""
+    return f"[{code}] {what}\nWhy: {why}\nFix: {fix}"
+
+
+class EvenerError(Exception):
+    """The root of all errors that evener raises on purpose.
+
+    Args:
+        code: The stable name of the error, such as ``"PLAN-012"``.
+        what: One sentence: what happened.
+        why: The reason, with the numbers.
+        fix: What the reader can do about it.
+    """
+
+    def __init__(self, code: str, what: str, *, why: str, fix: str) -> None:
+        super().__init__(house_form(code, what, why, fix))
+        self.code = code
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the error whole when it crosses a process boundary."""
+        return _rebuild, (type(self), self.code, self.what, self.why, self.fix)
+
+
+def _rebuild(kind: type[EvenerError], code: str, what: str, why: str, fix: str) -> EvenerError:
+    return kind(code, what, why=why, fix=fix)
+
+
+class DeviceError(EvenerError):
+    """A device spec, a memory cap or a device is wrong or cannot be used."""
+
+
+class PlanError(EvenerError, ValueError):
+    """A Plan contradicts itself, or does not fit what it is asked to run on."""
+
+
+class EngineError(EvenerError, RuntimeError):
+    """A model, a scope or a strategy is used in a way that cannot train exactly."""
+
+
+class DataError(EvenerError, ValueError):
+    """A batch cannot be trained on."""
+
+
+class EvenerWarning(UserWarning):
+    """Something a person should know, while the work goes on."""
+
+
+def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> None:
+    """Warn in the house form, as an `EvenerWarning`."""
+    warnings.warn(EvenerWarning(house_form(code, what, why, fix)), stacklevel=stacklevel + 1)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""

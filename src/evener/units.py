@@ -1,0 +1,69 @@
+"""Bytes, seconds and rates, to and from text."""
+
+from __future__ import annotations
+
+import re
+
+_BYTE_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the number of bytes that a text such as ``"10GiB"`` or ``"512 MB"`` names.
+
+    Args:
+        text: A non-negative number and a unit (B, KB, MB, GB, TB in powers of 1000; KiB,
+            MiB, GiB, TiB in powers of 1024). Without a unit: bytes.
+
+    Raises:
+        ValueError: If the text is not of that form.
+
+    >>> parse_bytes("1.5GiB")
+    1610612736
+    """
+    match = _BYTES.fullmatch(text)
+    scale = _BYTE_UNITS.get((match.group(2) or "b").lower()) if match else None
+    if match is None or scale is None:
+        raise ValueError(f"{text!r} is not a size; write for example 10GiB or 512MiB")
+    return round(float(match.group(1)) * scale)
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Return bytes in the largest binary unit that keeps the number at 1 or more.
+
+    >>> format_bytes(1610612736)
+    '1.5 GiB'
+    """
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with the unit a person would choose.
+
+    >>> format_seconds(0.0123), format_seconds(75)
+    ('12.3 ms', '1 min 15 s')
+    """
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
