@@ -1,0 +1,105 @@
+# Everything lands in this checkout: .tools holds uv, .venv holds evener and what it needs.
+# `make help` lists the targets. `make demo GPU=1` brings the CUDA libraries as well.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The first Python that fits; `make PYTHON=/path/to/python setup` names another.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	&& { echo "$$p"; break; }; done)
+GPU ?= 0
+JOBS ?= 2
+ARGS ?=
+
+# A person's uv settings for other projects must not reach into this checkout.
+export UV_PYTHON_DOWNLOADS := never
+unexport VIRTUAL_ENV UV_PROJECT_ENVIRONMENT PYTHONPATH PYTHONHOME
+
+UV := .tools/bin/uv
+BIN := .venv/bin
+REQUIREMENTS := requirements/$(if $(filter 1,$(GPU)),gpu,dev).txt
+# One stamp for each set, so that going from one to the other installs again.
+STAMP := .venv/.synced-$(if $(filter 1,$(GPU)),gpu,dev)
+
+COMPILE := --quiet --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
+	--no-emit-find-links --custom-compile-command "make lock"
+GROUPS := --group dev --group demo pyproject.toml
+
+.PHONY: help
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' \
+		| while IFS=$$'\t' read -r name what; do printf '  make %-16s %s\n' "$$name" "$$what"; done
+
+.PHONY: setup
+setup: $(STAMP)  ## bring uv, evener and all it needs into this checkout (GPU=1: with CUDA)
+
+.tools/.installed: requirements/uv.txt
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "evener needs Python 3.11, 3.12 or 3.13, and finds none of them." >&2; \
+		echo "Install Python 3.11, or name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; \
+		exit 1; fi
+	@if ! "$(PYTHON)" -m pip --version >/dev/null 2>&1; then \
+		echo "$(PYTHON) has no pip, which is needed once, to bring uv." >&2; \
+		echo "Install pip for it (on Debian: python3-pip), or name another Python by PYTHON=..." >&2; \
+		exit 1; fi
+	@# --without-pip: Debian's Python makes no virtual environment with pip by itself.
+	"$(PYTHON)" -m venv --clear --without-pip .tools
+	"$(PYTHON)" -m pip --python .tools/bin/python install --quiet --disable-pip-version-check \
+		--require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(BIN)/python: | .tools/.installed
+	$(UV) venv --quiet --python "$(PYTHON)" .venv
+
+$(STAMP): $(REQUIREMENTS) pyproject.toml .tools/.installed | $(BIN)/python
+	@rm -f .venv/.synced-*
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes $(REQUIREMENTS)
+	@# The build backend is among the requirements: nothing is fetched without a hash.
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline -e .
+	@touch $@
+
+.PHONY: demo
+demo: $(STAMP)  ## train on handwritten digits on all devices, checked against one device
+	$(BIN)/python examples/digits.py $(ARGS)
+
+.PHONY: test
+test: $(STAMP)  ## all tests but the long ones
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+.PHONY: exactness-full
+exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases
+	EVENER_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m "long or not long" \
+		-n $(JOBS) --timeout 3600 tests/exactness $(ARGS)
+
+.PHONY: gpu-check
+gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)
+	$(BIN)/python -m pytest -rs tests/gpu $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP)  ## measure side by side with the peers
+	$(BIN)/python benchmarks/data_parallel.py $(ARGS)
+
+.PHONY: lint
+lint: $(STAMP)  ## style, spelling, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/lint-imports
+
+.PHONY: type
+type: $(STAMP)  ## type check
+	$(BIN)/basedpyright
+
+.PHONY: docs
+docs: $(STAMP)  ## links and examples in the documents and docstrings
+	$(BIN)/python -m pytest src tests/unit/test_docs.py $(ARGS)
+
+# Run after a change of dependencies; takes newer versions only with ARGS=--upgrade.
+.PHONY: lock
+lock: .tools/.installed  ## compile requirements/*.txt again, with hashes
+	$(UV) pip compile $(COMPILE) requirements/uv.in -o requirements/uv.txt $(ARGS)
+	$(UV) pip compile $(COMPILE) $(GROUPS) -o requirements/dev.txt $(ARGS)
+	$(UV) pip compile $(COMPILE) $(GROUPS) --extra gpu -c requirements/dev.txt \
+		-o requirements/gpu.txt $(ARGS)
