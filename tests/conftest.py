@@ -1,0 +1,146 @@
+"""What all tests share: one TensorFlow with five logical CPUs, subprocesses, hypothesis.
+
+TensorFlow fixes its devices when it runs its first operation, and a test process runs many
+tests. So the logical CPUs are made once, before the first test, if any test of the run needs
+them; a test that needs other devices runs a subprocess (`run_python`).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+# Read by TensorFlow and Keras when they are imported, so it comes before every other import.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ["KERAS_BACKEND"] = "tensorflow"
+
+import hypothesis
+import pytest
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+# Tests in these folders run on the logical CPUs without asking for them.
+ON_LOGICAL_CPUS = (
+    TESTS / "exactness",
+    TESTS / "multi_device",
+    TESTS / "unit" / "engine",
+    ROOT / "src" / "evener" / "engine",
+)
+SEED = 20
+
+hypothesis.settings.register_profile(
+    "default",
+    max_examples=10,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "long",
+    max_examples=200,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile(os.environ.get("EVENER_HYPOTHESIS_PROFILE", "default"))
+
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def needs_logical_cpus(item: pytest.Item) -> bool:
+    asks = "logical_cpus" in getattr(item, "fixturenames", ())
+    return asks or any(item.path.is_relative_to(folder) for folder in ON_LOGICAL_CPUS)
+
+
+@functools.cache
+def make_logical_cpus() -> tuple[str, ...]:
+    import tensorflow as tf
+
+    from exactness.stand_ins import make_stand_ins
+
+    # The reference runs on the CPU too: a GPU rounds differently.
+    tf.config.set_visible_devices([], "GPU")
+    return make_stand_ins()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Before the first test: any test may run TensorFlow's first operation.
+    if not session.config.option.collectonly and any(map(needs_logical_cpus, session.items)):
+        make_logical_cpus()
+
+
+@pytest.fixture(scope="session")
+def logical_cpus() -> tuple[str, ...]:
+    """The names of five logical CPUs, of one thread each: ``("cpu:0", ..., "cpu:4")``."""
+    return make_logical_cpus()
+
+
+@pytest.fixture(autouse=True)
+def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start every test that trains from one seed, in float32, with no layer names in use."""
+    if not needs_logical_cpus(request.node):
+        yield
+        return
+    import keras
+
+    keras.utils.set_random_seed(SEED)
+    yield
+    keras.config.set_dtype_policy("float32")
+    # Collecting garbage after every test would cost more than many of the tests.
+    keras.utils.clear_session(free_memory=False)
+
+
+CUT_CPU = """\
+import tensorflow as _tf
+_tf.config.set_visible_devices([], "GPU")
+_tf.config.set_logical_device_configuration(
+    _tf.config.list_physical_devices("CPU")[0],
+    [_tf.config.LogicalDeviceConfiguration()] * {num_cpus},
+)
+_tf.config.threading.set_intra_op_parallelism_threads(1)
+_tf.config.threading.set_inter_op_parallelism_threads(max(2, {num_cpus}))
+"""
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """Run code in a Python of its own.
+
+    ``run_python(code, env=None, num_cpus=None, timeout=120, check=True)`` returns the
+    completed process with its text output. Values of None in ``env`` unset a variable.
+    ``num_cpus`` logical CPUs are made first; without it, TensorFlow is left alone. With
+    ``check``, the test fails when the process does.
+    """
+
+    def run(
+        code: str,
+        *,
+        env: Mapping[str, str | None] | None = None,
+        num_cpus: int | None = None,
+        timeout: float = 120,
+        check: bool = True,
+    ) -> subprocess.CompletedProcess[str]:
+        # A file, not -c: AutoGraph and tracebacks read the source.
+        script = tmp_path / "script.py"
+        cut = "" if num_cpus is None else CUT_CPU.format(num_cpus=num_cpus)
+        script.write_text(cut + textwrap.dedent(code), encoding="utf-8")
+        merged = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(env or {})}
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            env={name: value for name, value in merged.items() if value is not None},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if check and done.returncode != 0:
+            pytest.fail(f"the process ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done
+
+    return run

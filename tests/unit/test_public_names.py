@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+
+import evener
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """The imports under ``if TYPE_CHECKING``: name -> module."""
+    tree = ast.parse(inspect.getsource(evener))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.name: str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def test_the_list_the_table_and_the_imports_for_type_checkers_are_one() -> None:
+    assert evener.__all__ == sorted(evener._HOMES)
+    assert names_for_type_checkers() == evener._HOMES
+
+
+@pytest.mark.parametrize("name", evener.__all__)
+def test_every_name_is_there(name: str) -> None:
+    value = getattr(evener, name)
+    assert value.__name__ == name
+    assert inspect.getdoc(value), f"evener.{name} has no docstring"
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(evener.__all__) <= set(dir(evener))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'evener' has no attribute 'Strateggy'"):
+        evener.Strateggy  # noqa: B018
+
+
+def test_importing_evener_costs_nothing(run_python) -> None:
+    code = """
+        import sys
+        before = set(sys.modules)
+        import evener
+        evener.__version__, evener.EvenerError, dir(evener)
+        print(sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+    """
+    loaded = run_python(code).stdout
+    for heavy in ("tensorflow", "keras", "numpy", "rich", "typer"):
+        assert repr(heavy) not in loaded
+
+
+def test_importing_the_plan_does_not_import_tensorflow(run_python) -> None:
+    code = """
+        import sys
+        import evener
+        evener.Plan
+        print(*sorted(name for name in ("tensorflow", "keras", "numpy") if name in sys.modules))
+    """
+    assert run_python(code).stdout.strip() == ""
