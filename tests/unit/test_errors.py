@@ -151,7 +151,7 @@ def test_a_code_means_one_thing() -> None:
     places: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for use in all_uses():
         places[use.code][use.what].append(use.place)
-    twice = {code: dict(whats) for code, whats in places.items() if len(whats) > 1}
+    twice = {code: dict(found) for code, found in places.items() if len(found) > 1}
     assert not twice, f"one code, several mistakes: {twice}"
 
 
