@@ -1,0 +1,257 @@
+"""Even the shares of replicas while training, from the times of their steps.
+
+A pure controller: a state and the measurements of one window go in, the next state and
+perhaps an event come out. It has no clock and knows no TensorFlow.
+
+::
+
+    window            speeds                  shares
+    (samples, s) -->  median of       -->     proportional to speed  -->  worth it?
+    per replica       samples / s             at least minimum_share      >= 20 %: at once
+                                                                          >=  5 %: if twice
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evener.errors import PlanError
+from evener.plan.parts import as_tuple
+from evener.plan.shares import check_shares
+
+Window = Sequence[Sequence[tuple[float, float]]]
+"""For each replica, in order, the (samples, seconds) of the last steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareEvener:
+    """What evening knows between two windows.
+
+    Args:
+        shares: The shares that are in use, one per replica; they are stored as fractions
+            that add up to 1.
+        speeds: What each replica last computed, in samples per second; None where it was
+            not measured yet. Evening starts when every replica has been measured.
+        threshold: The least improvement of the predicted step time that is worth a change,
+            a fraction from 0 to 1. It must be seen in two windows in a row.
+        at_once: The improvement for which one window is enough, at least ``threshold``.
+        minimum_share: The least fraction a replica is given, so that it goes on being
+            measured; at most 1 / number of replicas. A replica is sure to get a sample of
+            every batch if this is 1 / batch size or more.
+        doubted: The speeds of the last window, if they were for a change that waits for a
+            second window; else None. Set by `even_shares`.
+
+    Raises:
+        PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
+            speeds.
+    """
+
+    shares: tuple[float, ...]
+    speeds: tuple[float | None, ...] = ()
+    threshold: float = 0.05
+    at_once: float = 0.20
+    minimum_share: float = 0.01
+    doubted: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Store shares as fractions, and check the settings."""
+        checked = check_shares(self.shares)
+        object.__setattr__(self, "shares", _fractions(checked))
+        speeds = as_tuple(self.speeds) or (None,) * len(checked)
+        object.__setattr__(self, "speeds", speeds)
+        _check_settings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evened:
+    """The event of a change of shares.
+
+    Args:
+        step: The training step after which the shares changed.
+        before: The fractions until then.
+        after: The fractions from then on.
+        speeds: The speed of each replica in samples per second, from which they follow.
+        improvement: The part of the step time that is predicted to be saved, 0 to 1.
+    """
+
+    step: int
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    speeds: tuple[float, ...]
+    improvement: float
+
+    def __str__(self) -> str:
+        """Return one line for the log.
+
+        >>> print(Evened(step=40, before=(0.5, 0.5), after=(0.8, 0.2), speeds=(400.0, 100.0),
+        ...              improvement=0.6))
+        step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+        """
+        before = " ".join(f"{share:.3f}" for share in self.before)
+        after = " ".join(f"{share:.3f}" for share in self.after)
+        speeds = " ".join(f"{speed:.4g}" for speed in self.speeds)
+        return (
+            f"step {self.step}: shares {before} -> {after} "
+            f"({speeds} samples/s; step time -{self.improvement:.1%})".replace("%", " %")
+        )
+
+
+def even_shares(
+    evener: ShareEvener, window: Window, *, step: int
+) -> tuple[ShareEvener, Evened | None]:
+    """Even the shares by the measurements of one window.
+
+    The speed of a replica is the median of samples / seconds over the window, so that single
+    outliers do not count. Steps with 0 samples, and times that are not positive and finite,
+    are left out; a replica without a measurement keeps its last speed.
+
+    A change that saves less than ``at_once`` waits for the next window. There it must be
+    worth it twice: by the speeds of that window, and with the shares proposed by the first
+    window judged at the speeds of the second, which noise does not pass.
+
+    Args:
+        evener: The state so far.
+        window: For each replica the (samples, seconds) of its last steps; five or more
+            steps make the median robust.
+        step: The number of the training step, for the event.
+
+    Returns:
+        The next state, and the event if the shares changed.
+
+    Raises:
+        PlanError: PLAN-033 if the window has another number of replicas.
+
+    >>> evener, event = even_shares(
+    ...     ShareEvener(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]], step=40
+    ... )
+    >>> [round(share, 6) for share in evener.shares]
+    [0.8, 0.2]
+    >>> print(event)
+    step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
+    """
+    if len(window) != len(evener.shares):
+        raise PlanError(
+            "PLAN-033",
+            f"The window measures {len(window)} replicas; there are {len(evener.shares)}.",
+            why="every replica has its own list of (samples, seconds), which may be empty.",
+            fix="give one list per replica: [[(32, 0.1)], []] for two of which one was idle.",
+        )
+    measured = (measured_speed(steps) for steps in window)
+    latest = tuple(
+        last if new is None else new for new, last in zip(measured, evener.speeds, strict=True)
+    )
+    speeds = tuple(speed for speed in latest if speed is not None)
+    if len(speeds) < len(latest):
+        return dataclasses.replace(evener, speeds=latest), None
+    ideal = ideal_shares(speeds, minimum_share=evener.minimum_share)
+    improvement = _improvement(evener.shares, ideal, speeds)
+    if improvement < evener.threshold or improvement <= 0:
+        return dataclasses.replace(evener, speeds=latest, doubted=None), None
+    if improvement < evener.at_once and not _said_before(evener, speeds):
+        return dataclasses.replace(evener, speeds=latest, doubted=speeds), None
+    event = Evened(
+        step=step, before=evener.shares, after=ideal, speeds=speeds, improvement=improvement
+    )
+    return dataclasses.replace(evener, shares=ideal, speeds=latest, doubted=None), event
+
+
+def measured_speed(steps: Sequence[tuple[float, float]]) -> float | None:
+    """Return the median of samples / seconds, or None if nothing usable was measured."""
+    speeds = [samples / seconds for samples, seconds in steps if samples > 0 and seconds > 0]
+    usable = [speed for speed in speeds if _is_usable(speed)]
+    return statistics.median(usable) if usable else None
+
+
+def ideal_shares(speeds: Sequence[float], *, minimum_share: float = 0.0) -> tuple[float, ...]:
+    """Return fractions proportional to speed, none below the minimum.
+
+    Replicas that would fall below the minimum get it, and the others divide the rest by
+    speed; that can push another one below, so it is done until none is.
+
+    Args:
+        speeds: In samples per second, above 0.
+        minimum_share: From 0 to 1 / number of speeds.
+
+    >>> ideal_shares([300, 100])
+    (0.75, 0.25)
+    """
+    fastest = max(speeds)
+    relative = [speed / fastest for speed in speeds]
+    raised: set[int] = set()
+    while True:
+        rest = 1.0 - minimum_share * len(raised)
+        total = math.fsum(part for index, part in enumerate(relative) if index not in raised)
+        shares = [
+            minimum_share if index in raised else rest * part / total
+            for index, part in enumerate(relative)
+        ]
+        below = {index for index, share in enumerate(shares) if share < minimum_share} - raised
+        # All below at once is rounding: there, minimum_share is 1 / number of replicas.
+        if not below or len(raised | below) == len(shares):
+            return tuple(shares)
+        raised |= below
+
+
+def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
+    """Return the predicted time of a step per sample of the batch.
+
+    A step takes as long as its slowest replica: the largest share / speed.
+    """
+    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
+
+
+def _is_usable(speed: float) -> bool:
+    """Whether it is a number that shares can be divided by; NaN is not."""
+    return 1e-100 <= speed <= 1e100
+
+
+def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
+    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, speeds)
+
+
+def _said_before(evener: ShareEvener, speeds: Sequence[float]) -> bool:
+    """Whether the change that the previous window was for is worth it by this one as well."""
+    if evener.doubted is None:
+        return False
+    proposed = ideal_shares(evener.doubted, minimum_share=evener.minimum_share)
+    return _improvement(evener.shares, proposed, speeds) >= evener.threshold
+
+
+def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
+    total = math.fsum(shares)
+    # Fractions stay as they are: a state that is copied must not drift.
+    if abs(total - 1.0) < 1e-12:
+        return shares
+    return tuple(share / total for share in shares)
+
+
+def _check_settings(evener: ShareEvener) -> None:
+    num_replicas = len(evener.shares)
+    bounds = {
+        "threshold": (evener.threshold, 0.0, 1.0),
+        "at_once": (evener.at_once, evener.threshold, 1.0),
+        "minimum_share": (evener.minimum_share, 0.0, 1.0 / num_replicas),
+    }
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
+    for number, speed in enumerate(evener.speeds):
+        if speed is not None and not _is_usable(speed):
+            place = f"speeds[{number}]"
+            raise _wrong_setting(place, speed, "finite and above 0", f"None for {place}")
+    if len(evener.speeds) != num_replicas:
+        every = f"one for each of {num_replicas} replicas"
+        raise _wrong_setting("speeds", evener.speeds, every, f"speeds={(None,) * num_replicas}")
+
+
+def _wrong_setting(name: str, value: object, right: str, remedy: str) -> PlanError:
+    return PlanError(
+        "PLAN-032",
+        f"{name} of the ShareEvener is {value}.",
+        why=f"it must be {right}.",
+        fix=f"write {remedy}, or leave it out.",
+    )

@@ -1,0 +1,82 @@
+"""Device names: ``gpu:0``, ``cpu:1``, and ``worker:1/gpu:0`` on another machine."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from evener.errors import PlanError
+
+DeviceKind = Literal["gpu", "cpu"]
+
+HOST = "host"
+"""The word for "the memory of the machine", allowed where variables are owned."""
+
+HOST_DEVICE = "cpu:0"
+"""The device that `HOST` means, whether or not the plan computes on it."""
+
+# At most six digits and no leading zero: one device has one name.
+_NUMBER = r"(0|[1-9][0-9]{0,5})"
+_NAME = re.compile(rf"(?:worker:{_NUMBER}/)?(gpu|cpu):{_NUMBER}")
+_NEARLY = re.compile(r"(gpu|cpu)[^0-9]*0*([0-9]{1,6})$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceName:
+    """A device name taken apart.
+
+    Args:
+        kind: ``"gpu"`` or ``"cpu"``.
+        index: The number among the devices of that kind in its worker, from 0.
+        worker: The number of the machine, from 0; None where there is only one.
+
+    >>> str(DeviceName(kind="gpu", index=0, worker=1))
+    'worker:1/gpu:0'
+    """
+
+    kind: DeviceKind
+    index: int
+    worker: int | None = None
+
+    def __str__(self) -> str:
+        """Return the name as it is written in a plan."""
+        prefix = "" if self.worker is None else f"worker:{self.worker}/"
+        return f"{prefix}{self.kind}:{self.index}"
+
+
+def parse_device_name(text: str, *, place: str = "device") -> DeviceName:
+    """Take a device name apart.
+
+    Args:
+        text: A name such as ``"gpu:0"`` or ``"worker:1/cpu:0"``, lower case.
+        place: Where the name stands, for the error.
+
+    Raises:
+        PlanError: PLAN-001 if the text is not a device name.
+
+    >>> parse_device_name("worker:1/gpu:0")
+    DeviceName(kind='gpu', index=0, worker=1)
+    """
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise PlanError(
+            "PLAN-001",
+            f"{place} is {text!r}, which is not a device name.{_nearest(text)}",
+            why="names are lower case: gpu:INDEX or cpu:INDEX, with worker:INDEX/ before it "
+            "for a device of another machine.",
+            fix="write for example 'gpu:0', 'cpu:0' or 'worker:1/gpu:0'; "
+            "`evener devices` lists the names that are here.",
+        )
+    worker, kind, index = match.groups()
+    return DeviceName(
+        kind=cast(DeviceKind, kind),
+        index=int(index),
+        worker=None if worker is None else int(worker),
+    )
+
+
+def _nearest(text: str) -> str:
+    """Read TensorFlow's spellings (``/GPU:0``, ``/device:GPU:0``) and slips (``gpu0``)."""
+    match = _NEARLY.search(text.lower())
+    return f" Did you mean '{match.group(1)}:{int(match.group(2))}'?" if match else ""

@@ -1,0 +1,112 @@
+"""What stands at a place of a plan, such as ``replicas[1].share``, is of the right type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar, cast
+
+from evener.errors import PlanError
+
+T = TypeVar("T")
+
+_EXAMPLES = {
+    "text": "'gpu:0'",
+    "a whole number": "4",
+    "a number": "0.5",
+    "a list": "[...]",
+    "an object": "{...}",
+}
+
+
+def wrong_type(place: str, expected: str, value: object) -> PlanError:
+    """Return the error for a value of the wrong type at a place."""
+    example = _EXAMPLES.get(expected)
+    return PlanError(
+        "PLAN-020",
+        f"{place} must be {expected}, not {_shown(value)}.",
+        why=f"the value there is of type {type(value).__name__}.",
+        fix=f"write {expected}" + (f", for example {place} = {example}." if example else "."),
+    )
+
+
+def text_at(place: str, value: object) -> str:
+    """Return a text that is not empty.
+
+    Raises:
+        PlanError: PLAN-020 if it is no text, PLAN-018 if it is empty or blank.
+    """
+    if not isinstance(value, str):
+        raise wrong_type(place, "text", value)
+    if not value.strip():
+        raise PlanError(
+            "PLAN-018",
+            f"{place} is empty.",
+            why=f"it is {value!r}, which matches and says nothing.",
+            fix="write a text, or leave the entry out.",
+        )
+    return value
+
+
+def whole_number_at(place: str, value: object) -> int:
+    """Return a whole number; True and False are none.
+
+    Raises:
+        PlanError: PLAN-020 if it is not a whole number.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong_type(place, "a whole number", value)
+    return value
+
+
+def number_at(place: str, value: object) -> float:
+    """Return a number, which may be infinite or NaN; True and False are none.
+
+    Raises:
+        PlanError: PLAN-020 if it is not a number.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise wrong_type(place, "a number", value)
+    return float(value)
+
+
+def tuple_at(place: str, value: object, item: type[T]) -> tuple[T, ...]:
+    """Return a tuple whose items are all of one type.
+
+    Raises:
+        PlanError: PLAN-020 if it is no tuple, or an item is of another type.
+    """
+    if not isinstance(value, tuple):
+        raise wrong_type(place, "a list", value)
+    items = cast("tuple[object, ...]", value)
+    for index, found in enumerate(items):
+        if not isinstance(found, item):
+            expected = "text" if item is str else f"a {item.__name__}"
+            raise wrong_type(f"{place}[{index}]", expected, found)
+    return cast("tuple[T, ...]", items)
+
+
+def list_at(place: str, value: object) -> list[object]:
+    """Return a list as it was read from JSON.
+
+    Raises:
+        PlanError: PLAN-020 if it is not a list.
+    """
+    if not isinstance(value, list):
+        raise wrong_type(place, "a list", value)
+    return cast("list[object]", value)
+
+
+def object_at(place: str, value: object) -> Mapping[str, object]:
+    """Return an object as it was read from JSON.
+
+    Raises:
+        PlanError: PLAN-020 if it is not an object.
+    """
+    if not isinstance(value, Mapping):
+        raise wrong_type(place, "an object", value)
+    return cast("Mapping[str, object]", value)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

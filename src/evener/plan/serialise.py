@@ -1,0 +1,202 @@
+"""Plans to and from JSON, in version 1.
+
+Only the shape is looked at here: objects, lists and keys. What the values mean is checked
+by the Plan that is made from them, under the same names of places.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evener.errors import PlanError, did_you_mean
+from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
+from evener.plan.places import list_at, object_at, whole_number_at
+
+if TYPE_CHECKING:
+    from evener.plan.plan import Plan
+
+T = TypeVar("T")
+
+VERSION = 1
+"""The version of the form in which plans are written."""
+
+_PLAN_KEYS = ("version", "devices", "replicas", "owners", "recompute", "predicted", "rejected")
+_REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
+
+
+def write_plan(plan: Plan) -> str:
+    """Return a plan as JSON, indented, its keys in a fixed order."""
+    fields = {
+        "version": plan.version,
+        "devices": [dataclasses.asdict(device) for device in plan.devices],
+        "owners": _written_owners(plan),
+        "replicas": [_written_replica(replica) for replica in plan.replicas],
+        "recompute": plan.recompute,
+        "predicted": _written_prediction(plan.predicted),
+        "rejected": [dataclasses.asdict(rejected) for rejected in plan.rejected],
+    }
+    return json.dumps(fields, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def read_fields(text: str) -> dict[str, Any]:
+    """Return the arguments of the Plan that a JSON text holds.
+
+    Raises:
+        PlanError: PLAN-021 if it is not JSON, PLAN-022 for an unknown version, PLAN-023 for
+            an unknown key, PLAN-024 for a missing one, PLAN-025 for one that is there
+            twice, PLAN-020 for a value of the wrong type.
+    """
+    fields = object_at("the plan", _parsed(text))
+    # First of all: a newer version may have keys that are unknown here.
+    if "version" in fields:
+        check_version(whole_number_at("version", fields["version"]))
+    _check_keys("", fields, required=_REQUIRED_PLAN_KEYS, known=_PLAN_KEYS)
+    owners = fields["owners"]
+    return {
+        **fields,
+        "devices": _read_list("devices", fields["devices"], _reader(PlanDevice)),
+        "owners": owners
+        if isinstance(owners, str)
+        else _read_list("owners", owners, _reader(OwnerRule)),
+        "replicas": _read_list("replicas", fields["replicas"], _read_replica),
+        "recompute": tuple(list_at("recompute", fields.get("recompute", []))),
+        "predicted": _read_prediction(fields.get("predicted")),
+        "rejected": _read_list("rejected", fields.get("rejected", []), _reader(Rejected)),
+    }
+
+
+def check_version(version: int) -> None:
+    """Refuse a version that is not read here.
+
+    Raises:
+        PlanError: PLAN-022.
+    """
+    if version != VERSION:
+        raise PlanError(
+            "PLAN-022",
+            f"The plan is of version {version}; this evener reads version {VERSION}.",
+            why="it was written by another release of evener."
+            if version > VERSION
+            else "there is no such version.",
+            fix="pip install --upgrade evener"
+            if version > VERSION
+            else f"write version = {VERSION}.",
+        )
+
+
+def _written_owners(plan: Plan) -> object:
+    if isinstance(plan.owners, str):
+        return plan.owners
+    return [dataclasses.asdict(rule) for rule in plan.owners]
+
+
+def _written_replica(replica: Replica) -> dict[str, object]:
+    return {
+        "share": _written_number(replica.share),
+        "num_micro_batches": replica.num_micro_batches,
+        "in_flight": replica.in_flight,
+        "stages": [{"device": stage.device, "layers": stage.layers} for stage in replica.stages],
+    }
+
+
+def _written_prediction(predicted: Predicted | None) -> object:
+    if predicted is None:
+        return None
+    return {
+        "step_seconds": _written_number(predicted.step_seconds),
+        "peak_bytes": dict(predicted.peak_bytes),
+    }
+
+
+def _written_number(number: float) -> float:
+    """Write 320 rather than 320.0 where a double holds the whole number exactly."""
+    return int(number) if number.is_integer() and 0 <= number < 2**53 else number
+
+
+def _parsed(text: object) -> object:
+    try:
+        if not isinstance(text, str):
+            raise TypeError(f"the value is of type {type(text).__name__}, not text")
+        return json.loads(text, object_pairs_hook=_unique_keys)
+    except PlanError:
+        raise
+    # ValueError: not JSON, or a number of thousands of digits; RecursionError: nested too deep.
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PlanError(
+            "PLAN-021",
+            "The text of the plan is not JSON.",
+            why=f"{error}.",
+            fix="give what Plan.to_json() returned, for example Plan.from_json(path.read_text()).",
+        ) from error
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    for key, value in pairs:
+        if key in fields:
+            raise PlanError(
+                "PLAN-025",
+                f"The key {key!r} is there twice in one object.",
+                why=f"its values are {fields[key]!r} and {value!r}; which one counts?",
+                fix=f"keep one {key!r}.",
+            )
+        fields[key] = value
+    return fields
+
+
+def _check_keys(
+    place: str, fields: Mapping[str, object], *, required: tuple[str, ...], known: tuple[str, ...]
+) -> None:
+    where = place or "the plan"
+    for key in fields:
+        if key not in known:
+            raise PlanError(
+                "PLAN-023",
+                f"{where} has the unknown key {key!r}.{did_you_mean(key, known)}",
+                why=f"the keys here are {', '.join(known)}.",
+                fix=f"rename {key!r} or take it out.",
+            )
+    for key in required:
+        if key not in fields:
+            raise PlanError(
+                "PLAN-024",
+                f"{where} lacks the key {key!r}.",
+                why=f"the keys that must be here are {', '.join(required)}.",
+                fix=f"add {f'{place}.{key}' if place else key}.",
+            )
+
+
+def _read_list(place: str, value: object, read: Callable[[str, object], T]) -> tuple[T, ...]:
+    items = enumerate(list_at(place, value))
+    return tuple(read(f"{place}[{index}]", item) for index, item in items)
+
+
+def _reader(part: type[T]) -> Callable[[str, object], T]:
+    """Return the function that reads a part whose fields are plain values."""
+
+    def read(place: str, value: object) -> T:
+        return part(**_read_object(part, place, value))
+
+    return read
+
+
+def _read_object(part: type[Any], place: str, value: object) -> dict[str, Any]:
+    """Return the fields of a part; those without a default must be there."""
+    fields = object_at(place, value)
+    declared = dataclasses.fields(part)
+    required = tuple(field.name for field in declared if field.default is dataclasses.MISSING)
+    _check_keys(place, fields, required=required, known=tuple(field.name for field in declared))
+    return dict(fields)
+
+
+def _read_replica(place: str, value: object) -> Replica:
+    fields = _read_object(Replica, place, value)
+    fields["stages"] = _read_list(f"{place}.stages", fields["stages"], _reader(Stage))
+    return Replica(**fields)
+
+
+def _read_prediction(value: object) -> Predicted | None:
+    return None if value is None else _reader(Predicted)("predicted", value)

@@ -1,0 +1,273 @@
+"""The rules that every Plan keeps.
+
+One function per part of the plan, in the order of its fields. Every error names the place
+of the mistake as it is written in Python and in JSON alike: ``replicas[1].stages[0].device``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from evener.errors import PlanError, did_you_mean
+from evener.plan.names import HOST, parse_device_name
+from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
+from evener.plan.places import (
+    number_at,
+    object_at,
+    text_at,
+    tuple_at,
+    whole_number_at,
+    wrong_type,
+)
+from evener.plan.serialise import check_version
+from evener.plan.shares import check_shares
+
+if TYPE_CHECKING:
+    from evener.plan.plan import Plan
+
+_OWNER_WORDS = ("sharded", "central")
+_MOST_BYTES = 2**63 - 1
+
+
+def validate(plan: Plan) -> None:
+    """Refuse a plan that contradicts itself.
+
+    Raises:
+        PlanError: With the place, the reason and a remedy.
+    """
+    check_version(whole_number_at("version", plan.version))
+    names = _check_devices(plan.devices)
+    _check_replicas(plan.replicas, names)
+    _check_owners(plan.owners, names)
+    for index, pattern in enumerate(tuple_at("recompute", plan.recompute, str)):
+        text_at(f"recompute[{index}]", pattern)
+    _check_predicted(plan.predicted, names)
+    for index, rejected in enumerate(tuple_at("rejected", plan.rejected, Rejected)):
+        text_at(f"rejected[{index}].layout", rejected.layout)
+        text_at(f"rejected[{index}].reason", rejected.reason)
+
+
+def missing_devices(needed: Sequence[str], present: Sequence[str]) -> None:
+    """Refuse devices of which some are not there.
+
+    Raises:
+        PlanError: PLAN-029 naming those that are missing.
+    """
+    missing = [name for name in needed if name not in present]
+    if not missing:
+        return
+    here = ", ".join(present) or "no device"
+    instead = list(present) or ["cpu:0"]
+    raise PlanError(
+        "PLAN-029",
+        f"The plan is for other devices: {', '.join(missing)} "
+        f"{'is' if len(missing) == 1 else 'are'} missing.",
+        why=f"it was made for {', '.join(needed)}; here there is {here}.",
+        fix=f"run it where these devices are, or make a plan for those that are here: "
+        f"Plan.data_parallel({instead}).",
+    )
+
+
+def _check_devices(devices: object) -> tuple[str, ...]:
+    items = tuple_at("devices", devices, PlanDevice)
+    if not items:
+        raise PlanError(
+            "PLAN-004",
+            "The plan has no devices.",
+            why="devices is empty, and somebody must compute.",
+            fix="name at least one, for example Plan.data_parallel(['cpu:0']).",
+        )
+    seen: dict[str, int] = {}
+    for index, device in enumerate(items):
+        _check_device(f"devices[{index}]", device)
+        if device.name in seen:
+            raise PlanError(
+                "PLAN-002",
+                f"devices[{index}].name names {device.name} a second time.",
+                why=f"devices[{seen[device.name]}] is {device.name} already.",
+                fix="name every device once; two parts of one card are two devices, as in "
+                "the spec 'gpu:0@10GiB,gpu:0@5GiB', which makes gpu:0 and gpu:1.",
+            )
+        seen[device.name] = index
+    return tuple(seen)
+
+
+def _check_device(place: str, device: PlanDevice) -> None:
+    name = text_at(f"{place}.name", device.name)
+    kind = parse_device_name(name, place=f"{place}.name").kind
+    if text_at(f"{place}.kind", device.kind) != kind:
+        raise PlanError(
+            "PLAN-026",
+            f"{place}.kind is {device.kind!r}, but {name} is a {kind}.",
+            why="the kind of a device is 'gpu' or 'cpu', the one in its name.",
+            fix=f"write {place}.kind = {kind!r}, or PlanDevice.named({name!r}).",
+        )
+    if device.memory_bytes is None:
+        return
+    if not 1 <= whole_number_at(f"{place}.memory_bytes", device.memory_bytes) <= _MOST_BYTES:
+        raise PlanError(
+            "PLAN-027",
+            f"{place}.memory_bytes is {device.memory_bytes}.",
+            why=f"{name} has at least 1 byte, and at most {_MOST_BYTES}.",
+            fix="write the bytes the plan may use, or None (in JSON: null) if unknown.",
+        )
+
+
+def _check_replicas(replicas: object, names: Sequence[str]) -> None:
+    items = tuple_at("replicas", replicas, Replica)
+    if not items:
+        raise PlanError(
+            "PLAN-005",
+            "The plan has no replicas.",
+            why="replicas is empty, so no sample of a batch would be computed.",
+            fix=f"add at least one, for example Plan.data_parallel({list(names)}).",
+        )
+    for index, replica in enumerate(items):
+        place = f"replicas[{index}]"
+        _check_micro_batches(place, replica)
+        stages = tuple_at(f"{place}.stages", replica.stages, Stage)
+        _check_stages(place, stages, names)
+        _check_layers(place, stages)
+    check_shares([replica.share for replica in items], place="replicas[{}].share")
+
+
+def _check_micro_batches(place: str, replica: Replica) -> None:
+    count = whole_number_at(f"{place}.num_micro_batches", replica.num_micro_batches)
+    in_flight = whole_number_at(f"{place}.in_flight", replica.in_flight)
+    if count < 1:
+        raise PlanError(
+            "PLAN-013",
+            f"{place}.num_micro_batches is {count}.",
+            why="a replica computes its samples in 1 piece or more.",
+            fix=f"write {place}.num_micro_batches = 1 to compute them all at once.",
+        )
+    if not 1 <= in_flight <= count:
+        raise PlanError(
+            "PLAN-014",
+            f"{place}.in_flight is {in_flight}, outside 1 to {count}.",
+            why=f"of {count} micro-batches, at least 1 and at most {count} can be alive at once.",
+            fix=f"write {place}.in_flight = {min(max(in_flight, 1), count)}"
+            + (f", or num_micro_batches = {in_flight}." if in_flight > 1 else "."),
+        )
+
+
+def _check_stages(place: str, stages: Sequence[Stage], names: Sequence[str]) -> None:
+    if not stages:
+        raise PlanError(
+            "PLAN-006",
+            f"{place} has no stages.",
+            why="a replica without a stage has no device that computes its samples.",
+            fix=f"give it one, for example stages=(Stage(device={names[0]!r}),).",
+        )
+    for index, stage in enumerate(stages):
+        check_is_among(f"{place}.stages[{index}].device", stage.device, names)
+
+
+def _check_layers(place: str, stages: Sequence[Stage]) -> None:
+    seen: dict[str, str] = {}
+    for index, stage in enumerate(stages):
+        here = f"{place}.stages[{index}].layers"
+        patterns = tuple_at(here, stage.layers, str)
+        if not patterns:
+            raise PlanError(
+                "PLAN-015",
+                f"{here} is empty.",
+                why="a stage without layers computes nothing.",
+                fix=f"list its layers, or take stages[{index}] out of {place}.",
+            )
+        for number, pattern in enumerate(patterns):
+            place_of_pattern = f"{here}[{number}]"
+            text_at(place_of_pattern, pattern)
+            _check_pattern(place_of_pattern, pattern, seen, num_stages=len(stages))
+            seen[pattern] = place_of_pattern
+
+
+def _check_pattern(here: str, pattern: str, seen: dict[str, str], *, num_stages: int) -> None:
+    if num_stages > 1 and pattern.strip("*") == "":
+        raise PlanError(
+            "PLAN-016",
+            f"{here} is {pattern!r}, all layers, in a replica of {num_stages} stages.",
+            why="with several stages every layer must belong to one of them, "
+            "and '*' would leave none for the others.",
+            fix=f"name the layers of each stage, for example {here} = 'encoder_*'.",
+        )
+    if pattern in seen:
+        raise PlanError(
+            "PLAN-017",
+            f"{here} names {pattern!r} again.",
+            why=f"{seen[pattern]} has it already, and a layer is computed in one stage.",
+            fix=f"keep {pattern!r} in one of the two.",
+        )
+
+
+def check_is_among(place: str, device: object, names: Sequence[str]) -> None:
+    """Refuse a device that the plan does not have.
+
+    Raises:
+        PlanError: PLAN-003 with the closest name, PLAN-020 if it is no text.
+    """
+    name = text_at(place, device)
+    if name in names:
+        return
+    raise PlanError(
+        "PLAN-003",
+        f"{place} is {name!r}, which is not a device of the plan."
+        f"{did_you_mean(name.lower(), names)}",
+        why=f"the devices of the plan are {', '.join(names)}.",
+        fix=f"write one of these, for example {names[0]!r}, or add {name!r} to devices.",
+    )
+
+
+def _check_owners(owners: object, names: Sequence[str]) -> None:
+    if isinstance(owners, str):
+        if owners not in _OWNER_WORDS:
+            raise PlanError(
+                "PLAN-019",
+                f"owners is {owners!r}.{did_you_mean(owners.lower(), _OWNER_WORDS)}",
+                why="as a word, owners is 'sharded' (spread over the devices) or 'central' "
+                "(on the host).",
+                fix="write owners='sharded', or rules: "
+                f"(OwnerRule(pattern='*', device={names[0]!r}),).",
+            )
+        return
+    if not isinstance(owners, tuple):
+        raise wrong_type("owners", "'sharded', 'central' or a list of rules", owners)
+    rules = tuple_at("owners", owners, OwnerRule)  # pyright: ignore[reportUnknownArgumentType]
+    if not rules:
+        raise PlanError(
+            "PLAN-031",
+            "owners has no rules.",
+            why="the list is empty, so every variable would be without an owner.",
+            fix="write owners='sharded', or at least one rule.",
+        )
+    for index, rule in enumerate(rules):
+        text_at(f"owners[{index}].pattern", rule.pattern)
+        if rule.device != HOST:
+            check_is_among(f"owners[{index}].device", rule.device, names)
+
+
+def _check_predicted(predicted: object, names: Sequence[str]) -> None:
+    if predicted is None:
+        return
+    if not isinstance(predicted, Predicted):
+        raise wrong_type("predicted", "a Predicted or None", predicted)
+    seconds = number_at("predicted.step_seconds", predicted.step_seconds)
+    _check_prediction("predicted.step_seconds", seconds)
+    for name, num_bytes in object_at("predicted.peak_bytes", predicted.peak_bytes).items():
+        if name != HOST:
+            check_is_among("a key of predicted.peak_bytes", name, names)
+        place = f"predicted.peak_bytes[{name!r}]"
+        _check_prediction(place, whole_number_at(place, num_bytes))
+
+
+def _check_prediction(place: str, value: float) -> None:
+    # NaN fails this too.
+    if 0 <= value <= _MOST_BYTES:
+        return
+    raise PlanError(
+        "PLAN-028",
+        f"{place} is {value}.",
+        why="a prediction is a finite number, 0 or more, of seconds or bytes.",
+        fix="leave predicted out (None, in JSON: null) if it is not known.",
+    )
