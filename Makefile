@@ -9,7 +9,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& { echo "$$p"; break; }; done)
-GPU ?= 0
+# Once CUDA is there, it stays.
+GPU ?= $(if $(wildcard .venv/.synced-gpu),1,0)
 JOBS ?= 2
 ARGS ?=
 
