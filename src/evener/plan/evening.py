@@ -9,19 +9,25 @@ perhaps an event come out. It has no clock and knows no TensorFlow.
     (samples, s) -->  median of       -->     proportional to speed  -->  worth it?
     per replica       samples / s             at least minimum_share      >= 20 %: at once
                                                                           >=  5 %: if twice
+
+What noise alone can explain is never worth a change: the improvement is judged after the
+speeds have been given the benefit of two standard errors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evener.errors import PlanError
 from evener.plan.parts import as_tuple
 from evener.plan.shares import check_shares
+from evener.plan.speeds import ideal_shares, is_usable, measured_speed, seconds_per_sample
+
+# By so many standard errors a speed may be better than it was measured.
+_STANDARD_ERRORS = 2.0
 
 Window = Sequence[Sequence[tuple[float, float]]]
 """For each replica, in order, the (samples, seconds) of the last steps."""
@@ -110,13 +116,15 @@ def even_shares(
     are left out; a replica without a measurement keeps its last speed.
 
     A change that saves less than ``at_once`` waits for the next window. There it must be
-    worth it twice: by the speeds of that window, and with the shares proposed by the first
-    window judged at the speeds of the second, which noise does not pass.
+    worth it twice: with the shares that follow from that window, and with those that follow
+    from the one before, both judged at the speeds of that window. Steps that scatter make
+    it harder: the speeds that the present shares are judged by are raised by two standard
+    errors first, so that a window of noise changes nothing.
 
     Args:
         evener: The state so far.
-        window: For each replica the (samples, seconds) of its last steps; five or more
-            steps make the median robust.
+        window: For each replica the (samples, seconds) of its last steps. Ten or more make
+            the median and its error robust; from a single step no error can be told.
         step: The number of the training step, for the event.
 
     Returns:
@@ -140,85 +148,54 @@ def even_shares(
             why="every replica has its own list of (samples, seconds), which may be empty.",
             fix="give one list per replica: [[(32, 0.1)], []] for two of which one was idle.",
         )
-    measured = (measured_speed(steps) for steps in window)
+    measured = [measured_speed(steps) for steps in window]
     latest = tuple(
-        last if new is None else new for new, last in zip(measured, evener.speeds, strict=True)
+        last if new is None else new.median
+        for new, last in zip(measured, evener.speeds, strict=True)
     )
     speeds = tuple(speed for speed in latest if speed is not None)
     if len(speeds) < len(latest):
         return dataclasses.replace(evener, speeds=latest), None
+    errors = [0.0 if new is None else new.relative_error for new in measured]
     ideal = ideal_shares(speeds, minimum_share=evener.minimum_share)
-    improvement = _improvement(evener.shares, ideal, speeds)
+    improvement = _sure_improvement(evener.shares, ideal, speeds, errors)
     if improvement < evener.threshold or improvement <= 0:
         return dataclasses.replace(evener, speeds=latest, doubted=None), None
-    if improvement < evener.at_once and not _said_before(evener, speeds):
+    if improvement < evener.at_once and not _said_before(evener, speeds, errors):
         return dataclasses.replace(evener, speeds=latest, doubted=speeds), None
     event = Evened(
-        step=step, before=evener.shares, after=ideal, speeds=speeds, improvement=improvement
+        step=step,
+        before=evener.shares,
+        after=ideal,
+        speeds=speeds,
+        improvement=_improvement(evener.shares, ideal, speeds),
     )
     return dataclasses.replace(evener, shares=ideal, speeds=latest, doubted=None), event
-
-
-def measured_speed(steps: Sequence[tuple[float, float]]) -> float | None:
-    """Return the median of samples / seconds, or None if nothing usable was measured."""
-    speeds = [samples / seconds for samples, seconds in steps if samples > 0 and seconds > 0]
-    usable = [speed for speed in speeds if _is_usable(speed)]
-    return statistics.median(usable) if usable else None
-
-
-def ideal_shares(speeds: Sequence[float], *, minimum_share: float = 0.0) -> tuple[float, ...]:
-    """Return fractions proportional to speed, none below the minimum.
-
-    Replicas that would fall below the minimum get it, and the others divide the rest by
-    speed; that can push another one below, so it is done until none is.
-
-    Args:
-        speeds: In samples per second, above 0.
-        minimum_share: From 0 to 1 / number of speeds.
-
-    >>> ideal_shares([300, 100])
-    (0.75, 0.25)
-    """
-    fastest = max(speeds)
-    relative = [speed / fastest for speed in speeds]
-    raised: set[int] = set()
-    while True:
-        rest = 1.0 - minimum_share * len(raised)
-        total = math.fsum(part for index, part in enumerate(relative) if index not in raised)
-        shares = [
-            minimum_share if index in raised else rest * part / total
-            for index, part in enumerate(relative)
-        ]
-        below = {index for index, share in enumerate(shares) if share < minimum_share} - raised
-        # All below at once is rounding: there, minimum_share is 1 / number of replicas.
-        if not below or len(raised | below) == len(shares):
-            return tuple(shares)
-        raised |= below
-
-
-def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
-    """Return the predicted time of a step per sample of the batch.
-
-    A step takes as long as its slowest replica: the largest share / speed.
-    """
-    return max(share / speed for share, speed in zip(shares, speeds, strict=True))
-
-
-def _is_usable(speed: float) -> bool:
-    """Whether it is a number that shares can be divided by; NaN is not."""
-    return 1e-100 <= speed <= 1e100
 
 
 def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
     return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, speeds)
 
 
-def _said_before(evener: ShareEvener, speeds: Sequence[float]) -> bool:
+def _sure_improvement(
+    before: Sequence[float],
+    after: Sequence[float],
+    speeds: Sequence[float],
+    errors: Sequence[float],
+) -> float:
+    """Return the improvement if the present shares are better than they were measured."""
+    kind = [
+        speed * (1 + _STANDARD_ERRORS * error) for speed, error in zip(speeds, errors, strict=True)
+    ]
+    return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, kind)
+
+
+def _said_before(evener: ShareEvener, speeds: Sequence[float], errors: Sequence[float]) -> bool:
     """Whether the change that the previous window was for is worth it by this one as well."""
     if evener.doubted is None:
         return False
     proposed = ideal_shares(evener.doubted, minimum_share=evener.minimum_share)
-    return _improvement(evener.shares, proposed, speeds) >= evener.threshold
+    return _sure_improvement(evener.shares, proposed, speeds, errors) >= evener.threshold
 
 
 def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -240,7 +217,7 @@ def _check_settings(evener: ShareEvener) -> None:
         if not least <= value <= most:
             raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
     for number, speed in enumerate(evener.speeds):
-        if speed is not None and not _is_usable(speed):
+        if speed is not None and not is_usable(speed):
             place = f"speeds[{number}]"
             raise _wrong_setting(place, speed, "finite and above 0", f"None for {place}")
     if len(evener.speeds) != num_replicas:

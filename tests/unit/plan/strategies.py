@@ -24,9 +24,9 @@ LAYOUTS = ("one device", "data parallel", "central storage", "pipeline", "hybrid
 LAYERS = ("embedding", "encoder_*", "decoder_[0-9]", "dense?", "head", "block[1]", "归一化")
 PATTERNS = ("embedding/*", "*/kernel", "*/bias", "head/*", "encoder_?/*")
 
-words = st.text(
-    st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30
-).filter(str.strip)
+words = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30).filter(
+    str.strip
+)
 speeds = st.floats(min_value=1e-3, max_value=1e6)
 
 
@@ -57,9 +57,7 @@ def share_lists(draw: st.DrawFn, num_shares: int) -> list[float]:
 
 
 @st.composite
-def replicas(
-    draw: st.DrawFn, names: Sequence[str], *, share: float, num_stages: int
-) -> Replica:
+def replicas(draw: st.DrawFn, names: Sequence[str], *, share: float, num_stages: int) -> Replica:
     num_micro_batches = draw(st.integers(1, 8))
     layers = draw(st.permutations(LAYERS))
     cuts = sorted(draw(st.permutations(range(1, len(LAYERS))))[: num_stages - 1])
@@ -137,7 +135,5 @@ def plans(
         ),
         recompute=tuple(draw(st.lists(st.sampled_from(LAYERS), max_size=3))),
         predicted=draw(st.none() | predictions(names)),
-        rejected=tuple(
-            draw(st.lists(st.builds(Rejected, layout=words, reason=words), max_size=3))
-        ),
+        rejected=tuple(draw(st.lists(st.builds(Rejected, layout=words, reason=words), max_size=3))),
     )

@@ -8,8 +8,6 @@ import pickle
 
 import pytest
 from hypothesis import given, settings
-from unit.plan import examples
-from unit.plan.strategies import LAYOUTS, plans
 
 from evener.errors import PlanError
 from evener.plan import (
@@ -24,6 +22,8 @@ from evener.plan import (
     owner_of,
     parse_device_name,
 )
+from unit.plan import examples
+from unit.plan.strategies import LAYOUTS, plans
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,12 @@ def test_with_shares_keeps_all_but_the_prediction() -> None:
     plan = examples.HYBRID.with_shares([5, 3])
     assert plan.fractions == (0.625, 0.375)
     assert plan.predicted is None
-    assert dataclasses.replace(
-        plan.with_shares(examples.HYBRID.shares), predicted=examples.HYBRID.predicted
-    ) == examples.HYBRID
+    assert (
+        dataclasses.replace(
+            plan.with_shares(examples.HYBRID.shares), predicted=examples.HYBRID.predicted
+        )
+        == examples.HYBRID
+    )
     assert examples.HYBRID.with_shares([320, 64]) == examples.HYBRID
 
 
@@ -156,7 +159,9 @@ def test_numpy_numbers_become_plain() -> None:
         devices=(PlanDevice(name="cpu:0", kind="cpu", memory_bytes=np.int64(9)),),
         replicas=(
             Replica(
-                share=np.float32(0.5), num_micro_batches=np.int32(2), stages=(Stage(device="cpu:0"),)
+                share=np.float32(0.5),
+                num_micro_batches=np.int32(2),
+                stages=(Stage(device="cpu:0"),),
             ),
         ),
     )

@@ -8,9 +8,9 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.plan.strategies import share_lists
 
 from evener.plan import check_shares, split_batch
+from unit.plan.strategies import share_lists
 
 any_shares = st.integers(1, 12).flatmap(share_lists)
 batches = st.integers(0, 100_000) | st.integers(0, 2**50)
