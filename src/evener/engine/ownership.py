@@ -1,0 +1,143 @@
+"""Who owns which variable: the rule that is applied when a variable is made.
+
+A variable and its optimizer slots live once. The owner is chosen before the variable
+exists, so that it is never first made on another device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.errors import EngineError, did_you_mean
+from evener.plan import Plan
+
+# Counters, learning rates and metric sums: moving them to a device would only cost a trip.
+_SMALL_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedVariable:
+    """One line of the ledger: a variable, its owner and its size."""
+
+    path: str
+    device: str
+    num_bytes: int
+
+
+class Ledger:
+    """Every variable made in a strategy's scope, with its owner.
+
+    Args:
+        plan: Says by which rule owners are chosen.
+        devices: Names of the devices that may own, in the order of the plan.
+        host: Name of the device for counters and metrics.
+    """
+
+    def __init__(self, plan: Plan, devices: Sequence[str], host: str) -> None:
+        self._plan = plan
+        self._host = host
+        self._load = dict.fromkeys(devices, 0)
+        self._capacity = {d.name: d.memory_bytes or 0 for d in plan.devices}
+        self._variables: dict[str, OwnedVariable] = {}
+
+    @property
+    def variables(self) -> tuple[OwnedVariable, ...]:
+        """All owned variables, in the order in which they were made."""
+        return tuple(self._variables.values())
+
+    def owned_bytes(self) -> dict[str, int]:
+        """Return the bytes of variables on each device."""
+        total = dict.fromkeys([*self._load, self._host], 0)
+        for variable in self._variables.values():
+            total[variable.device] = total.get(variable.device, 0) + variable.num_bytes
+        return total
+
+    def holds(self, variable: tf.Variable) -> bool:
+        """Return whether this variable was made in the strategy's scope."""
+        return variable._unique_id in self._variables
+
+    def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        """Make a variable on its owner and enter it in the ledger."""
+        beside = kwargs.pop("colocate_with", None)
+        made = _tf_private.keras_variable_being_made(kwargs.get("initial_value"))
+        path = made.path if made is not None else kwargs.get("name") or "variable"
+        if beside is not None:
+            device = device_name(beside.device)
+        elif _tf_private.explicit_device():
+            device = device_name(_tf_private.explicit_device())
+        else:
+            device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
+        with tf.device(tf_device(device)):
+            variable = next_creator(**kwargs)
+        num_bytes = _num_bytes(variable.shape, variable.dtype)
+        self._variables[variable._unique_id] = OwnedVariable(
+            path=path, device=device, num_bytes=num_bytes
+        )
+        self._load[device] = self._load.get(device, 0) + num_bytes
+        return variable
+
+    def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
+        if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:
+            return self._host
+        if self._plan.owners == "central":
+            return self._host
+        if self._plan.owners == "sharded":
+            return min(self._load, key=self._fullness)
+        device = self._plan.owner_of(path)
+        if device is None:
+            raise _without_owner(path, self._plan)
+        return self._host if device == "host" else device
+
+    def _fullness(self, device: str) -> float:
+        """How full a device is. Placing each variable on the emptiest device is list scheduling.
+
+        Source: R. L. Graham, Bounds on Multiprocessing Timing Anomalies (1969), section 2:
+        never worse than 2 - 1/m times the best split.
+        """
+        smallest = min((c for c in self._capacity.values() if c), default=0)
+        capacity = self._capacity.get(device) or smallest or 1
+        return self._load[device] / capacity
+
+
+def _without_owner(path: str, plan: Plan) -> EngineError:
+    patterns = [rule.pattern for rule in plan.owners]
+    return EngineError(
+        "ENG-010",
+        f"The variable {path!r} has no owner.",
+        why=f"No pattern of the plan's owners matches it: {', '.join(patterns)}."
+        + did_you_mean(path, patterns),
+        fix="Add a rule for it, or end the rules with '*' and a device.",
+    )
+
+
+def _size_before(made: Any | None, kwargs: dict[str, Any]) -> int | None:
+    """Return the bytes of a variable that is not made yet, or None if nobody can tell."""
+    if made is not None:
+        return _num_bytes(made.shape, tf.as_dtype(made.dtype))
+    value = kwargs.get("initial_value")
+    if value is None or callable(value):
+        return None
+    tensor = tf.convert_to_tensor(value, dtype=kwargs.get("dtype"))
+    return _num_bytes(tensor.shape, tensor.dtype)
+
+
+def _num_bytes(shape: Any, dtype: tf.DType) -> int:
+    return math.prod(int(n or 0) for n in shape) * (dtype.size or 0)
+
+
+def device_name(tf_name: str) -> str:
+    """Return evener's name of a TensorFlow device: ``"gpu:1"`` of ``"/device:GPU:1"``."""
+    spec = tf.DeviceSpec.from_string(tf_name)
+    return f"{(spec.device_type or 'CPU').lower()}:{spec.device_index or 0}"
+
+
+def tf_device(name: str) -> str:
+    """Return TensorFlow's name of a device: ``"/device:GPU:1"`` of ``"gpu:1"``."""
+    kind, _, index = name.partition(":")
+    return f"/device:{kind.upper()}:{index}"

@@ -1,0 +1,89 @@
+"""Gradients of all replicas, summed on each variable's owner, and the update beside it.
+
+      replica 0   g0 ──┐
+      replica 1   g1 ──┼──► owner of the variable: g0 + g1 + g2 ──► optimizer
+      replica 2   g2 ──┘
+
+Each variable is summed where it lives, as soon as its own gradients are there, so the
+sums are spread over the devices as the owners are and overlap the rest of the backward
+pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+Gradient = tf.Tensor | tf.IndexedSlices | None
+
+
+def sum_on_owner(gradients: Sequence[Gradient], device: str) -> Gradient:
+    """Return the sum of one variable's gradients, computed on its owner.
+
+    Slices of an embedding are joined, not made dense, so that clipping sees what it would
+    see on one device.
+
+    Args:
+        gradients: One per replica; None where the loss does not depend on the variable.
+        device: TensorFlow's name of the owner.
+    """
+    present = [g for g in gradients if g is not None]
+    if not present:
+        return None
+    with tf.device(device):
+        if all(isinstance(g, tf.IndexedSlices) for g in present):
+            return _join_slices(present)
+        dense = [tf.convert_to_tensor(g) for g in present]
+        return tf.identity(dense[0]) if len(dense) == 1 else tf.add_n(dense)
+
+
+def _join_slices(slices: list[Any]) -> tf.IndexedSlices:
+    if len(slices) == 1:
+        return slices[0]
+    return tf.IndexedSlices(
+        values=tf.concat([s.values for s in slices], 0),
+        indices=tf.concat([s.indices for s in slices], 0),
+        dense_shape=slices[0].dense_shape,
+    )
+
+
+@contextlib.contextmanager
+def beside_inputs() -> Iterator[None]:
+    """Place operations on the device of their largest input, where nothing else is asked.
+
+    An optimizer clips, unscales, averages and accumulates without naming a device, and
+    TensorFlow would place all of that on the first one. Eagerly there is no graph to ask,
+    and TensorFlow already runs an operation where its inputs are.
+    """
+    if tf.executing_eagerly():
+        yield
+        return
+    # `tf.device` takes no function; its predecessor does, in graphs.
+    with tf.compat.v1.device(_device_of_largest_input):
+        yield
+
+
+def _device_of_largest_input(operation: tf.Operation) -> str:
+    best, device = -1, ""
+    for tensor in operation.inputs:
+        home = _home(tensor)
+        if not home:
+            continue
+        # A variable's handle outweighs every value: the update belongs beside the variable.
+        size = 2**62 if tensor.dtype == tf.resource else (tensor.shape.num_elements() or 0)
+        if size > best:
+            best, device = size, home
+    return device
+
+
+def _home(tensor: tf.Tensor) -> str:
+    """Return the device of a tensor; of a captured one, its device in the outer graph."""
+    if tensor.device:
+        return tensor.device
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return outer.device if isinstance(outer, tf.__internal__.EagerTensor) else _home(outer)
+    return ""

@@ -1,0 +1,116 @@
+"""The shares while training: where the graph reads them, and what it measures.
+
+The shares are a variable, so that they can change without a new trace. The step writes
+the time of every replica into a small ring on the host; every few steps the ring is read
+and the shares are evened (`evener.plan.even_shares`).
+
+      step  ──► ring of (samples, seconds) per replica ──► even_shares ──► shares
+                         every `WINDOW` steps
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from evener.plan import Evened, ShareEvener, even_shares
+
+WINDOW = 5
+"""Steps between two looks at the measured times."""
+
+_LOG = logging.getLogger("evener")
+_HOST = "/device:CPU:0"
+
+
+class Sharing:
+    """The shares of a strategy's replicas, and their times.
+
+    Args:
+        devices: Names of the replicas' devices, for the log.
+        shares: Relative shares to begin with.
+        measured: Whether the shares are evened by the measured times.
+    """
+
+    def __init__(
+        self, devices: Sequence[str], shares: Sequence[float], *, measured: bool
+    ) -> None:
+        self._devices = tuple(devices)
+        self._measured = measured and len(devices) > 1
+        self._evener = ShareEvener(shares=tuple(shares))
+        self._events: list[Evened] = []
+        self._reviewed_at = 0
+        shape = [WINDOW, len(devices)]
+        with tf.init_scope(), tf.device(_HOST):
+            self.variable = tf.Variable(
+                self._evener.shares, dtype=tf.float64, trainable=False, name="evener_shares"
+            )
+            self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="evener_steps")
+            self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
+            self._samples = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The fractions in use; they add up to 1."""
+        return self._evener.shares
+
+    @property
+    def events(self) -> tuple[Evened, ...]:
+        """Every change of shares so far, the newest last."""
+        return tuple(self._events)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether steps measure their replicas; one replica has nothing to be evened with."""
+        return len(self._devices) > 1
+
+    def assign(self, shares: Sequence[float]) -> None:
+        """Use other shares from the next step on."""
+        self._evener = ShareEvener(shares=tuple(shares), speeds=self._evener.speeds)
+        self.variable.assign(self._evener.shares)
+
+    def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Enter one step into the ring; part of the step's graph.
+
+        Args:
+            samples: Samples of each replica, float64 vector.
+            seconds: Time of each replica, float64 vector.
+        """
+        with tf.device(_HOST):
+            row = tf.cast(self._steps % WINDOW, tf.int32)
+            self._seconds.scatter_nd_update([[row]], [seconds])
+            self._samples.scatter_nd_update([[row]], [samples])
+            self._steps.assign_add(1)
+
+    def last_steps(self) -> list[list[tuple[float, float]]]:
+        """Return for each replica the (samples, seconds) of the last steps, oldest first."""
+        num_steps = int(self._steps.numpy())
+        rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
+        samples, seconds = self._samples.numpy(), self._seconds.numpy()
+        return [
+            [(float(samples[row, k]), float(seconds[row, k])) for row in rows]
+            for k in range(len(self._devices))
+        ]
+
+    def review(self, num_steps: int) -> Evened | None:
+        """Even the shares if a window has passed; called between steps.
+
+        Args:
+            num_steps: Steps taken since the last call.
+        """
+        if not self._measured:
+            return None
+        self._reviewed_at += num_steps
+        if self._reviewed_at < WINDOW:
+            return None
+        self._reviewed_at = 0
+        self._evener, event = even_shares(
+            self._evener, self.last_steps(), step=int(self._steps.numpy())
+        )
+        if event is not None:
+            self.variable.assign(np.asarray(event.after))
+            self._events.append(event)
+            _LOG.info("evened %s: %s", ", ".join(self._devices), event)
+        return event

@@ -1,0 +1,305 @@
+"""`evener.Strategy`: a `tf.distribute.Strategy` whose variables have one owner each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.devices import UsedDevice, resolve_devices, use_devices
+from evener.engine import keras_bridge
+from evener.engine.ownership import Ledger, tf_device
+from evener.engine.sharing import Sharing
+from evener.errors import EngineError, PlanError
+from evener.plan import OwnerRule, Plan, PlanDevice, check_shares
+
+HOST = "cpu:0"
+
+
+class Strategy(tf.distribute.Strategy):
+    """Trains Keras models on several devices, exactly as one device would.
+
+    Models made and compiled in ``scope()`` run on all devices in ``fit``, ``evaluate``,
+    ``predict`` and their ``_on_batch`` siblings. Every variable has one owner; every device
+    computes its share of each batch.
+
+    Args:
+        plan: What runs where. Excludes the other arguments.
+        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
+            devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
+        shares: Relative shares of each batch, one per device, in samples or fractions;
+            ``"even"``; or None (default): even at first, then evened while training by the
+            measured time of each device.
+        owners: ``"sharded"`` (default) spreads variables over the devices by bytes,
+            ``"central"`` keeps them on the host, a mapping gives patterns of variable paths
+            and their devices, first match first.
+
+    Raises:
+        DeviceError: If a device does not exist or cannot be configured any more.
+        PlanError: If shares or plan do not fit the devices.
+        EngineError: If the plan asks for a layout that the engine cannot run yet.
+
+    Example:
+        >>> import evener, keras
+        >>> strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+        >>> with strategy.scope():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        ...     model.compile("sgd", "mse")
+        >>> strategy.shares
+        (0.75, 0.25)
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None = None,
+        *,
+        devices: str | Sequence[str] | None = None,
+        shares: str | Sequence[float] | None = None,
+        owners: str | Mapping[str, str] | None = None,
+    ) -> None:
+        if plan is None:
+            used = _use(devices)
+            plan = _plan_for(used, shares, owners)
+            measured = shares is None
+        else:
+            _refuse_with_plan(devices=devices, shares=shares, owners=owners)
+            resolve_devices_of(plan)
+            measured = False
+        _refuse_unsupported(plan)
+        self._plan = plan
+        names = [replica.stages[0].device for replica in plan.replicas]
+        self._replica_devices = tuple(names)
+        self._ledger = Ledger(plan, [d.name for d in plan.devices], HOST)
+        self._sharing = Sharing(
+            names, [replica.share for replica in plan.replicas], measured=measured
+        )
+        super().__init__(StrategyExtended(self))
+        keras_bridge.install()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the shares of this moment."""
+        return self._plan.with_shares(self.shares)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of every batch that each replica computes; sums to 1."""
+        return self._sharing.shares
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Change the shares from the next step on. Nothing is traced again.
+
+        Args:
+            shares: One number per replica, relative to each other.
+
+        Raises:
+            PlanError: If a share is negative, all are 0, or their number is wrong.
+        """
+        self._sharing.assign(check_shares(shares, num_expected=len(self._replica_devices), expected="replicas"))
+
+    @property
+    def replica_devices(self) -> tuple[str, ...]:
+        """The device of each replica."""
+        return self._replica_devices
+
+    @property
+    def sharing(self) -> Sharing:
+        """The shares with what was measured: times per replica and the log of changes."""
+        return self._sharing
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every variable made in the scope, with its owner."""
+        return self._ledger
+
+
+class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
+    """What TensorFlow and Keras ask a strategy behind its public face.
+
+    Args:
+        strategy: The strategy it belongs to.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        super().__init__(strategy)
+        self._strategy = strategy
+
+    def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
+        return self._strategy.ledger.create(next_creator, **kwargs)
+
+    def update(
+        self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
+    ) -> Any:
+        """Call ``fn`` on a variable, on its owner, from whichever context."""
+        with tf.device(var.device):
+            result = fn(var, *args, **(kwargs or {}))
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        return self.update(var, fn, args, kwargs, group)
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        if not self._strategy.ledger.holds(colocate_with_variable):
+            raise EngineError(
+                "ENG-003",
+                f"The variable {colocate_with_variable.name!r} was not made in this scope.",
+                why="An optimizer's state lives beside its variable, which has no owner here.",
+                fix="Make the model inside `with strategy.scope():`, before the optimizer.",
+            )
+
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        del fn, args, kwargs
+        raise EngineError(
+            "ENG-004",
+            "strategy.run was called on an evener strategy.",
+            why="Custom training loops are not supported yet; Keras models are.",
+            fix="Train with model.fit or model.train_on_batch under the strategy's scope.",
+        )
+
+    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
+        del dataset, options
+        raise EngineError(
+            "ENG-005",
+            "experimental_distribute_dataset was called on an evener strategy.",
+            why="Custom training loops are not supported yet; Keras models are.",
+            fix="Give the dataset to model.fit as it is: every batch is split by the shares.",
+        )
+
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        return [
+            self._reduce_to(reduce_op, value, destination, options)
+            for value, destination in value_destination_pairs
+        ]
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
+        del destinations, options
+        parts = _tf_private.local_values(value)
+        results = []
+        for device in self.worker_devices:
+            with tf.device(device):
+                total = tf.add_n(list(parts))
+                if reduce_op == tf.distribute.ReduceOp.MEAN:
+                    total = total / len(parts)
+                results.append(total)
+        return _tf_private.regroup(results)
+
+    def _local_results(self, value: Any) -> tuple[Any, ...]:
+        return _tf_private.local_values(value)
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable that holds a component; here every variable is whole."""
+        return value
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """TensorFlow's names of the replicas' devices."""
+        return tuple(tf_device(name) for name in self._strategy.replica_devices)
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """TensorFlow's names of the devices that own variables."""
+        return tuple(dict.fromkeys(self.worker_devices))
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return len(self._strategy.replica_devices)
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group
+
+    def _in_multi_worker_mode(self) -> bool:
+        return False
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether each worker builds its own graph; there is one worker."""
+        return False
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether batches must have a fixed size; they need not."""
+        return False
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Whether this process initialises the variables."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return True
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries."""
+        return True
+
+
+def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
+    if devices is None or isinstance(devices, str):
+        return use_devices(devices)
+    return resolve_devices(devices)
+
+
+def resolve_devices_of(plan: Plan) -> None:
+    """Check that this machine has the devices of a plan."""
+    available = use_devices(None)
+    plan.check_devices([device.name for device in available])
+
+
+def _plan_for(
+    used: Sequence[UsedDevice],
+    shares: str | Sequence[float] | None,
+    owners: str | Mapping[str, str] | None,
+) -> Plan:
+    if isinstance(shares, str):
+        if shares != "even":
+            raise PlanError(
+                "PLAN-050",
+                f"shares={shares!r} is not known.",
+                why="Shares are numbers, 'even', or None to have them measured.",
+                fix="Write shares='even' or for example shares=[320, 192].",
+            )
+        shares = None
+    rules: Any = owners or "sharded"
+    if isinstance(rules, Mapping):
+        rules = tuple(OwnerRule(pattern=p, device=d) for p, d in rules.items())
+    devices = [PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes) for d in used]
+    return Plan.data_parallel(devices, shares=shares, owners=rules)
+
+
+def _refuse_with_plan(**others: Any) -> None:
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise PlanError(
+            "PLAN-051",
+            f"A plan was given together with {', '.join(given)}.",
+            why="The plan already says which devices, shares and owners there are.",
+            fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
+        )
+
+
+def _refuse_unsupported(plan: Plan) -> None:
+    lacking = [
+        name
+        for name, is_used in (
+            ("several stages in one replica", any(len(r.stages) > 1 for r in plan.replicas)),
+            ("micro-batches", any(r.num_micro_batches > 1 for r in plan.replicas)),
+            ("recomputation of activations", bool(plan.recompute)),
+        )
+        if is_used
+    ]
+    if lacking:
+        raise EngineError(
+            "ENG-001",
+            f"This plan cannot be run yet: the engine lacks {' and '.join(lacking)}.",
+            why="The engine runs replicas of one stage and one micro-batch each.",
+            fix="Use Plan.data_parallel(...), with shares that fit the memory of each device.",
+        )
