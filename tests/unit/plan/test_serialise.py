@@ -151,6 +151,16 @@ def test_any_value_anywhere_is_a_plan_or_a_plan_error(plan: Plan, data: st.DataO
     assert str(read)
 
 
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(320.0, "320"), (0.625, "0.625"), (1e22, "1e+22"), (2.0**53 - 1, "9007199254740991")],
+)
+def test_whole_shares_are_written_as_such(share: float, text: str) -> None:
+    written = Plan.data_parallel(["cpu:0", "cpu:1"], shares=[share, 0.0]).to_json()
+    assert f'"share": {text},' in written
+    assert '"share": 0,' in written
+
+
 def test_what_has_a_default_may_be_left_out() -> None:
     text = """{
       "version": 1,
