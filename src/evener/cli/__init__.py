@@ -1,0 +1,85 @@
+"""The command line: one file per command, each of which parses, calls and prints.
+
+Exit codes: 0 fine, 1 findings or failure, 2 wrong usage. What was asked for goes to standard
+output; warnings and errors go to standard error.
+
+``evener --help`` must be quick, so nothing heavy is imported here: a command imports what it
+needs when it runs, and help is printed without rich.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from evener import __version__
+from evener.cli.devices import devices
+from evener.errors import EvenerError, EvenerWarning
+
+app = typer.Typer(
+    name="evener",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(devices)
+
+
+def main() -> None:
+    """Run the command line of this process, and end the process with its exit code."""
+    warnings.showwarning = _show_warning
+    try:
+        app(prog_name="evener")
+    except EvenerError as error:
+        print(error, file=sys.stderr)
+        sys.exit(_exit_code(error))
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # pyright: ignore[reportUnusedParameter]
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version and exit.",
+            callback=lambda asked: _print_version(asked=asked),
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Train TensorFlow and Keras models on every device you have, exactly."""
+
+
+def _print_version(*, asked: bool) -> None:
+    if asked:
+        print(f"evener {__version__}")
+        raise typer.Exit
+
+
+def _exit_code(error: EvenerError) -> int:
+    # Here, not above: without an error nobody needs it.
+    from evener.devices.spec import SpecError
+
+    return 2 if isinstance(error, SpecError) else 1
+
+
+_show_any_warning = warnings.showwarning
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of evener in one line; Python's form would quote our own source."""
+    if issubclass(category, EvenerWarning):
+        print("Warning:", " ".join(str(message).split()), file=sys.stderr)
+    else:
+        _show_any_warning(message, category, filename, lineno)

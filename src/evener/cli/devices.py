@@ -1,0 +1,42 @@
+"""``evener devices``: what is here, what is used, and why the rest is not."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+
+def devices(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; sizes are bytes.")
+    ] = False,
+    spec: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            metavar="SPEC",
+            help="Which devices to use: all, gpu:0,gpu:1, gpu:0@10GiB, or cpu:2 for two "
+            "stand-ins. Without it: the environment's EVENER_DEVICES, else all.",
+        ),
+    ] = None,
+) -> None:
+    """List the devices, which of them are used, and why the others are not."""
+    from evener.cli.quiet import quiet_tensorflow
+    from evener.devices import inventory
+    from evener.devices.spec import spec_from
+    from evener.devices.tensorflow_view import import_tensorflow
+
+    # First what costs nothing: a wrong spec need not wait for TensorFlow.
+    spec_from(spec, os.environ)
+    with quiet_tensorflow(os.environ):
+        import_tensorflow()
+    found = inventory(spec)
+    if as_json:
+        print(found.to_json())
+        return
+    from evener.report.tables import print_inventory
+
+    print_inventory(found)

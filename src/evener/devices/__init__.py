@@ -1,0 +1,17 @@
+"""What devices there are, which of them to use, and why not the others.
+
+    spec             text                        -> DeviceSpec
+    nvml             the driver                  -> NvmlMachine      seam
+    tensorflow_view  TensorFlow                  -> TensorFlowView   seam
+    join             all of these                -> Inventory        pure
+    layout           spec and inventory          -> Layout           pure
+    use              a layout, on a runtime      -> UsedDevice, ...
+
+Importing it does not import TensorFlow.
+"""
+
+from evener.devices.inventory import Inventory, inventory
+from evener.devices.layout import UsedDevice
+from evener.devices.use import resolve_devices, use_devices
+
+__all__ = ["Inventory", "UsedDevice", "inventory", "resolve_devices", "use_devices"]

@@ -1,0 +1,146 @@
+"""How TensorFlow's runtime is laid out, and which of its devices carry which name.
+
+TensorFlow numbers logical devices anew: GPUs in the order of their physical numbers, and each
+cut of a GPU counts. With the spec ``gpu:2@10GiB,gpu:2@5GiB,gpu:0``:
+
+    physical   gpu:0    gpu:1 (hidden)    gpu:2@10GiB    gpu:2@5GiB
+    logical    gpu:0                      gpu:1          gpu:2
+
+The devices are handed out in the order of the spec, so that shares keep their places.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evener.devices.inventory import DeviceKind, Inventory
+from evener.devices.spec import DeviceSpec, GpuRequest
+from evener.devices.tensorflow_view import TensorFlowView
+
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedDevice:
+    """A device that takes part in training.
+
+    Args:
+        name: TensorFlow's logical name in lower case, such as ``"gpu:0"``.
+        kind: ``"gpu"`` or ``"cpu"``.
+        memory_bytes: The cap on its memory, or all the memory of a GPU; None where there is
+            neither, as for the CPU and its stand-ins, which share the host's memory.
+        physical: The name of the physical device behind it, as a device spec writes it.
+
+    >>> UsedDevice(name="gpu:0", kind="gpu", memory_bytes=2**30, physical="gpu:1").name
+    'gpu:0'
+    """
+
+    name: str
+    kind: DeviceKind
+    memory_bytes: int | None
+    physical: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What TensorFlow's runtime should consist of.
+
+    Args:
+        gpus: The logical GPUs; empty for the CPU alone.
+        num_cpus: How many logical CPU devices are used.
+        limit_threads: Whether every CPU device computes with one thread, as stand-ins do.
+    """
+
+    gpus: tuple[GpuRequest, ...] = ()
+    num_cpus: int = 1
+    limit_threads: bool = False
+
+    def __str__(self) -> str:
+        """Return the layout as a device spec would write it."""
+        if self.gpus:
+            return ", ".join(map(str, self.gpus))
+        return ", ".join(f"cpu:{index}" for index in range(self.num_cpus))
+
+
+def layout_of(spec: DeviceSpec, found: Inventory) -> Layout:
+    """Return the layout for the devices that the inventory says are used."""
+    used = {device.name: device for device in found.used}
+    if spec.kind == "gpu":
+        gpus = tuple(request for request in spec.gpus if request.name in used)
+    else:
+        # A GPU that the program itself has cut stays cut.
+        gpus = tuple(
+            GpuRequest(index=int(device.name.partition(":")[2]), cap_bytes=cap)
+            for device in used.values()
+            if device.kind == "gpu"
+            for cap in (device.caps_bytes or (None,))
+        )
+    if gpus:
+        return Layout(gpus=gpus)
+    return Layout(num_cpus=len(used), limit_threads=spec.kind == "cpu")
+
+
+def fewer(layout: Layout) -> Iterator[Layout]:
+    """Yield what to try when TensorFlow does not start on a layout, the most devices first.
+
+    One device may be at fault, so each is left out in turn; then each is tried alone; the
+    CPU comes last.
+
+    >>> full = Layout(gpus=tuple(GpuRequest(index=i) for i in range(3)))
+    >>> [str(layout) for layout in fewer(full)]
+    ['gpu:0, gpu:1', 'gpu:0, gpu:2', 'gpu:1, gpu:2', 'gpu:0', 'gpu:1', 'gpu:2', 'cpu:0']
+    """
+    num_gpus = len(layout.gpus)
+    for size in dict.fromkeys((num_gpus - 1, 1)):
+        if 0 < size < num_gpus:
+            for gpus in itertools.combinations(layout.gpus, size):
+                yield Layout(gpus=gpus)
+    if num_gpus:
+        yield Layout()
+
+
+def running_devices(view: TensorFlowView, found: Inventory) -> tuple[UsedDevice, ...]:
+    """Return every logical device that a runtime has, or will have as it is configured now."""
+    totals = {device.name: device.memory_total_bytes for device in found.devices}
+    number = itertools.count()
+    gpus = [
+        UsedDevice(
+            name=f"gpu:{next(number)}",
+            kind="gpu",
+            memory_bytes=totals.get(f"gpu:{gpu.index}") if cap is None else cap,
+            physical=f"gpu:{gpu.index}",
+        )
+        for gpu in view.gpus
+        if gpu.visible
+        for cap in (gpu.caps_bytes or (None,))
+    ]
+    cpus = [
+        UsedDevice(name=f"cpu:{index}", kind="cpu", memory_bytes=None, physical="cpu:0")
+        for index in range(view.num_logical_cpus)
+    ]
+    return (*gpus, *cpus)
+
+
+def pick(layout: Layout, view: TensorFlowView, found: Inventory) -> tuple[UsedDevice, ...] | None:
+    """Return a layout's devices out of those of a runtime, or None if it lacks one of them."""
+    running = running_devices(view, found)
+    if not layout.gpus:
+        cpus = tuple(device for device in running if device.kind == "cpu")[: layout.num_cpus]
+        return cpus if len(cpus) == layout.num_cpus else None
+    caps = [cap for gpu in view.gpus if gpu.visible for cap in (gpu.caps_bytes or (None,))]
+    left = [(device, _mebibytes(cap)) for device, cap in zip(running, caps, strict=False)]
+    picked: list[UsedDevice] = []
+    for request in layout.gpus:
+        wanted = (request.name, _mebibytes(request.cap_bytes))
+        entry = next((e for e in left if (e[0].physical, e[1]) == wanted), None)
+        if entry is None:
+            return None
+        left.remove(entry)
+        picked.append(entry[0])
+    return tuple(picked)
+
+
+def _mebibytes(num_bytes: int | None) -> int | None:
+    return None if num_bytes is None else num_bytes // _MEBIBYTE

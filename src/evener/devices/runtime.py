@@ -1,0 +1,112 @@
+"""TensorFlow's runtime as `use_devices` needs it: the third seam, next to NVML and the view."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol
+
+from evener.devices.layout import Layout
+from evener.devices.tensorflow_view import TensorFlowView, read_tensorflow
+from evener.errors import DeviceError
+
+_MEBIBYTE = 2**20
+_FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+class InitialiseError(Exception):
+    """TensorFlow could not start on the devices it was given; other devices may do."""
+
+
+class Runtime(Protocol):
+    """What can be laid out and started, once."""
+
+    stood_in: dict[Layout, Layout]
+    """What was started in the place of a layout on which starting failed."""
+
+    def view(self) -> TensorFlowView:
+        """Say what there is now."""
+        ...
+
+    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+        """Prepare a layout; may be called again until `initialise` succeeds."""
+        ...
+
+    def initialise(self) -> None:
+        """Start the runtime, or raise `InitialiseError` and leave it not started."""
+        ...
+
+
+class TensorFlowRuntime:
+    """The real runtime of this process."""
+
+    def __init__(self) -> None:
+        self.stood_in: dict[Layout, Layout] = {}
+
+    def view(self) -> TensorFlowView:
+        """Say what there is now."""
+        return read_tensorflow()
+
+    def configure(self, layout: Layout, *, memory_growth: bool) -> None:
+        """Prepare a layout; may be called again until `initialise` succeeds."""
+        import tensorflow as tf
+
+        try:
+            _show_gpus(tf, layout)
+            _limit_memory(tf, layout, memory_growth=memory_growth)
+            _cut_cpu(tf, layout)
+        except (ValueError, RuntimeError) as error:
+            raise DeviceError(
+                "DEV-014",
+                f"TensorFlow cannot be set up for {layout}.",
+                why=f"TensorFlow says: {error}",
+                fix="take out other calls of tf.config in the program (memory growth, logical "
+                "devices): evener.use_devices makes them.",
+            ) from error
+
+    def initialise(self) -> None:
+        """Start the runtime, or raise `InitialiseError` and leave it not started."""
+        import tensorflow as tf
+
+        try:
+            tf.config.list_logical_devices()
+        except (RuntimeError, ValueError, tf.errors.OpError) as error:
+            raise InitialiseError(str(error)) from error
+
+
+def _show_gpus(tf: Any, layout: Layout) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    wanted = {request.index for request in layout.gpus}
+    tf.config.set_visible_devices([gpus[index] for index in sorted(wanted)], "GPU")
+
+
+def _limit_memory(tf: Any, layout: Layout, *, memory_growth: bool) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    capped = any(request.cap_bytes is not None for request in layout.gpus)
+    for index in {request.index for request in layout.gpus}:
+        caps = [r.cap_bytes for r in layout.gpus if r.index == index and r.cap_bytes is not None]
+        if caps:
+            cuts = [tf.config.LogicalDeviceConfiguration(memory_limit=c // _MEBIBYTE) for c in caps]
+            tf.config.set_logical_device_configuration(gpus[index], cuts)
+        elif not capped:
+            # It must be the same on all GPUs.
+            tf.config.experimental.set_memory_growth(gpus[index], memory_growth)
+    if capped and memory_growth:
+        # With a cap on any GPU TensorFlow drops the growth setting of all; the environment
+        # variable still works, and what the person set in it wins.
+        os.environ.setdefault(_FORCE_GROWTH, "true")
+
+
+def _cut_cpu(tf: Any, layout: Layout) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    made = len(tf.config.get_logical_device_configuration(cpu) or (None,))
+    if made < layout.num_cpus:
+        cuts = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.num_cpus)]
+        tf.config.set_logical_device_configuration(cpu, cuts)
+    if not layout.limit_threads:
+        return
+    threading = tf.config.threading
+    # 0 means that nobody chose a number.
+    if threading.get_intra_op_parallelism_threads() == 0:
+        threading.set_intra_op_parallelism_threads(1)
+    if threading.get_inter_op_parallelism_threads() == 0:
+        threading.set_inter_op_parallelism_threads(max(2, layout.num_cpus))

@@ -1,0 +1,234 @@
+"""The device spec: the one small language in which people say which devices to use.
+
+    all                      every GPU that can be used; without one, the CPU
+    gpu:0,gpu:2              these GPUs, as TensorFlow numbers them
+    gpu:0@10GiB,gpu:1        a cap on the memory of one of them
+    gpu:0@10GiB,gpu:0@5GiB   one GPU cut into two devices
+    cpu:2                    two stand-ins: logical CPU devices, to try things without GPUs
+
+It means the same as an argument, as ``--devices`` and in the environment (`ENVIRONMENT`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evener.errors import DeviceError, did_you_mean
+from evener.units import format_bytes, parse_bytes
+
+ENVIRONMENT = "EVENER_DEVICES"
+MAX_STAND_INS = 256
+_MEBIBYTE = 2**20
+_EXAMPLES = ("all", "gpu:0", "gpu:0,gpu:1", "gpu:0@10GiB", "cpu:2")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
+_ITEM = re.compile(r"(?P<word>[^:@]*)(?::(?P<number>[^@]*))?(?:@(?P<cap>.*))?", re.DOTALL)
+
+SpecKind = Literal["all", "gpu", "cpu"]
+SpecSource = Literal["argument", "environment", "default"]
+
+
+class SpecError(DeviceError):
+    """A device spec, or a device name, says something that cannot be: wrong usage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRequest:
+    """One GPU that a spec names.
+
+    Args:
+        index: TensorFlow's number of the physical GPU, from 0.
+        cap_bytes: The memory it may use, at least 1 MiB; None for all there is.
+    """
+
+    index: int
+    cap_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the physical GPU, such as ``"gpu:0"``."""
+        return f"gpu:{self.index}"
+
+    def __str__(self) -> str:
+        """Return the item as a spec writes it."""
+        if self.cap_bytes is None:
+            return self.name
+        units = {"GiB": 2**30, "MiB": _MEBIBYTE, "B": 1}
+        unit = next(unit for unit, size in units.items() if self.cap_bytes % size == 0)
+        return f"{self.name}@{self.cap_bytes // units[unit]}{unit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """A device spec taken apart; two of the same meaning are equal, but for the source.
+
+    Args:
+        kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
+        num_stand_ins: With kind ``"cpu"``: how many logical CPU devices, from 1.
+        gpus: With kind ``"gpu"``: the GPUs, in the order in which they were named.
+        source: Where the spec came from.
+    """
+
+    kind: SpecKind
+    num_stand_ins: int = 0
+    gpus: tuple[GpuRequest, ...] = ()
+    source: SpecSource = "argument"
+
+    def __str__(self) -> str:
+        """Return the spec in its own language."""
+        if self.kind == "all":
+            return "all"
+        if self.kind == "cpu":
+            return f"cpu:{self.num_stand_ins}"
+        return ",".join(map(str, self.gpus))
+
+
+def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
+    """Return the spec that holds: the argument, else the environment's, else ``all``.
+
+    Args:
+        spec: What was asked for, or None if nothing was.
+        environ: The environment variables; an empty `ENVIRONMENT` counts as not set.
+
+    Raises:
+        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
+    """
+    if spec is not None:
+        return parse_spec(spec)
+    text = environ.get(ENVIRONMENT, "")
+    if text.strip():
+        return parse_spec(text, source="environment")
+    return DeviceSpec(kind="all", source="default")
+
+
+def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
+    """Take a device spec apart.
+
+    Args:
+        text: The spec, for example ``"all"``, ``"cpu:2"`` or ``"gpu:0,gpu:1@10GiB"``.
+        source: Where it came from; errors name it.
+
+    Raises:
+        SpecError: DEV-001 to DEV-007 if the spec cannot be read.
+
+    >>> str(parse_spec("gpu:1, gpu:0@1GiB"))
+    'gpu:1,gpu:0@1GiB'
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _no_device(f"Device spec {text!r}", str(text))
+    place = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise SpecError(
+            "DEV-001",
+            f"{place} is empty." if not text.strip() else f"{place} has an empty item.",
+            why="a spec names at least one device, and commas stand between devices only.",
+            fix=_say_examples(),
+        )
+    parsed = [_parse_item(item, place) for item in items]
+    if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
+        only = parsed[0]
+        return DeviceSpec(kind=only.kind, num_stand_ins=only.num_stand_ins, source=source)
+    gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
+    if len(gpus) < len(parsed):
+        raise SpecError(
+            "DEV-007",
+            f"{place} mixes {_first_alone(parsed)!r} with other devices.",
+            why="'all' and stand-ins (cpu:N) stand alone; only GPUs can be listed. The host's "
+            "CPU is always there for input work, and needs no naming.",
+            fix=_say_examples(),
+        )
+    _refuse_repeats(gpus, place)
+    return DeviceSpec(kind="gpu", gpus=gpus, source=source)
+
+
+def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
+    match = _ITEM.fullmatch(item)
+    word, number, cap = match.group("word", "number", "cap") if match else (item, None, None)
+    if word not in ("all", "cpu", "gpu") or (word == "all") != (number is None):
+        raise _no_device(place, item)
+    if word == "gpu":
+        return GpuRequest(index=_gpu_index(number or "", place), cap_bytes=_cap(cap, place))
+    if cap is not None:
+        raise SpecError(
+            "DEV-006",
+            f"{place}: {item!r} has a memory cap.",
+            why="only a GPU named by its number takes a cap; TensorFlow cannot limit the "
+            "memory of logical CPU devices, which share the host's.",
+            fix="put caps on GPUs, for example gpu:0@10GiB, or leave the cap out.",
+        )
+    if word == "all":
+        return DeviceSpec(kind="all")
+    return DeviceSpec(kind="cpu", num_stand_ins=_stand_ins(number or "", place))
+
+
+def _no_device(place: str, item: str) -> SpecError:
+    return SpecError(
+        "DEV-002",
+        f"{place}: {item!r} is not a device.{did_you_mean(item.lower(), _EXAMPLES)}",
+        why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE or cpu:COUNT, in lower case.",
+        fix=_say_examples(),
+    )
+
+
+def _stand_ins(number: str, place: str) -> int:
+    if _NUMBER.fullmatch(number) and 1 <= int(number) <= MAX_STAND_INS:
+        return int(number)
+    raise SpecError(
+        "DEV-003",
+        f"{place}: {number!r} is not a number of stand-ins.",
+        why=f"cpu:N makes N logical CPU devices, and N is from 1 to {MAX_STAND_INS}.",
+        fix="write cpu:1 for the CPU alone, or cpu:2 for two stand-ins.",
+    )
+
+
+def _gpu_index(number: str, place: str) -> int:
+    if _NUMBER.fullmatch(number):
+        return int(number)
+    raise SpecError(
+        "DEV-004",
+        f"{place}: {number!r} is not the number of a GPU.",
+        why="GPUs are numbered 0, 1, 2, ... in TensorFlow's order.",
+        fix="write for example gpu:0; `evener devices` lists the GPUs that are here.",
+    )
+
+
+def _cap(cap: str | None, place: str) -> int | None:
+    if cap is None:
+        return None
+    try:
+        cap_bytes = parse_bytes(cap)
+    except ValueError as error:
+        reason = str(error)
+    else:
+        if cap_bytes >= _MEBIBYTE:
+            return cap_bytes
+        reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
+    raise SpecError(
+        "DEV-006",
+        f"{place}: the memory cap {cap!r} cannot be used.",
+        why=f"{reason}.",
+        fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
+    )
+
+
+def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:
+    named = [gpu.index for gpu in gpus]
+    for gpu in gpus:
+        if gpu.cap_bytes is None and named.count(gpu.index) > 1:
+            raise SpecError(
+                "DEV-005",
+                f"{place} names {gpu.name} {named.count(gpu.index)} times.",
+                why="one GPU is several devices only if each of them has its own memory cap.",
+                fix=f"name it once, or cut it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
+            )
+
+
+def _first_alone(parsed: Sequence[DeviceSpec | GpuRequest]) -> str:
+    return next(str(item) for item in parsed if isinstance(item, DeviceSpec))
+
+
+def _say_examples() -> str:
+    return f"write one of these forms: {'  '.join(_EXAMPLES)}"

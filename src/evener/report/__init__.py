@@ -1,0 +1,1 @@
+"""Text tables: what the stages of evener know, for people to read."""
