@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope as _stateless_scope
-from tensorflow.python.distribute import distribute_utils, mirrored_run, values
+from tensorflow.python.distribute import distribute_lib, distribute_utils, mirrored_run, values
 from tensorflow.python.eager import context as eager_context
 
 
@@ -22,9 +22,15 @@ def run_in_lockstep(strategy: tf.distribute.Strategy, fn: Callable[..., Any]) ->
 
     Why: layers that talk across replicas in the middle of the forward pass need it, and
     TensorFlow's own runner keeps the name scopes, control dependencies and summaries right.
+    The strategy's cross-replica context is entered from within another replica context,
+    which its public ``scope()`` refuses.
     If it changes: models with ``BatchNormalization(synchronized=True)`` do not trace.
     """
-    return mirrored_run.call_for_each_replica(strategy, fn, (), {})
+    distribute_lib._push_per_thread_mode(distribute_lib._CrossReplicaThreadMode(strategy))
+    try:
+        return mirrored_run.call_for_each_replica(strategy, fn, (), {})
+    finally:
+        distribute_lib._pop_per_thread_mode()
 
 
 def local_values(value: Any) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ and the shares are evened (`evener.plan.even_shares`).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ import tensorflow as tf
 
 from evener.plan import Evened, ShareEvener, even_shares
 
-WINDOW = 5
+WINDOW = 8
 """Steps between two looks at the measured times."""
 
 _LOG = logging.getLogger("evener")
@@ -39,7 +40,9 @@ class Sharing:
     ) -> None:
         self._devices = tuple(devices)
         self._measured = measured and len(devices) > 1
-        self._evener = ShareEvener(shares=tuple(shares))
+        # A hundredth at the least, so that a slow device goes on being measured.
+        self._least = min(0.01, 0.5 / len(devices))
+        self._evener = ShareEvener(shares=tuple(shares), minimum_share=self._least)
         self._events: list[Evened] = []
         self._reviewed_at = 0
         shape = [WINDOW, len(devices)]
@@ -68,7 +71,7 @@ class Sharing:
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on."""
-        self._evener = ShareEvener(shares=tuple(shares), speeds=self._evener.speeds)
+        self._evener = dataclasses.replace(self._evener, shares=tuple(shares), doubted=None)
         self.variable.assign(self._evener.shares)
 
     def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:

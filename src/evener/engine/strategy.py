@@ -209,6 +209,9 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group
 
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return replica_id
+
     def _in_multi_worker_mode(self) -> bool:
         return False
 

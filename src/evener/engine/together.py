@@ -21,6 +21,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import added, split, totals, update
 from evener.engine.clock import Stopwatch
+from evener.engine.context import whole_batch
 from evener.engine.loss import compiled_parts
 from evener.engine.reduction import Gradient
 from evener.engine.replica import RecordingScope, ReplicaInput, ReplicaOutput
@@ -80,35 +81,65 @@ def forward_backward(
             outputs[k] = program.replica.forward(weights, state, given, training=True)
         tapes[k] = tape
 
-    _each_replica(program, forward)
-    loss = _loss_and_seeds(program, data, outputs, inputs, scale, num_samples, cuts)
+    loss: list[_Loss] = []
+
+    def between() -> None:
+        loss.append(
+            _loss_and_seeds(program, data, outputs, inputs, scale, num_samples, cuts)
+        )
+
     gradients: list[list[Gradient]] = [[] for _ in inputs]
 
     def backward(k: int) -> None:
-        targets = _targets(program, outputs[k])
-        gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=loss.seeds[k])
+        targets, seeds = _targets(program, outputs[k]), loss[0].seeds[k]
+        gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=seeds)
         stopwatch.stop(k, [*outputs[k].numerators, *gradients[k]])
 
-    _each_replica(program, backward)
+    _advance(program, forward, between, backward)
     stopwatch.record(inputs)
-    gradients.extend(loss.from_weights)
-    return StepResult(outputs=outputs, gradients=gradients, values=loss.values, total=loss.total)
+    gradients.extend(loss[0].from_weights)
+    return StepResult(
+        outputs=outputs, gradients=gradients, values=loss[0].values, total=loss[0].total
+    )
 
 
-def _each_replica(program: StepProgram, fn: Callable[[int], None]) -> None:
-    """Call ``fn(replica)`` for each replica on its device, in lockstep where layers need it."""
+def _advance(
+    program: StepProgram,
+    forward: Callable[[int], None],
+    between: Callable[[], None],
+    backward: Callable[[int], None],
+) -> None:
+    """Run ``forward`` of each replica, ``between`` once, and ``backward`` of each replica.
+
+    Each replica's part runs on its device; in lockstep where layers need it.
+    """
     if not program.lockstep:
-        for k, device in enumerate(program.devices):
-            with tf.device(device):
-                fn(k)
+        _on_each_device(program, forward)
+        between()
+        _on_each_device(program, backward)
         return
 
+    def merge(strategy: tf.distribute.Strategy) -> None:
+        del strategy
+        with whole_batch():
+            between()
+
     def in_thread() -> tf.Tensor:
-        fn(tf.distribute.get_replica_context().replica_id_in_sync_group)
+        context = tf.distribute.get_replica_context()
+        # In a graph, TensorFlow gives the number as a constant tensor.
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group))
+        forward(replica)
+        context.merge_call(merge)
+        backward(replica)
         return tf.zeros([])
 
-    with program.strategy.scope():
-        _tf_private.run_in_lockstep(program.strategy, in_thread)
+    _tf_private.run_in_lockstep(program.strategy, in_thread)
+
+
+def _on_each_device(program: StepProgram, part: Callable[[int], None]) -> None:
+    for k, device in enumerate(program.devices):
+        with tf.device(device):
+            part(k)
 
 
 class _Loss(NamedTuple):
