@@ -212,6 +212,7 @@ class Execution:
         if not self.program.is_prepared or self.program.needs_samples:
             iterator = self._prepare(iterator)
         logs = self._loop(iterator)
+        self.program.watch.tell()
         if self._trains:
             self.program.strategy.sharing.review(self.program.model.steps_per_execution)
         return logs

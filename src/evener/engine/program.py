@@ -26,6 +26,7 @@ from evener.engine import added, apart, split, together, totals, update
 from evener.engine.context import whole_batch
 from evener.engine.loss import is_separable
 from evener.engine.metrics import compiled_metrics_are_additive
+from evener.engine.nonfinite import NonFiniteWatch
 from evener.engine.ownership import tf_device
 from evener.engine.replica import NeedsWholeBatch, ReplicaInput, ReplicaOutput, ReplicaProgram
 from evener.engine.state import StateRule, is_seed, merge, rules_for, seed_for_replica
@@ -57,6 +58,7 @@ class StepProgram:
         self.before_replica: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         self.added_kinds: list[added.AddedKind] | None = None
         self.state_rules: list[StateRule] | None = None
+        self.watch = NonFiniteWatch(model, strategy.replica_devices)
         alone = len(self.devices) == 1
         self.own_compute_loss = type(model).compute_loss is not keras.Model.compute_loss
         self.lockstep = not alone and _synchronises(model)
@@ -127,8 +129,10 @@ class StepProgram:
             result = driver.forward_backward(
                 self, data, inputs, scale=scale, num_samples=num_samples, cuts=cuts
             )
-            self._finish(result.outputs, inputs)
-            self._update(result, scale)
+            looked = self.watch.look(result.total, data, cuts)
+            with tf.control_dependencies([looked]):
+                self._finish(result.outputs, inputs)
+                self._update(result, scale)
             update.track_losses(self.model, result.total, result.values, num_samples)
             return self._logs(data, result.outputs)
 
