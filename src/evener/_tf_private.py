@@ -219,3 +219,15 @@ def element_spec(epoch_iterator: Any) -> Any:
     If it changes: models fail to build in ``fit``.
     """
     return epoch_iterator._distributed_dataset.element_spec
+
+
+def without_program_order(operation: tf.Operation) -> None:
+    """Take an operation out of the order in which a function's stateful operations run.
+
+    Why: reading the clock is stateful, and TensorFlow would read it in the order of the
+    program, the second replica's beginning after the first one's end.
+    If it changes: replicas of a step seem to take no time or each other's.
+    """
+    order = getattr(operation.graph, "experimental_acd_manager", None)
+    if order is not None:
+        order.run_independently(operation)

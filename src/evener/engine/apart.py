@@ -146,7 +146,7 @@ def forward_backward(
         given = stopwatch.start(program, k, given)
         with tf.device(device):
             out, grads = program.functions.train(*borrowed[k], given, coefficients, scale)
-        stopwatch.stop(k, [*out.numerators, *grads])
+        stopwatch.stop(program, k, [*out.numerators, *grads])
         outputs.append(out)
         gradients.append(grads)
     stopwatch.record(inputs)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.engine.replica import ReplicaInput
 from evener.engine.sharing import Sharing
 
@@ -34,19 +34,24 @@ class Stopwatch:
 
     def start(self, program: StepProgram, replica: int, given: ReplicaInput) -> ReplicaInput:
         """Start a replica's time when its samples are there; return its input."""
-        with tf.device(program.devices[replica]):
-            moved = given._replace(batch=keras.tree.map_structure(_identity, given.batch))
+        moved = _after([], given, program.devices[replica])
         if self._sharing.is_timed:
             leaves = tf.nest.flatten(moved.batch, expand_composites=True)
-            self._begun[replica] = _now(leaves)
+            begun = _now(leaves, program.devices[replica])
+            self._begun[replica] = begun
+            # Else a busy host could read the clock long after the replica has begun.
+            moved = _after([begun], moved, program.devices[replica])
         if program.before_replica is not None:
-            moved = _delayed(program, replica, moved)
+            with tf.device(program.devices[replica]):
+                work = program.before_replica(replica, given.num_samples)
+            moved = _after([work], moved, program.devices[replica])
         return moved
 
-    def stop(self, replica: int, results: list[Any]) -> None:
+    def stop(self, program: StepProgram, replica: int, results: list[Any]) -> None:
         """Stop a replica's time when all of these are computed."""
         if self._sharing.is_timed:
-            self._ended[replica] = _now(tf.nest.flatten(results, expand_composites=True))
+            tensors = tf.nest.flatten(results, expand_composites=True)
+            self._ended[replica] = _now(tensors, program.devices[replica])
 
     def record(self, inputs: list[ReplicaInput]) -> None:
         """Hand the times of all replicas over."""
@@ -59,20 +64,27 @@ class Stopwatch:
         self._sharing.record(samples, seconds)
 
 
-def _now(after: list[Any]) -> tf.Tensor:
-    present = [tensor for tensor in after if tensor is not None]
-    with tf.device(_HOST), tf.control_dependencies(present):
-        return tf.timestamp()
+def _now(after: list[Any], device: str) -> tf.Tensor:
+    """Read the clock once these tensors are there.
+
+    The identities stay when a function's body is put in place of its call; a control
+    dependency on the call itself would be dropped then.
+    """
+    with tf.device(device):
+        reached = [tf.identity(tensor) for tensor in after if tensor is not None]
+    with tf.device(_HOST), tf.control_dependencies(reached):
+        now = tf.timestamp()
+    if not tf.executing_eagerly():
+        _tf_private.without_program_order(now.op)
+    return now
 
 
-def _identity(leaf: Any) -> Any:
-    return None if leaf is None else tf.nest.map_structure(tf.identity, leaf, expand_composites=True)
+def _after(first: list[tf.Tensor], given: ReplicaInput, device: str) -> ReplicaInput:
+    """Return a replica's input on its device, there only once the tensors in ``first`` are."""
+    with tf.device(device), tf.control_dependencies(first):
+        batch = tf.nest.map_structure(_identity, given.batch, expand_composites=True)
+    return given._replace(batch=batch)
 
 
-def _delayed(program: StepProgram, replica: int, given: ReplicaInput) -> ReplicaInput:
-    """Let a test's extra work run on the replica's device before the replica does."""
-    assert program.before_replica is not None
-    with tf.device(program.devices[replica]):
-        work = program.before_replica(replica, given.num_samples)
-        with tf.control_dependencies([work]):
-            return given._replace(batch=keras.tree.map_structure(_identity, given.batch))
+def _identity(leaf: tf.Tensor | None) -> tf.Tensor | None:
+    return None if leaf is None else tf.identity(leaf)

@@ -93,7 +93,7 @@ def forward_backward(
     def backward(k: int) -> None:
         targets, seeds = _targets(program, outputs[k]), loss[0].seeds[k]
         gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=seeds)
-        stopwatch.stop(k, [*outputs[k].numerators, *gradients[k]])
+        stopwatch.stop(program, k, [*outputs[k].numerators, *gradients[k]])
 
     _advance(program, forward, between, backward)
     stopwatch.record(inputs)
