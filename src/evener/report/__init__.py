@@ -1,1 +1,27 @@
-"""Text tables: what the stages of evener know, for people to read."""
+"""What the stages of evener know, for people to read: tables, progress, comparisons."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evener.report.comparison import Comparison, compare
+    from evener.report.progress import Progress
+    from evener.report.work import DeviceWork
+
+# Loaded when first used: a table of devices need not wait for Keras.
+_HOMES = {
+    "Comparison": "evener.report.comparison",
+    "DeviceWork": "evener.report.work",
+    "Progress": "evener.report.progress",
+    "compare": "evener.report.comparison",
+}
+
+__all__ = ["Comparison", "DeviceWork", "Progress", "compare"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'evener.report' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,174 @@
+"""How far two trained models are from each other: weights, losses and metrics."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The largest difference of one thing that was compared.
+
+    Args:
+        what: What was compared: ``"weights"``, or the name of a loss or metric.
+        value: The largest relative difference, 0 or more; infinite where the two cannot be
+            compared, because a shape or a length differs or one side is missing.
+        where: Where it is: a weight, or an epoch.
+        num_compared: How many numbers were compared.
+    """
+
+    what: str
+    value: float
+    where: str
+    num_compared: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The largest differences of two trained models.
+
+    Args:
+        differences: Of the weights first, then of each loss and metric by name.
+    """
+
+    differences: tuple[Difference, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest of all differences; infinite if there was nothing to compare."""
+        return max((d.value for d in self.differences), default=float("inf"))
+
+    def within(self, tolerance: float) -> bool:
+        """Return whether no difference is above a tolerance."""
+        return self.largest <= tolerance
+
+    def table(self) -> Table:
+        """Return the differences as a table."""
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("of", no_wrap=True)
+        table.add_column("largest relative difference", justify="right")
+        table.add_column("where")
+        table.add_column("numbers compared", justify="right")
+        for difference in self.differences:
+            table.add_row(
+                Text(difference.what),
+                Text(f"{difference.value:.1e}"),
+                Text(difference.where),
+                Text(f"{difference.num_compared:,}"),
+            )
+        return table
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, color_system=None, force_terminal=False)
+        console.print(self.table())
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
+
+
+def compare(
+    *,
+    weights: tuple[Sequence[Any], Sequence[Any]],
+    histories: tuple[Mapping[str, Sequence[float]], Mapping[str, Sequence[float]]],
+    names: Sequence[str] = (),
+) -> Comparison:
+    """Compare two trained models by their weights and by their histories.
+
+    Args:
+        weights: The arrays of the reference and of the other, in the same order.
+        histories: The value of every loss and metric by epoch, as ``model.fit`` returns them
+            in ``history.history``, of the reference and of the other.
+        names: The names of the weights; numbers if there are none.
+
+    Returns:
+        The largest differences.
+
+    >>> same = {"loss": [0.5, 0.25]}
+    >>> compare(weights=([[1.0, 2.0]], [[1.0, 2.002]]), histories=(same, same)).largest
+    0.001
+    """
+    reference, other = histories
+    logs = dict.fromkeys([*reference, *other])
+    return Comparison(
+        differences=(
+            compare_weights(*weights, names=names),
+            *(compare_logs(name, reference.get(name), other.get(name)) for name in logs),
+        )
+    )
+
+
+def compare_weights(
+    reference: Sequence[Any], other: Sequence[Any], *, names: Sequence[str] = ()
+) -> Difference:
+    """Return the largest difference of two lists of arrays.
+
+    The difference of two arrays is ``max|a - b| / max|a|``: relative to the scale of the
+    array, so that an entry near zero is not asked for more digits than its neighbours carry.
+
+    Args:
+        reference: The arrays ``a``.
+        other: The arrays ``b``, in the same order.
+        names: The names of the arrays; numbers if there are none.
+    """
+    if len(reference) != len(other):
+        where = f"{len(reference)} arrays and {len(other)}"
+        return Difference(what="weights", value=float("inf"), where=where, num_compared=0)
+    values = [_relative(a, b) for a, b in zip(reference, other, strict=True)]
+    if not values:
+        return Difference(what="weights", value=0.0, where="-", num_compared=0)
+    worst = int(np.argmax(values))
+    return Difference(
+        what="weights",
+        value=values[worst],
+        where=names[worst] if names else f"array {worst}",
+        num_compared=sum(int(np.size(array)) for array in reference),
+    )
+
+
+def compare_logs(
+    name: str, reference: Sequence[float] | None, other: Sequence[float] | None
+) -> Difference:
+    """Return the largest difference of one loss or metric over the epochs.
+
+    Every epoch counts for itself: ``|a - b| / |a|``.
+
+    Args:
+        name: Of the loss or metric.
+        reference: The values ``a``, one for each epoch; None if it was not logged.
+        other: The values ``b``.
+    """
+    if reference is None or other is None or len(reference) != len(other):
+        where = "not logged by both" if reference is None or other is None else "other epochs"
+        return Difference(what=name, value=float("inf"), where=where, num_compared=0)
+    values = [_relative(a, b) for a, b in zip(reference, other, strict=True)]
+    if not values:
+        return Difference(what=name, value=0.0, where="-", num_compared=0)
+    worst = int(np.argmax(values))
+    return Difference(
+        what=name, value=values[worst], where=f"epoch {worst + 1}", num_compared=len(values)
+    )
+
+
+def _relative(reference: Any, other: Any) -> float:
+    a, b = np.asarray(reference, dtype="float64"), np.asarray(other, dtype="float64")
+    if a.shape != b.shape:
+        return float("inf")
+    if np.array_equal(a, b, equal_nan=True):
+        return 0.0
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return float("inf")
+    scale = float(np.abs(a).max())
+    largest = float(np.abs(a - b).max())
+    # Rounded like a float32 carries it, so that the figure is not made of noise.
+    return float(f"{largest / scale:.6g}") if scale else float("inf")

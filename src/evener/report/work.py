@@ -1,0 +1,249 @@
+"""What each device does while a model trains: samples, seconds, variables, memory.
+
+The engine writes the last few steps into a ring (`evener.engine.sharing`). Here the ring is
+read before it comes round, and what was not seen yet is added up. The exact number of samples
+of an epoch is that by which Keras weighs its log of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine import Strategy
+from evener.engine.ownership import device_name
+from evener.plan import split_batch
+
+Step = tuple[tuple[float, float], ...]
+"""The (samples, seconds) of every replica in one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """What lives on a device: variables, and their bytes."""
+
+    num_variables: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """The memory of a GPU that TensorFlow has in use, now and at most, in bytes."""
+
+    current_bytes: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWork:
+    """What one device has done since training began, and what lives on it.
+
+    Args:
+        device: Its name.
+        share: The fraction of every batch that it computes now; None for a device that only
+            owns variables.
+        num_samples: What it has computed; None if nobody counts.
+        busy_seconds: How long its forward and backward passes took; None if they were not
+            timed, as on a single device.
+        owned: What lives there.
+        memory: What TensorFlow has in use there; None where nobody says, as for a CPU.
+    """
+
+    device: str
+    share: float | None
+    num_samples: int | None
+    busy_seconds: float | None
+    owned: Owned
+    memory: MemoryUse | None = None
+
+
+class Team(Protocol):
+    """The devices that train a model together."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of those that compute."""
+        ...
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What fraction of every batch each of them computes now."""
+        ...
+
+    def last_steps(self) -> list[Step]:
+        """Return the last few steps, oldest first; none if steps are not timed."""
+        ...
+
+    def owned(self) -> Mapping[str, Owned]:
+        """Return what lives on each device."""
+        ...
+
+
+class StrategyTeam:
+    """The devices of an evener strategy."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of the replicas."""
+        return tuple(self._strategy.replica_devices)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The shares of this moment."""
+        return tuple(self._strategy.shares)
+
+    def last_steps(self) -> list[Step]:
+        """Return the steps that are in the ring."""
+        return list(zip(*self._strategy.sharing.last_steps(), strict=True))
+
+    def owned(self) -> dict[str, Owned]:
+        """Return what the ledger holds, of all models of the strategy."""
+        counted = dict.fromkeys(self.devices, 0)
+        for variable in self._strategy.ledger.variables:
+            counted[variable.device] = counted.get(variable.device, 0) + 1
+        num_bytes = self._strategy.ledger.owned_bytes()
+        return {
+            name: Owned(num_variables=count, num_bytes=num_bytes.get(name, 0))
+            for name, count in counted.items()
+        }
+
+
+class LoneDevice:
+    """The one device of a model that was made without an evener strategy."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        variables = [getattr(variable.value, "device", "") for variable in model.variables]
+        self.devices = (device_name(next(filter(None, variables), "")),)
+        self.shares = (1.0,)
+
+    def last_steps(self) -> list[Step]:
+        """Return nothing: nobody times the steps."""
+        return []
+
+    def owned(self) -> dict[str, Owned]:
+        """Return the variables of the model and of its optimizer."""
+        optimizer = getattr(self._model, "optimizer", None)
+        variables = [*self._model.variables, *(optimizer.variables if optimizer else ())]
+        unique = {id(variable): variable for variable in variables}.values()
+        num_bytes = sum(v.value.dtype.size * v.value.shape.num_elements() for v in unique)
+        return {self.devices[0]: Owned(num_variables=len(unique), num_bytes=num_bytes)}
+
+
+def team_of(model: keras.Model) -> Team:
+    """Return the devices that train a model."""
+    strategy = _tf_private.model_strategy(model)
+    return StrategyTeam(strategy) if isinstance(strategy, Strategy) else LoneDevice(model)
+
+
+def gpu_memory(device: str) -> MemoryUse | None:
+    """Return the memory in use on a GPU; None for a CPU."""
+    if not device.startswith("gpu:"):
+        return None
+    info: Mapping[str, int] = tf.config.experimental.get_memory_info(device.upper())
+    return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])
+
+
+def samples_in_epoch(model: keras.Model) -> int | None:
+    """Return the samples trained on since the metrics were reset; None if nobody counts.
+
+    Keras logs the loss as a mean that is weighted by the samples of every batch, so the
+    weight so far is their number.
+    """
+    trackers: Sequence[Any] = [metric for metric in model.metrics if metric.name == "loss"]
+    count = getattr(trackers[0], "count", None) if trackers else None
+    return None if count is None else round(float(count.numpy()))
+
+
+def unseen_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
+    """Return the steps that came into a ring since it was last read.
+
+    No two steps take the same microseconds on all devices, so the steps that both readings
+    have are those on which the end of the one and the beginning of the other agree.
+
+    >>> unseen_steps([((1, 0.1),), ((1, 0.2),)], [((1, 0.2),), ((1, 0.3),)])
+    [((1, 0.3),)]
+    """
+    for both in range(min(len(seen), len(now)), 0, -1):
+        if list(seen[-both:]) == list(now[:both]):
+            return list(now[both:])
+    return list(now)
+
+
+class Tally:
+    """Adds up what every device of a team has done.
+
+    Args:
+        team: Whose work it is.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+        self._seen = team.last_steps()
+        count = len(team.devices)
+        self._samples = [0] * count
+        self._seconds = [0.0] * count
+        self._epoch_samples = [0] * count
+        self._epoch_seconds = [0.0] * count
+        self._is_timed = False
+
+    def read(self, num_in_epoch: int | None = None) -> None:
+        """Add the steps that came since the last reading.
+
+        Args:
+            num_in_epoch: The samples of this epoch so far, which is all that is known of a
+                team that does not time its steps.
+        """
+        now = self._team.last_steps()
+        for step in unseen_steps(self._seen, now):
+            self._is_timed = True
+            for k, (samples, seconds) in enumerate(step):
+                self._epoch_samples[k] += round(samples)
+                self._epoch_seconds[k] += seconds
+        self._seen = now
+        if not self._is_timed and num_in_epoch is not None:
+            self._epoch_samples = list(split_batch(num_in_epoch, self._team.shares))
+
+    def end_epoch(self, num_in_epoch: int | None) -> None:
+        """Add an epoch to the total.
+
+        Steps that were overwritten in the ring before anybody read it (``fit`` with a large
+        ``steps_per_execution``) are taken to have been like those that were read.
+
+        Args:
+            num_in_epoch: All samples of the epoch; None if nobody counts.
+        """
+        self.read(num_in_epoch)
+        counted = sum(self._epoch_samples)
+        if num_in_epoch is not None and num_in_epoch > counted:
+            like = self._epoch_samples if counted else self._team.shares
+            missed = split_batch(num_in_epoch - counted, like)
+            scale = num_in_epoch / counted if counted else 1.0
+            self._epoch_samples = [a + b for a, b in zip(self._epoch_samples, missed, strict=True)]
+            self._epoch_seconds = [seconds * scale for seconds in self._epoch_seconds]
+        self._samples, self._seconds = list(self.samples), list(self.seconds)
+        self._epoch_samples = [0] * len(self._samples)
+        self._epoch_seconds = [0.0] * len(self._samples)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """The samples of every device since training began."""
+        return tuple(a + b for a, b in zip(self._samples, self._epoch_samples, strict=True))
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """The seconds in which every device computed since training began."""
+        return tuple(a + b for a, b in zip(self._seconds, self._epoch_seconds, strict=True))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the seconds are known."""
+        return self._is_timed

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from evener.devices.nvml import Nvml, NvmlFailure, NvmlLink, NvmlMachine, cores_per_multiprocessor
+from unit.devices.machines import GIB
+
+
+class FakeLibrary:
+    """As much of pynvml as is used, on made-up hardware.
+
+    Args:
+        gpus: Which functions fail, by GPU, with which NVML error.
+        nvlinks: For each GPU the other ends of its NVLinks: GPU numbers, or "switch".
+        near: The pairs of GPUs below one host bridge.
+        init: The NVML error with which initialising fails.
+    """
+
+    def __init__(
+        self,
+        *gpus: dict[str, int],
+        nvlinks: dict[int, list[int | str]] | None = None,
+        near: tuple[tuple[int, int], ...] = (),
+        init: int | None = None,
+    ) -> None:
+        self._gpus = gpus
+        self._nvlinks = nvlinks or {}
+        self._near = near
+        self._init = init
+        self.open = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("NVML"):
+            return getattr(pynvml, name)
+        raise AttributeError(name)
+
+    def _check(self, function: str, gpu: int) -> None:
+        if function in self._gpus[gpu]:
+            raise pynvml.NVMLError(self._gpus[gpu][function])
+
+    def nvmlInit(self) -> None:
+        if self._init is not None:
+            raise pynvml.NVMLError(self._init)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "550.54.15"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return 12040
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        self._check("handle", index)
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> Any:
+        self._check("memory", gpu)
+        return SimpleNamespace(total=24 * GIB, free=20 * GIB)
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> tuple[int, int]:
+        return (8, 6)
+
+    def nvmlDeviceGetNumGpuCores(self, gpu: int) -> int:
+        self._check("cores", gpu)
+        return 82 * 128
+
+    def nvmlDeviceGetUUID(self, gpu: int) -> str:
+        return f"GPU-{gpu}"
+
+    def nvmlDeviceGetName(self, gpu: int) -> bytes:
+        return b"RTX 3090"
+
+    def nvmlDeviceGetPciInfo(self, gpu: int) -> Any:
+        return SimpleNamespace(busId=f"0000000A:0{gpu}:00.0".encode())
+
+    def nvmlDeviceGetNvLinkState(self, gpu: int, link: int) -> int:
+        if link >= len(self._nvlinks.get(gpu, [])):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return pynvml.NVML_FEATURE_ENABLED
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, gpu: int, link: int) -> int:
+        to_switch = self._nvlinks[gpu][link] == "switch"
+        return (
+            pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
+            if to_switch
+            else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
+        )
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: int, link: int) -> Any:
+        # NVML writes the same place in another way here.
+        return SimpleNamespace(busId=f"0000000a:0{self._nvlinks[gpu][link]}:00.1".encode())
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, gpu: int, other: int) -> int:
+        near = (gpu, other) in self._near or (other, gpu) in self._near
+        return pynvml.NVML_TOPOLOGY_HOSTBRIDGE if near else pynvml.NVML_TOPOLOGY_SYSTEM
+
+
+def read(library: FakeLibrary) -> NvmlMachine:
+    recorded = Nvml(library).read_machine()
+    assert library.open == 0, "NVML was left open"
+    return recorded
+
+
+def test_gpu_is_read_whole() -> None:
+    recorded = read(FakeLibrary({}))
+    assert recorded.driver_version == "550.54.15"
+    assert recorded.cuda_driver_version == (12, 4)
+    assert recorded.failure is None
+    (gpu,) = recorded.gpus
+    assert (gpu.index, gpu.uuid, gpu.name) == (0, "GPU-0", "RTX 3090")
+    assert (gpu.memory_total_bytes, gpu.memory_free_bytes) == (24 * GIB, 20 * GIB)
+    assert (gpu.compute_capability, gpu.num_multiprocessors) == ((8, 6), 82)
+    assert (gpu.links, gpu.failure) == ((), None)
+
+
+def test_machine_without_gpus() -> None:
+    recorded = read(FakeLibrary())
+    assert recorded.gpus == ()
+    assert recorded.failure is None
+
+
+@pytest.mark.parametrize("function", ["handle", "memory"])
+def test_gpu_that_disappears_stays_in_the_list(function: str) -> None:
+    recorded = read(FakeLibrary({}, {function: pynvml.NVML_ERROR_GPU_IS_LOST}, {}))
+    assert [gpu.failure for gpu in recorded.gpus] == [None, "GPU is lost", None]
+    assert recorded.gpus[1].index == 1
+    assert [link.to_index for link in recorded.gpus[0].links] == [2]
+
+
+def test_what_a_gpu_does_not_say_is_none() -> None:
+    (gpu,) = read(FakeLibrary({"cores": pynvml.NVML_ERROR_NOT_SUPPORTED})).gpus
+    assert gpu.num_multiprocessors is None
+    assert gpu.memory_total_bytes == 24 * GIB
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_driver"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "no_driver"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "driver_mismatch"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "other"),
+    ],
+)
+def test_driver_that_cannot_be_asked_is_a_stated_failure(error: int, kind: Any) -> None:
+    recorded = read(FakeLibrary({}, init=error))
+    message = str(pynvml.NVMLError(error))
+    assert recorded == NvmlMachine(failure=NvmlFailure(kind=kind, message=message))
+
+
+class TestLinks:
+    def test_nvlinks_between_two_gpus_are_counted(self) -> None:
+        nvlinks: dict[int, list[int | str]] = {0: [1, 1, 1, 1], 1: [0, 0, 0, 0]}
+        first, second = read(FakeLibrary({}, {}, nvlinks=nvlinks)).gpus
+        assert first.links == (NvmlLink(to_index=1, kind="nvlink", count=4),)
+        assert second.links == (NvmlLink(to_index=0, kind="nvlink", count=4),)
+
+    def test_a_switch_gives_each_pair_the_links_of_the_smaller(self) -> None:
+        nvlinks: dict[int, list[int | str]] = {0: ["switch"] * 12, 1: ["switch"] * 6, 2: []}
+        first, _, third = read(FakeLibrary({}, {}, {}, nvlinks=nvlinks)).gpus
+        assert first.links == (
+            NvmlLink(to_index=1, kind="nvlink", count=6),
+            NvmlLink(to_index=2, kind="host"),
+        )
+        assert [link.kind for link in third.links] == ["host", "host"]
+
+    def test_without_nvlink_the_bus_decides(self) -> None:
+        first, _, _ = read(FakeLibrary({}, {}, {}, near=((0, 1),))).gpus
+        assert first.links == (
+            NvmlLink(to_index=1, kind="pcie"),
+            NvmlLink(to_index=2, kind="host"),
+        )
+
+
+@pytest.mark.parametrize(
+    ("capability", "cores"),
+    [((3, 7), 192), ((6, 1), 128), ((7, 5), 64), ((8, 0), 64), ((8, 9), 128), ((12, 0), 128)],
+)
+def test_cores_per_multiprocessor(capability: tuple[int, int], cores: int) -> None:
+    assert cores_per_multiprocessor(capability) == cores
+
+
+def test_every_function_is_in_the_installed_package() -> None:
+    used = [name for name in dir(FakeLibrary) if name.startswith("nvml")]
+    assert used
+    assert [name for name in used if not hasattr(pynvml, name)] == []
