@@ -1,0 +1,184 @@
+"""evener beside its peers: data-parallel training on two stand-ins of one thread each.
+
+Run by ``make bench``; ``docs/benchmarks.md`` says what each contender is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from side_by_side import contenders
+from side_by_side.figures import Aim, paired, spread, write_json
+from side_by_side.problems import PROBLEMS
+from side_by_side.quiet import Quiet
+from side_by_side.workers import Worker, barrier, closing
+
+NUM_DEVICES = 2
+EVEN, MEASURED = "evener fit, even shares", "evener fit"
+MIRRORED, LOOP = "MirroredStrategy fit", "MirroredStrategy loop"
+ONE, LIMIT = "one device fit", "limit"
+CONTENDERS = (MEASURED, EVEN, MIRRORED, LOOP, ONE, LIMIT)
+_LEAST_STEPS = 8
+
+
+def start_workers() -> dict[str, list[Worker]]:
+    """Start the processes of every contender; the limit has one for each core."""
+
+    def fit(make_strategy: Any, num_devices: int = NUM_DEVICES) -> list[Worker]:
+        return [Worker(contenders.Fit, num_devices=num_devices, make_strategy=make_strategy)]
+
+    start = barrier(NUM_DEVICES)
+    cores = sorted(os.sched_getaffinity(0))[:NUM_DEVICES]
+    return {
+        MEASURED: fit(contenders.evener_measured),
+        EVEN: fit(contenders.evener_even),
+        MIRRORED: fit(contenders.mirrored),
+        LOOP: [Worker(contenders.MirroredLoop, num_devices=NUM_DEVICES)],
+        ONE: fit(None, num_devices=1),
+        LIMIT: [
+            Worker(contenders.PlainLoop, cores={core}, part=1 / NUM_DEVICES, start=start)
+            for core in cores
+        ],
+    }
+
+
+def take_turn(workers: Sequence[Worker], num_steps: int) -> float:
+    """Let one contender run; return its batches per second, added up over its processes."""
+    for worker in workers:
+        worker.send("run", num_steps)
+    return sum(num_steps / worker.receive() / len(workers) for worker in workers)
+
+
+def compare(
+    teams: dict[str, list[Worker]],
+    name: str,
+    quiet: Quiet,
+    *,
+    optimizer: str,
+    rounds: int,
+    seconds: float,
+) -> dict[str, Any]:
+    """Let all contenders train one problem in turns; return their samples per second."""
+    batch_size = PROBLEMS[name].batch_size
+    everybody = [worker for team in teams.values() for worker in team]
+    for worker in everybody:
+        worker.send("prepare", name, optimizer)
+    for worker in everybody:
+        worker.receive()
+    num_steps = {}
+    for contender, team in teams.items():
+        take_turn(team, 2)
+        num_steps[contender] = max(_LEAST_STEPS, math.ceil(seconds * take_turn(team, 5)))
+    speeds: dict[str, list[float]] = {contender: [] for contender in teams}
+    foreign: dict[str, list[float]] = {contender: [] for contender in teams}
+    order = list(teams)
+    for _ in range(rounds):
+        for contender in order:
+            turn = quiet.turn(partial(take_turn, teams[contender], num_steps[contender]))
+            speeds[contender].append(turn.result * batch_size)
+            foreign[contender].append(round(turn.foreign, 3))
+        order = order[1:] + order[:1]
+    notes = {contender: team[0].call("notes") for contender, team in teams.items()}
+    return {
+        "samples_per_second": speeds,
+        "used_by_others": foreign,
+        "steps_per_turn": num_steps,
+        "notes": notes,
+    }
+
+
+def table_of(name: str, figures: dict[str, Any]) -> Table:
+    """Return the table of one problem."""
+    title = f"{name}, batch {PROBLEMS[name].batch_size}, samples/s"
+    table = Table(title=title, title_justify="left")
+    table.add_column("contender", no_wrap=True)
+    for heading in ("median", "min", "max", "/ Mirrored fit", "/ limit"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    speeds = figures["samples_per_second"]
+    for contender in speeds:
+        own = spread(speeds[contender])
+        table.add_row(
+            contender,
+            *(f"{value:,.0f}" for value in (own.median, own.least, own.most)),
+            paired(speeds[contender], speeds[MIRRORED]).text(2),
+            paired(speeds[contender], speeds[LIMIT]).text(3),
+        )
+    return table
+
+
+def aims_of(name: str, figures: dict[str, Any]) -> list[Aim]:
+    """Return what this problem should show, for evener as it is by default and even."""
+    speeds = figures["samples_per_second"]
+    aims = []
+    for who in (MEASURED, EVEN):
+        over_mirrored = paired(speeds[who], speeds[MIRRORED]).median
+        of_limit = paired(speeds[who], speeds[LIMIT]).median
+        least = PROBLEMS[name].least_of_limit
+        aims += [
+            Aim(what=f"{name}, {who} over {MIRRORED}", wanted=1.5, got=over_mirrored),
+            Aim(what=f"{name}, {who} over the limit", wanted=least, got=of_limit),
+        ]
+    return aims
+
+
+def main(
+    models: Annotated[str, typer.Option(help="comma list of mlp, cnn, transformer")] = (
+        "mlp,cnn,transformer"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 7,
+    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 2.0,
+    optimizer: Annotated[str, typer.Option(help="adam or sgd")] = "adam",
+    patience: Annotated[
+        float, typer.Option(min=0.0, help="seconds to wait per turn for a quiet machine")
+    ] = 20.0,
+    json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
+        "results/data_parallel.json"
+    ),
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if an aim is missed")] = False,
+) -> None:
+    """Compare evener with its peers, in turns, on two stand-ins of one thread each."""
+    names = [name.strip() for name in models.split(",")]
+    unknown = [name for name in names if name not in PROBLEMS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PROBLEMS)}")
+    console = Console()
+    teams = start_workers()
+    figures: dict[str, Any] = {}
+    aims: list[Aim] = []
+    everybody = [worker for team in teams.values() for worker in team]
+    quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
+    with closing(*everybody):
+        for name in names:
+            found = compare(teams, name, quiet, optimizer=optimizer, rounds=rounds, seconds=seconds)
+            figures[name] = {**found, "ratios": _ratios(found["samples_per_second"])}
+            aims += aims_of(name, found)
+            console.print(table_of(name, found))
+            console.print(f"shares at the end: {found['notes'][MEASURED]['shares']}\n")
+    for aim in aims:
+        console.print(str(aim), highlight=False, soft_wrap=True)
+    write_json(json, {"optimizer": optimizer, "models": figures}, aims)
+    if quiet.num_disturbed:
+        console.print(f"{quiet.num_disturbed} turns were disturbed by other programs.")
+    console.print(f"figures: {json}")
+    if check and not all(aim.is_met for aim in aims):
+        raise typer.Exit(1)
+
+
+def _ratios(speeds: dict[str, list[float]]) -> dict[str, Any]:
+    return {
+        who: {f"over {of}": asdict(paired(speeds[who], speeds[of])) for of in (MIRRORED, LIMIT)}
+        for who in speeds
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,217 @@
+"""Those who are compared. Each prepares a problem, then runs steps when it is its turn.
+
+All train the same model with the same optimizer from the same dataset, in the same process
+layout: logical CPUs with one thread each. What differs is who splits the batch, and how.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from side_by_side.problems import PROBLEMS, Problem, make_dataset, make_loss, make_optimizer
+
+# Steps at the beginning of every turn that do not count: the input pipeline starts.
+_UNTIMED = 2
+
+
+def stand_ins(num_devices: int) -> list[str]:
+    """Cut the CPU into logical devices of one thread each; return TensorFlow's names."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(num_devices)
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
+    )
+    return [f"CPU:{index}" for index in range(num_devices)]
+
+
+class Fit:
+    """Keras's ``fit`` under a strategy, or under none.
+
+    Args:
+        num_devices: Logical CPUs.
+        make_strategy: Makes the strategy from the devices' names; None for no strategy.
+    """
+
+    def __init__(
+        self, *, num_devices: int, make_strategy: Callable[[list[str]], Any] | None = None
+    ) -> None:
+        devices = stand_ins(num_devices)
+        self._make_strategy = make_strategy and (lambda: make_strategy(devices))
+        self.strategy: Any = None
+
+    def prepare(self, name: str, optimizer: str) -> None:
+        """Make the model of a problem; forget the one before."""
+        import keras
+
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(1)
+        problem = PROBLEMS[name]
+        self.strategy = self._make_strategy() if self._make_strategy else None
+        with self.strategy.scope() if self.strategy else contextlib.nullcontext():
+            self.model = problem.build()
+            self.model.compile(make_optimizer(optimizer), make_loss())
+        self.dataset = make_dataset(problem)
+
+    def run(self, num_steps: int) -> float:
+        """Train for some steps; return their seconds."""
+        clock = _step_clock()
+        self.model.fit(
+            self.dataset, steps_per_epoch=num_steps + _UNTIMED, verbose=0, callbacks=[clock]
+        )
+        return clock.ends[-1] - clock.ends[_UNTIMED - 1]
+
+    def notes(self) -> dict[str, Any]:
+        """Return what else is worth knowing after the last turn."""
+        if not hasattr(self.strategy, "sharing"):
+            return {}
+        return {
+            "shares": [round(share, 4) for share in self.strategy.shares],
+            "events": [str(event) for event in self.strategy.sharing.events],
+        }
+
+
+def _step_clock() -> Any:
+    import keras
+
+    class StepClock(keras.callbacks.Callback):
+        """Notes when each step ended."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.ends: list[float] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ends.append(time.perf_counter())
+
+    return StepClock()
+
+
+class MirroredLoop:
+    """A custom loop under ``MirroredStrategy``, as TensorFlow's guide writes it."""
+
+    def __init__(self, *, num_devices: int) -> None:
+        self._devices = stand_ins(num_devices)
+
+    def prepare(self, name: str, optimizer: str) -> None:
+        """Make the model of a problem; forget the one before."""
+        import keras
+        import tensorflow as tf
+
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(1)
+        problem = PROBLEMS[name]
+        strategy = tf.distribute.MirroredStrategy(self._devices)
+        with strategy.scope():
+            model = problem.build()
+            opt = make_optimizer(optimizer)
+            # Slots made inside `strategy.run` fail.
+            opt.build(model.trainable_variables)
+        one_step = _gradient_step(problem, model, opt, problem.batch_size)
+
+        @tf.function
+        def step(x: Any, y: Any) -> Any:
+            return strategy.reduce("SUM", strategy.run(one_step, args=(x, y)), axis=None)
+
+        self._step = step
+        self._batches = iter(strategy.experimental_distribute_dataset(make_dataset(problem)))
+
+    def run(self, num_steps: int) -> float:
+        """Train for some steps; return their seconds."""
+        return _run_steps(self._step, self._batches, num_steps)
+
+    def notes(self) -> dict[str, Any]:
+        """Return nothing: there is nothing else to know."""
+        return {}
+
+
+class PlainLoop:
+    """A plain ``tf.function`` loop on one device: the least that a step costs.
+
+    Args:
+        part: Of each global batch, so much.
+        start: A barrier to wait at before each turn, where several such loops add up.
+    """
+
+    def __init__(self, *, part: float = 1.0, start: Any = None) -> None:
+        stand_ins(1)
+        self._part = part
+        self._start = start
+
+    def prepare(self, name: str, optimizer: str) -> None:
+        """Make the model of a problem; forget the one before."""
+        import keras
+        import tensorflow as tf
+
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(1)
+        problem = PROBLEMS[name]
+        batch_size = round(problem.batch_size * self._part)
+        model = problem.build()
+        opt = make_optimizer(optimizer)
+        opt.build(model.trainable_variables)
+        self._step = tf.function(_gradient_step(problem, model, opt, batch_size))
+        self._batches = iter(make_dataset(problem, batch_size=batch_size))
+
+    def run(self, num_steps: int) -> float:
+        """Train for some steps; return their seconds."""
+        if self._start is not None:
+            self._start.wait()
+        return _run_steps(self._step, self._batches, num_steps)
+
+    def notes(self) -> dict[str, Any]:
+        """Return nothing: there is nothing else to know."""
+        return {}
+
+
+def _gradient_step(problem: Problem, model: Any, optimizer: Any, batch_size: int) -> Callable:
+    import tensorflow as tf
+
+    loss = make_loss(reduction="sum")
+    num_targets = batch_size * problem.targets_per_sample
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True)) / num_targets
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(value, variables), variables, strict=True))
+        return value
+
+    return step
+
+
+def _run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> float:
+    for _ in range(_UNTIMED):
+        step(*next(batches))
+    begin = time.perf_counter()
+    value: Any = None
+    for _ in range(num_steps):
+        value = step(*next(batches))
+    float(value)
+    return time.perf_counter() - begin
+
+
+def evener_even(devices: list[str]) -> Any:
+    """Return evener's strategy with even shares."""
+    import evener
+
+    return evener.Strategy(devices=[name.lower() for name in devices], shares="even")
+
+
+def evener_measured(devices: list[str]) -> Any:
+    """Return evener's strategy as it is by default."""
+    import evener
+
+    return evener.Strategy(devices=[name.lower() for name in devices])
+
+
+def mirrored(devices: list[str]) -> Any:
+    """Return TensorFlow's strategy for several devices of one machine."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(devices)

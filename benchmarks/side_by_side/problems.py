@@ -1,0 +1,158 @@
+"""What is trained: small models of three kinds, on synthetic data in memory.
+
+Keras is imported when a model is made, because the driver needs only names and sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Arrays = tuple[np.ndarray, np.ndarray]
+SEED = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A model and its data.
+
+    Attributes:
+        name: As on the command line.
+        batch_size: Samples of a global batch.
+        num_batches: Batches in memory; they are repeated.
+        build: Makes the model.
+        data: Makes that many samples and targets.
+        targets_per_sample: Over how many targets the loss of one sample is a mean.
+        least_of_limit: The aim: evener's speed over the limit's.
+    """
+
+    name: str
+    batch_size: int
+    num_batches: int
+    build: Callable[[], Any]
+    data: Callable[[np.random.Generator, int], Arrays]
+    targets_per_sample: int = 1
+    least_of_limit: float = 0.90
+
+
+def _mlp() -> Any:
+    import keras
+
+    layers = keras.layers
+    hidden = [layers.Dense(1024, activation="relu") for _ in range(4)]
+    return keras.Sequential([keras.Input((784,)), *hidden, layers.Dense(10)])
+
+
+def _tiny() -> Any:
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((32,)), layers.Dense(64, activation="relu"), layers.Dense(10)]
+    )
+
+
+def _cnn() -> Any:
+    import keras
+
+    layers = keras.layers
+    body: list[Any] = []
+    for filters in (32, 64, 128):
+        body += [
+            layers.Conv2D(filters, 3, padding="same", activation="relu"),
+            layers.MaxPooling2D(),
+        ]
+    return keras.Sequential(
+        [keras.Input((32, 32, 3)), *body, layers.GlobalAveragePooling2D(), layers.Dense(10)]
+    )
+
+
+_LENGTH, _VOCABULARY, _WIDTH, _HEADS = 64, 1000, 192, 4
+
+
+def _transformer() -> Any:
+    import keras
+
+    layers = keras.layers
+    tokens = keras.Input((_LENGTH,), dtype="int32")
+    x = layers.Embedding(_VOCABULARY, _WIDTH)(tokens)
+    # Positions: a bias per place and channel, because this has a gradient of its own.
+    x = layers.EinsumDense("blw,lw->blw", output_shape=(_LENGTH, _WIDTH))(x)
+    for _ in range(2):
+        seen = layers.LayerNormalization()(x)
+        attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS)
+        x = layers.add([x, attention(seen, seen, use_causal_mask=True)])
+        inner = layers.Dense(4 * _WIDTH, activation="gelu")(layers.LayerNormalization()(x))
+        x = layers.add([x, layers.Dense(_WIDTH)(inner)])
+    return keras.Model(tokens, layers.Dense(_VOCABULARY)(layers.LayerNormalization()(x)))
+
+
+def _vectors(width: int) -> Callable[[np.random.Generator, int], Arrays]:
+    def data(rng: np.random.Generator, num_samples: int) -> Arrays:
+        x = rng.random((num_samples, width), dtype="float32")
+        return x, rng.integers(0, 10, num_samples).astype("int32")
+
+    return data
+
+
+def _images(rng: np.random.Generator, num_samples: int) -> Arrays:
+    x = rng.random((num_samples, 32, 32, 3), dtype="float32")
+    return x, rng.integers(0, 10, num_samples).astype("int32")
+
+
+def _sentences(rng: np.random.Generator, num_samples: int) -> Arrays:
+    text = rng.integers(0, _VOCABULARY, (num_samples, _LENGTH + 1)).astype("int32")
+    return text[:, :-1], text[:, 1:]
+
+
+PROBLEMS = {
+    one.name: one
+    for one in (
+        Problem(
+            name="mlp",
+            batch_size=512,
+            num_batches=16,
+            build=_mlp,
+            data=_vectors(784),
+            least_of_limit=0.95,
+        ),
+        Problem(name="cnn", batch_size=128, num_batches=16, build=_cnn, data=_images),
+        Problem(
+            name="transformer",
+            batch_size=32,
+            num_batches=32,
+            build=_transformer,
+            data=_sentences,
+            targets_per_sample=_LENGTH,
+        ),
+        Problem(name="tiny", batch_size=32, num_batches=64, build=_tiny, data=_vectors(32)),
+    )
+}
+
+
+def make_dataset(problem: Problem, *, batch_size: int | None = None) -> Any:
+    """Return the endless dataset, the same for every contender but for its batch size."""
+    import tensorflow as tf
+
+    arrays = problem.data(np.random.default_rng(SEED), problem.batch_size * problem.num_batches)
+    dataset = tf.data.Dataset.from_tensor_slices(arrays).repeat()
+    return dataset.batch(batch_size or problem.batch_size, drop_remainder=True).prefetch(2)
+
+
+def make_loss(*, reduction: str = "sum_over_batch_size") -> Any:
+    """Return the loss of all problems."""
+    import keras
+
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+
+
+def make_optimizer(name: str) -> Any:
+    """Return an optimizer: ``"adam"`` or ``"sgd"``, which has momentum."""
+    import keras
+
+    if name == "sgd":
+        return keras.optimizers.SGD(0.01, momentum=0.9)
+    return keras.optimizers.Adam(1e-3)
