@@ -1,0 +1,1 @@
+"""The law: any shares give what one device gives."""

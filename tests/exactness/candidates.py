@@ -1,0 +1,72 @@
+"""What is held against one device: evener, or something that shows what the tests can see.
+
+The environment variable EVENER_TEST_CANDIDATE chooses:
+  evener    (default) `evener.Strategy`
+  plain     a second plain run: whatever fails is wrong in the tests
+  mirrored  `tf.distribute.MirroredStrategy`: shows that the tests can fail
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import tensorflow as tf
+
+CANDIDATE = os.environ.get("EVENER_TEST_CANDIDATE", "evener")
+Shares = str | Sequence[float] | None
+
+
+class Place(Protocol):
+    """Where an experiment makes and trains its models."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Enter the place."""
+        ...
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Change the shares from the next step on."""
+        ...
+
+
+MakePlace = Callable[[int, Shares], Place]
+
+
+@dataclass(frozen=True, slots=True)
+class OneDevice:
+    """Plain Keras on the first CPU."""
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Return the scope of the device."""
+        return tf.device("/CPU:0")
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Do nothing: one device has the whole share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """Keras under `tf.distribute.MirroredStrategy`."""
+
+    strategy: tf.distribute.Strategy
+
+    def scope(self) -> AbstractContextManager[object]:
+        """Return the strategy's scope."""
+        return self.strategy.scope()
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Do nothing: its shares are even, always."""
+
+
+def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
+    """Return what the environment chose, on the first `num_devices` stand-ins."""
+    if CANDIDATE == "plain":
+        return OneDevice()
+    if CANDIDATE == "mirrored":
+        return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
+    from evener.engine import Strategy
+
+    return Strategy(devices=[f"cpu:{index}" for index in range(num_devices)], shares=shares)

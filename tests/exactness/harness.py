@@ -1,0 +1,218 @@
+"""Do the same thing on one device and on the candidate, and demand the same result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+
+from .candidates import MakePlace, OneDevice, Place, Shares, make_candidate
+from .compare import Results, assert_equal, state_of
+from .models import BY_NAME, NUM_SAMPLES, NUM_WHOLE, Arrays, Case
+from .optimizers import OPTIMIZERS
+from .tolerances import LAW
+
+SEED = 7
+BATCH = 16
+Experiment = Callable[[Place], Results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How many stand-ins, with which shares, and how the shares change while training."""
+
+    num_devices: int
+    shares: Shares = "even"
+    by_epoch: tuple[Sequence[float], ...] = ()
+    by_batch: tuple[Sequence[float], ...] = ()
+
+    def __str__(self) -> str:
+        """Return a short name for test identifiers."""
+        if self.by_epoch or self.by_batch:
+            return f"{self.num_devices}-by_{'epoch' if self.by_epoch else 'batch'}"
+        text = self.shares if isinstance(self.shares, str) else "measured"
+        if isinstance(self.shares, tuple):
+            text = "uneven"
+        return f"{self.num_devices}-{text}"
+
+
+UNEVEN = {1: (1.0,), 2: (5, 3), 3: (5, 3, 1), 5: (4, 0, 2, 1, 3)}
+CHANGES: dict[int, tuple[Sequence[float], ...]] = {
+    1: ((2,), (1,)),
+    2: ((3, 1), (1, 4), (0, 1), (0.625, 0.375)),
+    3: ((1, 2, 3), (3, 0, 1), (1, 1, 1), (0, 0, 2)),
+    5: ((1, 2, 3, 4, 5), (0, 1, 0, 1, 0), (1, 1, 1, 1, 1), (9, 1, 1, 1, 1)),
+}
+TWO = Layout(num_devices=2, shares=UNEVEN[2])
+THREE = Layout(num_devices=3, shares=UNEVEN[3])
+FIVE = Layout(num_devices=5, shares=UNEVEN[5])
+
+
+class ChangeShares(keras.callbacks.Callback):
+    """Give a place the next shares of a list, before every batch or every epoch."""
+
+    def __init__(self, place: Place, layout: Layout) -> None:
+        super().__init__()
+        self.place, self.layout, self.num_batches = place, layout, 0
+
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
+        """Change the shares for an epoch."""
+        if self.layout.by_epoch:
+            self.place.set_shares(self.layout.by_epoch[epoch % len(self.layout.by_epoch)])
+
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
+        """Change the shares for a batch."""
+        if self.layout.by_batch:
+            changes = self.layout.by_batch
+            self.place.set_shares(changes[self.num_batches % len(changes)])
+            self.num_batches += 1
+
+
+def start(seed: int = SEED) -> None:
+    """Forget earlier models and start from a seed, so that weights begin the same."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(seed)
+
+
+def agree(
+    experiment: Experiment,
+    *layouts: Layout,
+    within: float = LAW,
+    make_place: MakePlace = make_candidate,
+) -> Results:
+    """Run an experiment on one device and on the candidate in each layout; compare.
+
+    Args:
+        experiment: Makes its models under ``place.scope()`` and returns what must agree.
+        layouts: Where the candidate runs (two devices with uneven shares if none is given).
+        within: The largest relative error, from the table of tolerances.
+        make_place: Makes the candidate.
+
+    Returns:
+        What the reference returned.
+    """
+    start()
+    reference = experiment(OneDevice())
+    for layout in layouts or (TWO,):
+        start()
+        place = make_place(layout.num_devices, layout.shares)
+        assert_equal(reference, experiment(place), within=within, where=str(layout))
+    return reference
+
+
+def train_case(
+    place: Place,
+    case: Case,
+    optimizer: str,
+    *,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    data: tuple[Arrays, Arrays] | None = None,
+) -> dict[str, object]:
+    """Train a case for two epochs of five steps.
+
+    To save tracing, the work is shared out over the optimizers: under SGD and Adam the last
+    batch is partial, and under SGD the model is also evaluated and predicts.
+
+    Returns:
+        The weights, the history, and perhaps an evaluation and predictions.
+    """
+    x, y = data or case.data(samples_for(optimizer))
+    eagerly = case.eager_reference and isinstance(place, OneDevice)
+    with place.scope():
+        model = case.build()
+        model.compile(OPTIMIZERS[optimizer](), run_eagerly=eagerly, **case.compiled())
+    history = model.fit(
+        x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks)
+    )
+    results = {**state_of(model), "history": history.history}
+    if optimizer == "sgd":
+        results["evaluate"] = model.evaluate(x, y, batch_size=20, verbose=0, return_dict=True)
+        results["predict"] = model.predict(take(x, slice(3, 40)), batch_size=20, verbose=0)
+    return results
+
+
+def samples_for(optimizer: str) -> int:
+    """Return how many samples a case is trained on under an optimizer."""
+    return NUM_SAMPLES if optimizer in ("sgd", "adam") else NUM_WHOLE
+
+
+def take(arrays: Arrays, rows: slice) -> Arrays:
+    """Return some rows of an array or of every array in a mapping."""
+    if isinstance(arrays, Mapping):
+        return {name: array[rows] for name, array in arrays.items()}
+    return arrays[rows]
+
+
+@functools.cache
+def reference_case(case_name: str, optimizer: str) -> Results:
+    """Train a case on one device, once per process."""
+    start()
+    case = BY_NAME[case_name]
+    return train_case(OneDevice(), case, optimizer)
+
+
+def candidate_case(
+    case: Case, optimizer: str, layout: Layout, make_place: MakePlace = make_candidate
+) -> Results:
+    """Train a case on the candidate; the shares change as the layout says."""
+    start()
+    place = make_place(layout.num_devices, layout.shares)
+    return train_case(place, case, optimizer, callbacks=[ChangeShares(place, layout)])
+
+
+def sgd(**settings: object) -> keras.optimizers.Optimizer:
+    """Return SGD with momentum: the optimizer of tests that are about something else."""
+    return keras.optimizers.SGD(**{"learning_rate": 0.05, "momentum": 0.9, **settings})
+
+
+def fit_model(
+    place: Place,
+    build: Callable[[], keras.Model],
+    data: Sequence[object],
+    compiled: Callable[[], Mapping[str, object]],
+    **fit: object,
+) -> dict[str, object]:
+    """Build, compile and fit under a place.
+
+    Args:
+        place: Where.
+        build: Makes the model.
+        data: ``(x, y)``, or one thing that yields both.
+        compiled: Makes the arguments of `compile`; the optimizer is SGD unless given.
+        **fit: Arguments of `fit`; two epochs in batches of 16, unshuffled, unless given.
+
+    Returns:
+        The state of the model and the history.
+    """
+    return fit_again(place, compile_model(place, build, compiled), data, **fit)
+
+
+def compile_model(
+    place: Place, build: Callable[[], keras.Model], compiled: Callable[[], Mapping[str, object]]
+) -> keras.Model:
+    """Build and compile under a place."""
+    with place.scope():
+        model = build()
+        model.compile(**{"optimizer": sgd(), **compiled()})
+    return model
+
+
+def fit_again(
+    place: Place, model: keras.Model, data: Sequence[object], **fit: object
+) -> dict[str, object]:
+    """Fit a compiled model; return its state and the history."""
+    settings: dict[str, object] = {"epochs": 2, "shuffle": False, "verbose": 0, **fit}
+    if len(data) > 1:
+        settings.setdefault("batch_size", BATCH)
+    history = model.fit(*data, **settings)
+    return {**state_of(model), "history": history.history}
+
+
+def unequal_weights(num_samples: int) -> np.ndarray:
+    """Return sample weights that differ, some zero, and whose mean is not one."""
+    weights = np.linspace(0.2, 2.6, num_samples).astype("float32")
+    weights[::5] = 0.0
+    return weights

@@ -1,0 +1,107 @@
+"""The law for models, shares and batch sizes that nobody chose."""
+
+from __future__ import annotations
+
+import os
+
+import keras
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from keras import layers
+
+from .candidates import OneDevice, Place, make_candidate
+from .compare import assert_equal
+from .harness import compile_model, fit_again, start
+from .models import regression
+from .optimizers import OPTIMIZERS
+from .tolerances import tolerance
+
+ACTIVATIONS = ("tanh", "gelu", "silu", "softplus", "sigmoid")
+LOSSES = ("mse", "huber", "log_cosh", "log_cosh_sum", "weighted_mean")
+NUM_SAMPLES = 40
+
+
+@st.composite
+def models(draw: st.DrawFn) -> dict[str, object]:
+    """Draw what makes a model."""
+    return {
+        "widths": draw(st.lists(st.integers(1, 9), max_size=3)),
+        "activation": draw(st.sampled_from(ACTIVATIONS)),
+        "norm": draw(st.booleans()),
+        "penalty": draw(st.sampled_from([0.0, 0.01])),
+        "loss": draw(st.sampled_from(LOSSES)),
+        "optimizer": draw(st.sampled_from(sorted(OPTIMIZERS))),
+    }
+
+
+def shares() -> st.SearchStrategy[list[float]]:
+    """Draw shares of one to five devices, zeros among them, whose sum is not zero."""
+    numbers = st.one_of(st.just(0.0), st.integers(1, 9).map(float), st.floats(0.01, 5.0))
+    return st.lists(numbers, min_size=1, max_size=5).filter(lambda drawn: sum(drawn) > 0)
+
+
+def build(drawn: dict[str, object]) -> keras.Model:
+    """Make the model that was drawn."""
+    stack: list[object] = [keras.Input((8,))]
+    for width in drawn["widths"]:  # type: ignore[attr-defined]
+        penalty = keras.regularizers.L2(drawn["penalty"]) if drawn["penalty"] else None
+        stack.append(layers.Dense(width, use_bias=not drawn["norm"], kernel_regularizer=penalty))
+        if drawn["norm"]:
+            stack.append(layers.BatchNormalization(momentum=0.7, synchronized=True))
+        stack.append(layers.Activation(drawn["activation"]))
+    return keras.Sequential([*stack, layers.Dense(1)])
+
+
+def loss_of(name: str) -> object:
+    """Return the loss that was drawn; all are smooth."""
+    if name == "log_cosh_sum":
+        return keras.losses.LogCosh(reduction="sum")
+    if name == "weighted_mean":
+        return keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    return name
+
+
+def train(place: Place, drawn: dict[str, object], batch: int) -> dict[str, object]:
+    """Train eight steps, or as many batches as there are."""
+
+    def compiled() -> dict[str, object]:
+        optimizer = OPTIMIZERS[str(drawn["optimizer"])]()
+        if drawn["loss"] == "log_cosh_sum":
+            optimizer.learning_rate = optimizer.learning_rate / 16
+        return {"loss": loss_of(str(drawn["loss"])), "optimizer": optimizer, "metrics": ["mae"]}
+
+    x, y = regression(NUM_SAMPLES)
+    model = compile_model(place, lambda: build(drawn), compiled)
+    steps = -(-NUM_SAMPLES // batch)
+    return fit_again(place, model, (x, y), batch_size=batch, epochs=-(-8 // steps))
+
+
+def check(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
+    """Hold what was drawn against one device."""
+    start()
+    reference = train(OneDevice(), drawn, batch)
+    start()
+    place = make_candidate(len(given_shares), tuple(given_shares))
+    candidate = train(place, drawn, batch)
+    where = f"{drawn} shares {given_shares} batch {batch}"
+    within = tolerance("drawn", str(drawn["optimizer"]), f"drawn_{drawn['optimizer']}")
+    assert_equal(reference, candidate, within=within, where=where)
+
+
+COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+
+
+@settings(max_examples=10, derandomize=True, **COMMON)
+@given(drawn=models(), given_shares=shares(), batch=st.integers(2, 24))
+def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
+    """Ten draws, the same ones every time."""
+    check(drawn, given_shares, batch)
+
+
+@pytest.mark.long
+@settings(max_examples=int(os.environ.get("EVENER_TEST_DRAWS", "150")), **COMMON)
+@given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
+def test_drawn_for_long(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
+    """Many draws, other ones every time."""
+    check(drawn, given_shares, batch)

@@ -1,0 +1,304 @@
+"""The law for losses: reductions, weights, scalars, several outputs, and added losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from .candidates import Place
+from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model, unequal_weights
+from .models import (
+    classes,
+    mlp,
+    numbers,
+    pairs,
+    regression,
+    regressor,
+    sentences,
+    series,
+    several,
+    tabular,
+    transformer,
+    two_by_two,
+)
+
+SHARE_WITHOUT_WEIGHT = Layout(num_devices=2, shares=(1, 3))
+
+
+def mean_of_all(y_true: object, y_pred: object) -> object:
+    """Return one number: the mean over everything."""
+    return ops.mean(ops.square(y_true - y_pred))
+
+
+def sum_of_all(y_true: object, y_pred: object) -> object:
+    """Return one number: the sum over everything."""
+    return ops.sum(ops.square(y_true - y_pred)) / 16.0
+
+
+def root_of_mean(y_true: object, y_pred: object) -> object:
+    """Return one number that is neither a mean nor a sum of what samples give."""
+    return ops.sqrt(ops.mean(ops.square(y_true - y_pred)) + 0.01)
+
+
+def contrastive(y_true: object, y_pred: object) -> object:
+    """Return one number that holds every sample of the batch against every other."""
+    near = ops.exp(-ops.square(y_true - ops.transpose(y_true)))
+    apart = ops.square(y_pred - ops.transpose(y_pred))
+    return ops.mean(near * apart) + ops.mean((1.0 - near) * ops.exp(-apart)) + 0.1 * ops.mean(
+        ops.square(y_pred)
+    )
+
+
+@pytest.mark.parametrize("loss", [mean_of_all, sum_of_all, root_of_mean, contrastive])
+def test_functions_that_return_a_number(loss: Callable[[object, object], object]) -> None:
+    """A scalar loss means what it means on the whole batch, whatever it is."""
+    data = regression(75)
+    agree(lambda place: fit_model(place, regressor, data, lambda: {"loss": loss}), TWO, FIVE)
+
+
+REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight")
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reductions(reduction: str, weighted: bool) -> None:
+    """Every reduction, with and without sample weights, in fit and in evaluate."""
+    x, y = tabular(75)
+    data = (x, y, unequal_weights(75)) if weighted else (x, y)
+
+    def experiment(place: Place) -> dict[str, object]:
+        def compiled() -> dict[str, object]:
+            loss = keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction=reduction
+            )
+            rate = 0.003 if reduction == "sum" else 0.05
+            return {"loss": loss, "optimizer": keras.optimizers.SGD(rate, momentum=0.9)}
+
+        model = compile_model(place, mlp, compiled)
+        weights = {"sample_weight": data[2]} if weighted else {}
+        fit = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, **weights)
+        test = model.evaluate(x, y, batch_size=20, verbose=0, return_dict=True, **weights)
+        return {"weights": model.get_weights(), "history": fit.history, "evaluate": test}
+
+    agree(experiment, THREE)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_share_whose_weights_are_zero(reduction: str) -> None:
+    """The first replica has only samples without weight: no 0 / 0, no sample too many."""
+    x, y = regression(16)
+    weights = np.ones(16, "float32")
+    weights[:4] = 0.0
+
+    def experiment(place: Place) -> dict[str, object]:
+        loss = keras.losses.MeanSquaredError(reduction=reduction)
+        rate = keras.optimizers.SGD
+        return fit_model(
+            place,
+            regressor,
+            (x, y),
+            lambda: {"loss": loss, "optimizer": rate(0.01)},
+            sample_weight=weights,
+            epochs=8,
+        )
+
+    agree(experiment, SHARE_WITHOUT_WEIGHT)
+
+
+def test_sample_weight_in_time() -> None:
+    """Weights per sample and moment."""
+    x, _ = series(75)
+    y = np.tanh(np.cumsum(x[:, :, :1], axis=1)).astype("float32")
+    weights = np.random.default_rng(8).uniform(0, 2, size=(75, 6)).astype("float32")
+
+    def build() -> keras.Model:
+        recurrent = layers.GRU(6, return_sequences=True)
+        return keras.Sequential([keras.Input((6, 3)), recurrent, layers.Dense(1)])
+
+    agree(
+        lambda place: fit_model(
+            place,
+            build,
+            (x, y),
+            lambda: {"loss": "mse", "weighted_metrics": ["mae"]},
+            sample_weight=weights,
+        )
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_masked_and_weighted(reduction: str) -> None:
+    """A mask counts over the whole batch: shares have different numbers of real tokens."""
+    x, y = sentences(48)
+    weights = unequal_weights(48)[:, None] * np.ones((1, 8), "float32")
+
+    def compiled() -> dict[str, object]:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+        rate = 0.002 if reduction == "sum" else 0.05
+        return {
+            "loss": loss,
+            "optimizer": keras.optimizers.SGD(rate, momentum=0.9),
+            "weighted_metrics": ["accuracy"],
+        }
+
+    agree(
+        lambda place: fit_model(place, transformer, (x, y), compiled, sample_weight=weights),
+        THREE,
+    )
+
+
+def test_class_weight() -> None:
+    """Class weights become sample weights."""
+    data = tabular(75)
+    weights = {0: 0.5, 1: 2.0, 2: 1.0, 3: 0.1}
+    agree(lambda place: fit_model(place, mlp, data, classes, class_weight=weights))
+
+
+def test_class_weight_on_a_batch() -> None:
+    """The same in train_on_batch."""
+    x, y = tabular(64)
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, mlp, classes)
+        for begin in range(0, 64, 8):
+            rows = slice(begin, begin + 8)
+            model.train_on_batch(x[rows], y[rows], class_weight={0: 0.5, 1: 2.0, 2: 1.0, 3: 0.1})
+        return {"weights": model.get_weights()}
+
+    agree(experiment)
+
+
+def test_weights_of_several_outputs() -> None:
+    """Loss weights, and sample weights by output."""
+    x, y = pairs(64)  # whole batches: see the case two_by_two in models.py
+    weights = {"kind": unequal_weights(64), "size": unequal_weights(64)[::-1].copy()}
+    agree(
+        lambda place: fit_model(place, two_by_two, (x, y), several, sample_weight=weights), THREE
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_outputs_in_a_list() -> None:
+    """Outputs, losses and loss weights by position; one output has no loss."""
+    x, y = pairs(64)
+
+    def build() -> keras.Model:
+        inputs = keras.Input((6,))
+        hidden = layers.Dense(8, activation="tanh")(inputs)
+        return keras.Model(
+            inputs, [layers.Dense(3)(hidden), layers.Dense(1)(hidden), layers.Dense(2)(hidden)]
+        )
+
+    def compiled() -> dict[str, object]:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return {"loss": [loss, "mse", None], "loss_weights": [0.3, 1.5, 1.0]}
+
+    data = (x["left"], [y["kind"], y["size"], y["size"]])
+    agree(lambda place: fit_model(place, build, data, compiled))
+
+
+REGULARIZERS: Mapping[str, Callable[[], dict[str, object]]] = {
+    "kernel": lambda: {"kernel_regularizer": keras.regularizers.L2(0.05)},
+    "bias": lambda: {"bias_regularizer": keras.regularizers.L2(0.5)},
+    "activity": lambda: {"activity_regularizer": keras.regularizers.L2(0.05)},
+    "orthogonal": lambda: {"kernel_regularizer": keras.regularizers.OrthogonalRegularizer(0.05)},
+}
+
+
+@pytest.mark.parametrize("kind", REGULARIZERS)
+def test_regularizers(kind: str) -> None:
+    """Penalties of weights count once, those of activities by sample."""
+
+    def build() -> keras.Model:
+        hidden = layers.Dense(12, activation="tanh", **REGULARIZERS[kind]())
+        return keras.Sequential([keras.Input((8,)), hidden, layers.Dense(1)])
+
+    def experiment(place: Place) -> dict[str, object]:
+        x, y = regression(75)
+        model = compile_model(place, build, numbers)
+        fit = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        test = model.evaluate(x, y, batch_size=20, verbose=0, return_dict=True)
+        return {"weights": model.get_weights(), "history": fit.history, "evaluate": test}
+
+    agree(experiment, THREE)
+
+
+class AddsLoss(layers.Layer):
+    """Passes its input on and adds a loss of it: a mean, a sum, or a spread."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def call(self, x: object) -> object:
+        """Add the loss."""
+        if self.kind == "mean":
+            self.add_loss(0.1 * ops.mean(ops.square(x)))
+        elif self.kind == "sum":
+            self.add_loss(0.01 * ops.sum(ops.square(x)))
+        else:  # of the whole batch: not a sum of what samples give
+            self.add_loss(0.1 * ops.sum(ops.square(ops.mean(x, axis=0) - 0.5)))
+        return x
+
+
+@pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
+@pytest.mark.parametrize("kind", ["mean", "sum", "of the batch"])
+def test_added_losses(kind: str, with_loss: bool) -> None:
+    """A loss that a layer adds, beside a compiled one or alone."""
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(6, activation="tanh"),
+                AddsLoss(kind),
+                layers.Dense(1),
+                AddsLoss("mean"),
+            ]
+        )
+
+    agree(
+        lambda place: fit_model(
+            place, build, regression(75), lambda: {"loss": "mse" if with_loss else None}
+        ),
+        TWO,
+        FIVE,
+    )
+
+
+class OwnLoss(keras.losses.Loss):
+    """A loss by subclassing: one number per sample."""
+
+    def call(self, y_true: object, y_pred: object) -> object:
+        """Return the log of the hyperbolic cosine of the error."""
+        return ops.mean(ops.log(ops.cosh(y_pred - y_true)), axis=-1)
+
+
+class ComputesLoss(keras.Model):
+    """A model that says itself what its loss is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = layers.Dense(6, activation="tanh"), layers.Dense(1)
+
+    def call(self, x: object) -> object:
+        """Two dense layers."""
+        return self.head(self.hidden(x))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # noqa: ANN001, ANN201
+        """Return the mean error, and a part of the inputs' size."""
+        return ops.mean(ops.square(y - y_pred)) + 0.1 * ops.mean(ops.abs(y_pred) * ops.abs(x))
+
+
+def test_own_loss() -> None:
+    """A subclassed Loss."""
+    agree(lambda place: fit_model(place, regressor, regression(75), lambda: {"loss": OwnLoss()}))
+
+
+def test_own_compute_loss() -> None:
+    """A model that overrides compute_loss with a mean over the batch."""
+    agree(lambda place: fit_model(place, ComputesLoss, regression(75), dict))

@@ -1,0 +1,223 @@
+"""Dropout and its like: other masks on every replica and in every step, from one seed.
+
+Masks cannot be those of one device: a replica draws its own. What holds instead is shown
+here. The masks are read from the gradient of one layer: every input is one, sample k has
+the weight 2**k in the loss, so the binary digits of a kernel's gradient are the samples'
+masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, ops
+
+from .candidates import CANDIDATE, OneDevice, Place, make_candidate
+from .harness import SEED, THREE, TWO, Layout, agree, compile_model, fit_again, start
+from .models import numbers, regression
+
+WIDTH, SAMPLES = 64, 8
+ONE = Layout(num_devices=1)
+LAYOUTS = (TWO, Layout(num_devices=2), THREE, Layout(num_devices=5))
+needs_replicas = pytest.mark.skipif(
+    CANDIDATE != "evener", reason="says what evener does on several replicas"
+)
+
+
+def weighed(y_true: object, y_pred: object) -> object:
+    """Return the sum of the predictions, each with a weight of its own."""
+    return ops.sum(y_true * y_pred)
+
+
+def mask_model(place: Place, seed: int | None = None) -> keras.Model:
+    """Return a model whose kernel takes up the masks of one step."""
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((WIDTH,)),
+                layers.Dropout(0.5, seed=seed),
+                layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
+            ]
+        )
+
+    return compile_model(
+        place, build, lambda: {"loss": weighed, "optimizer": keras.optimizers.SGD(1.0)}
+    )
+
+
+def masks_of_step(model: keras.Model) -> np.ndarray:
+    """Train one step and return the mask of every sample, an array of SAMPLES x WIDTH."""
+    before = model.get_weights()[0]
+    weights = (2.0 ** np.arange(SAMPLES)).astype("float32").reshape(SAMPLES, 1)
+    model.train_on_batch(np.ones((SAMPLES, WIDTH), "float32"), weights)
+    digits = ((before - model.get_weights()[0]) / 2.0).round().astype(int).reshape(WIDTH)
+    return ((digits[None, :] >> np.arange(SAMPLES)[:, None]) & 1).astype(bool)
+
+
+def masks(layout: Layout, *, seed: int = SEED, steps: int = 1) -> list[np.ndarray]:
+    """Return the masks of some steps under a layout, from a seed."""
+    start(seed)
+    model = mask_model(make_candidate(layout.num_devices, layout.shares))
+    return [masks_of_step(model) for _ in range(steps)]
+
+
+def test_reading_masks_from_gradients() -> None:
+    """The reading is right: it gives back the very mask that plain Keras draws."""
+    start()
+    model = mask_model(OneDevice(), seed=5)
+    drawn = layers.Dropout(0.5, seed=5)(np.ones((SAMPLES, WIDTH), "float32"), training=True)
+    assert np.array_equal(masks_of_step(model), np.asarray(drawn) > 0)
+
+
+@needs_replicas
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_sample_has_its_own_mask(layout: Layout) -> None:
+    """No two samples share a mask, on one replica or on two."""
+    drawn = masks(layout)[0]
+    assert len({row.tobytes() for row in drawn}) == SAMPLES
+    assert 0.4 < drawn.mean() < 0.6
+
+
+@needs_replicas
+def test_replicas_do_not_draw_the_same_block() -> None:
+    """Two replicas of four samples: their blocks of masks are unrelated."""
+    drawn = masks(Layout(num_devices=2))[0]
+    agreeing = (drawn[:4] == drawn[4:]).mean()
+    assert 0.3 < agreeing < 0.7
+
+
+@pytest.mark.parametrize("layout", [ONE, *LAYOUTS], ids=str)
+def test_masks_change_from_step_to_step(layout: Layout) -> None:
+    """Three steps, three sets of masks."""
+    first, second, third = masks(layout, steps=3)
+    for one, other in ((first, second), (second, third), (first, third)):
+        assert 0.3 < (one == other).mean() < 0.7
+
+
+@pytest.mark.parametrize("layout", [ONE, *LAYOUTS], ids=str)
+def test_one_seed_one_run(layout: Layout) -> None:
+    """The same seed gives the same masks, another seed gives others."""
+    once, again, other = masks(layout), masks(layout), masks(layout, seed=SEED + 1)
+    assert np.array_equal(once[0], again[0])
+    assert 0.3 < (once[0] == other[0]).mean() < 0.7
+
+
+def dropping() -> keras.Model:
+    """A model with two dropouts and a noise."""
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.GaussianNoise(0.1),
+            layers.Dense(12, activation="tanh"),
+            layers.Dropout(0.3),
+            layers.Dense(8, activation="tanh"),
+            layers.Dropout(0.3),
+            layers.Dense(1),
+        ]
+    )
+
+
+def trained(layout: Layout, seed: int) -> list[np.ndarray]:
+    """Return the weights after ten steps of the model with dropouts."""
+    start(seed)
+    place = make_candidate(layout.num_devices, layout.shares)
+    model = compile_model(place, dropping, numbers)
+    fit_again(place, model, regression(75))
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("layout", [ONE, THREE], ids=str)
+def test_training_is_reproducible(layout: Layout) -> None:
+    """Two runs from one seed end with equal weights; another seed ends elsewhere."""
+    once, again, other = trained(layout, 1), trained(layout, 1), trained(layout, 2)
+    assert all(np.array_equal(a, b) for a, b in zip(once, again, strict=True))
+    assert not any(np.array_equal(a, b) for a, b in zip(once, other, strict=True))
+
+
+def test_one_replica_is_plain_keras() -> None:
+    """With one replica the masks are those of Keras, and so is everything else."""
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, dropping, numbers)
+        return fit_again(place, model, regression(75))
+
+    agree(experiment, ONE)
+
+
+def test_nothing_is_random_outside_training() -> None:
+    """evaluate and predict equal one device on any number of replicas."""
+
+    def experiment(place: Place) -> dict[str, object]:
+        x, y = regression(43)
+        model = compile_model(place, dropping, numbers)
+        test = model.evaluate(x, y, verbose=0, return_dict=True)
+        return {"evaluate": test, "predict": model.predict(x, verbose=0)}
+
+    agree(experiment, THREE)
+
+
+class OwnNoise(layers.Layer):
+    """A layer by a user: noise from a seed generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds = keras.random.SeedGenerator(13)
+
+    def call(self, x: object, training: bool = False) -> object:
+        """Add noise while training."""
+        return x + keras.random.normal(ops.shape(x), seed=self.seeds) if training else x
+
+
+class Predictions(keras.metrics.Metric):
+    """Keeps the predictions of the last batch, so that noise can be seen."""
+
+    def __init__(self) -> None:
+        super().__init__(name="predictions")
+        self.last = self.add_weight(shape=(SAMPLES, WIDTH), initializer="zeros", name="last")
+
+    def update_state(self, y_true: object, y_pred: object, sample_weight: object = None) -> None:
+        """Keep them."""
+        self.last.assign(y_pred)
+
+    def result(self) -> object:
+        """Return something small."""
+        return ops.mean(self.last)
+
+
+NOISES: dict[str, Callable[[], keras.layers.Layer]] = {
+    "GaussianNoise": lambda: layers.GaussianNoise(1.0),
+    "GaussianDropout": lambda: layers.GaussianDropout(0.5),
+    "OwnNoise": OwnNoise,
+}
+
+
+@needs_replicas
+@pytest.mark.parametrize("name", NOISES)
+def test_other_random_layers(name: str) -> None:
+    """Noise differs from replica to replica and from step to step."""
+
+    def build() -> keras.Model:
+        scale = layers.EinsumDense("nd,d->nd", WIDTH, kernel_initializer="ones")
+        return keras.Sequential([keras.Input((WIDTH,)), NOISES[name](), scale])
+
+    start()
+    place = make_candidate(2, "even")
+    metric = Predictions()
+
+    def compiled() -> dict[str, object]:
+        return {"loss": "mse", "optimizer": keras.optimizers.SGD(0.0), "metrics": [metric]}
+
+    model = compile_model(place, build, compiled)
+    x = np.ones((SAMPLES, WIDTH), "float32")
+    steps = []
+    for _ in range(2):
+        model.train_on_batch(x, x)
+        steps.append(metric.last.numpy() - 1.0)
+    assert np.std(steps[0]) > 0.5
+    half = SAMPLES // 2
+    for one, other in ((steps[0][:half], steps[0][half:]), (steps[0], steps[1])):
+        assert abs(np.corrcoef(one.reshape(-1), other.reshape(-1))[0, 1]) < 0.25
