@@ -24,7 +24,7 @@ class Difference:
         what: What was compared: ``"weights"``, or the name of a loss or metric.
         value: The largest relative difference, 0 or more; infinite where the two cannot be
             compared, because a shape or a length differs or one side is missing.
-        where: Where it is: a weight, or an epoch.
+        where: Where it is: a weight, or an epoch; ``"-"`` if there is no difference.
         num_compared: How many numbers were compared.
     """
 
@@ -57,9 +57,9 @@ class Comparison:
         """Return the differences as a table."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("of", no_wrap=True)
-        table.add_column("largest relative difference", justify="right")
-        table.add_column("where")
-        table.add_column("numbers compared", justify="right")
+        table.add_column("relative difference", justify="right", no_wrap=True)
+        table.add_column("largest at")
+        table.add_column("of numbers", justify="right")
         for difference in self.differences:
             table.add_row(
                 Text(difference.what),
@@ -131,7 +131,7 @@ def compare_weights(
     return Difference(
         what="weights",
         value=values[worst],
-        where=names[worst] if names else f"array {worst}",
+        where=_where(values[worst], names[worst] if names else f"array {worst}"),
         num_compared=sum(int(np.size(array)) for array in reference),
     )
 
@@ -156,8 +156,15 @@ def compare_logs(
         return Difference(what=name, value=0.0, where="-", num_compared=0)
     worst = int(np.argmax(values))
     return Difference(
-        what=name, value=values[worst], where=f"epoch {worst + 1}", num_compared=len(values)
+        what=name,
+        value=values[worst],
+        where=_where(values[worst], f"epoch {worst + 1}"),
+        num_compared=len(values),
     )
+
+
+def _where(value: float, place: str) -> str:
+    return place if value else "-"
 
 
 def _relative(reference: Any, other: Any) -> float:
