@@ -1,0 +1,273 @@
+"""Progress while training, for any Keras model: throughput, shares, memory, time left."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from evener.engine.sharing import WINDOW
+from evener.report.display import Snapshot, epoch_line, panel
+from evener.report.pace import Look, Pace
+from evener.report.work import (
+    DeviceWork,
+    MemoryUse,
+    Owned,
+    Tally,
+    Team,
+    gpu_memory,
+    samples_in_epoch,
+    team_of,
+)
+
+
+class Progress(keras.callbacks.Callback):
+    """Shows what every device does while a model trains.
+
+    On a terminal it is a live display; elsewhere one line for each epoch. Under an evener
+    strategy it shows each of its devices, without one the device of the model. Give ``fit``
+    ``verbose=0``, so that Keras shows nothing beside it.
+
+    Losses and metrics are read only when they are shown, so that no step waits for its
+    numbers. As a context manager it puts the terminal in order when training ends by an
+    error or by Ctrl-C.
+
+    Args:
+        title: A line above the display; empty for none.
+        console: Where to show it; None for standard output.
+        refresh_seconds: The least time between two looks, in seconds, above 0.
+        clock: Returns the time in seconds; tests give their own.
+        find_team: Returns the devices that train a model; tests give their own.
+        memory_of: Returns the memory in use on a device; tests give their own.
+
+    Example:
+        >>> import io, keras, numpy as np
+        >>> from rich.console import Console
+        >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        >>> model.compile("sgd", "mse")
+        >>> progress = Progress(console=Console(file=io.StringIO()))
+        >>> _ = model.fit(np.ones((8, 2)), np.ones(8), epochs=2, verbose=0, callbacks=[progress])
+        >>> [work.num_samples for work in progress.work]
+        [16]
+    """
+
+    def __init__(
+        self,
+        title: str = "",
+        *,
+        console: Console | None = None,
+        refresh_seconds: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+        find_team: Callable[[keras.Model], Team] = team_of,
+        memory_of: Callable[[str], MemoryUse | None] = gpu_memory,
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._console = Console() if console is None else console
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock
+        self._find_team = find_team
+        self._memory_of = memory_of
+        self._live: Live | None = None
+        self._team: Team | None = None
+        self._num_steps: int | None = None
+        self._epoch_rate: float | None = None
+        self._metrics: dict[str, float] = {}
+
+    @property
+    def work(self) -> tuple[DeviceWork, ...]:
+        """What each device has done since training began; empty before."""
+        if self._team is None:
+            return ()
+        team, owned = self._team, self._team.owned()
+        seconds = self._tally.seconds if self._tally.is_timed else itertools.repeat(None)
+        samples = self._tally.samples if self._counts_samples else itertools.repeat(None)
+        computing = [
+            DeviceWork(
+                device=name,
+                share=share,
+                num_samples=num_samples,
+                busy_seconds=busy_seconds,
+                owned=owned.get(name, Owned()),
+                memory=self._memory_of(name),
+            )
+            for name, share, num_samples, busy_seconds in zip(
+                team.devices, team.shares, samples, seconds, strict=False
+            )
+        ]
+        return (*computing, *self._owners_only(owned))
+
+    def close(self) -> None:
+        """End the live display and give the terminal back. Safe to call again."""
+        atexit.unregister(self.close)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Progress:
+        """Return the callback itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the live display."""
+        self.close()
+
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Find the devices and begin to count."""
+        self.close()
+        self._team = self._find_team(self.model)
+        self._tally = Tally(self._team)
+        self._pace = Pace()
+        self._counts_samples = samples_in_epoch(self.model) is not None
+        self._num_steps = self.params.get("steps")
+        self._epoch = self._step = self._read_at = self._steps_before = 0
+        self._is_training = False
+        self._metrics = {}
+        self._looked_at = self._clock()
+        if not self._console.is_terminal:
+            if self._title:
+                self._console.print(Text(self._title), soft_wrap=True)
+        else:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+            # An interpreter that ends by Ctrl-C would leave the cursor hidden.
+            atexit.register(self.close)
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Begin an epoch."""
+        self._epoch, self._step, self._read_at = epoch, 0, 0
+        self._is_training = True
+        self._metrics = {}
+        if self._steps_before and not self._pace.has_begun:
+            self._pace.look(self._now())
+        self._pace.begin_epoch(self._now())
+
+    # Not on_train_batch_end: for that one Keras turns the logs of every batch into numbers
+    # first, which waits for the devices.
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Look at the steps so far, if it is time to."""
+        self._step = batch
+        if batch == 0:
+            return
+        is_due = self._clock() - self._looked_at >= self._refresh_seconds
+        is_due = is_due or not self._pace.has_begun
+        if is_due or batch - self._read_at + self._steps_per_execution() > WINDOW:
+            self._tally.read(self._samples_in_epoch() if is_due else None)
+            self._read_at = batch
+        if is_due:
+            self._look()
+
+    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """End the training part of an epoch, before validation counts anew."""
+        if self._team is not None and self._is_training:
+            self._end_training_of_epoch()
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Show the epoch."""
+        if self._is_training:
+            self._end_training_of_epoch()
+        self._metrics = _scalars(logs or {})
+        if self._live is not None:
+            self._show()
+            return
+        line = epoch_line(self._snapshot(rate=self._epoch_rate))
+        self._console.print(Text(line), soft_wrap=True)
+
+    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Show the last state for good."""
+        self.close()
+
+    def _end_training_of_epoch(self) -> None:
+        self._is_training = False
+        self._tally.end_epoch(self._samples_in_epoch())
+        self._num_steps = self._num_steps or self._step + self._steps_per_execution()
+        self._step = self._num_steps
+        self._epoch_rate = self._pace.epoch_rate(self._now())
+        self._steps_before += self._step
+        self._step = 0
+
+    def _now(self) -> Look:
+        return Look(
+            seconds=self._clock(),
+            num_steps=self._steps_before + self._step,
+            samples=self._tally.samples,
+        )
+
+    def _steps_per_execution(self) -> int:
+        return getattr(self.model, "steps_per_execution", 1) or 1
+
+    def _samples_in_epoch(self) -> int | None:
+        return samples_in_epoch(self.model) if self._counts_samples else None
+
+    def _look(self) -> None:
+        now = self._now()
+        self._looked_at = now.seconds
+        self._pace.look(now)
+        if self._live is not None:
+            self._metrics = _scalars(self.model.get_metrics_result())
+            self._show()
+
+    def _show(self) -> None:
+        assert self._live is not None
+        shot = self._snapshot(rate=sum(self._rates().values()) or None)
+        self._live.update(panel(shot), refresh=True)
+
+    def _rates(self) -> dict[str, float]:
+        if self._team is None or not self._counts_samples:
+            return {}
+        return dict(zip(self._team.devices, self._pace.rates(), strict=False))
+
+    def _snapshot(self, *, rate: float | None) -> Snapshot:
+        num_epochs = self.params.get("epochs", 1)
+        seconds_left = None
+        if self._num_steps is not None:
+            # The epoch at work counts as the one that is left over.
+            epochs_left = num_epochs - self._epoch - (0 if self._is_training else 1)
+            steps_left = epochs_left * self._num_steps - self._step
+            seconds_left = self._pace.seconds_left(self._now(), steps_left)
+        return Snapshot(
+            title=self._title,
+            epoch=self._epoch + 1,
+            num_epochs=num_epochs,
+            step=self._step if self._is_training else self._num_steps or 0,
+            num_steps=self._num_steps,
+            metrics=self._metrics,
+            samples_per_second=rate,
+            rates=self._rates(),
+            seconds_left=seconds_left,
+            devices=self.work,
+        )
+
+    def _owners_only(self, owned: Mapping[str, Owned]) -> list[DeviceWork]:
+        assert self._team is not None
+        return [
+            DeviceWork(
+                device=name,
+                share=None,
+                num_samples=None,
+                busy_seconds=None,
+                owned=what,
+                memory=self._memory_of(name),
+            )
+            for name, what in owned.items()
+            if name not in self._team.devices and what.num_variables
+        ]
+
+
+def _scalars(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the logs that are single numbers."""
+    numbers: dict[str, float] = {}
+    for name, value in logs.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            # A log of several numbers, such as one F1 score for each class.
+            continue
+    return numbers
