@@ -231,3 +231,14 @@ def without_program_order(operation: tf.Operation) -> None:
     order = getattr(operation.graph, "experimental_acd_manager", None)
     if order is not None:
         order.run_independently(operation)
+
+
+def adopt_optimizer(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> None:
+    """Let an optimizer that was made outside a strategy's scope make its slots under it.
+
+    Why: Keras fixes the strategy when an optimizer is made, and refuses to build it under
+    another one. If it changes: such optimizers fail in ``fit`` with TensorFlow's error.
+    """
+    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+        if one is not None and not one.built:
+            one._distribution_strategy = strategy

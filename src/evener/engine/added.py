@@ -1,9 +1,12 @@
 """What ``add_loss`` means for a share: a mean over the batch, or a sum over it?
 
 Keras hands over one number, and both are common: a KL term averaged over the samples, an
-activity penalty summed over them. Whether the number is a mean or a sum is measured once,
-before the first step, on a few samples and on the same samples twice: a mean stays, a sum
-doubles.
+activity penalty summed over them. Which of them it is, is measured once, before the first
+step, on two halves of a few samples and on both halves together:
+
+      f(both) = (f(one) + f(other)) / 2      a mean
+      f(both) =  f(one) + f(other)           a sum
+      neither                                a term of the batch as a whole; a warning
 """
 
 from __future__ import annotations
@@ -17,38 +20,40 @@ from evener.errors import warn
 
 AddedKind = Literal["mean", "sum"]
 
-PROBE_SAMPLES = 8
-"""Samples of the first batch that are looked at."""
+HALF = 8
+"""The most samples in one half of the probe."""
 
-_CLEAR = 0.1
+_ROUNDING = 1e-3
 
 
 def kinds_from_probe(
-    once: Sequence[float], twice: Sequence[float], *, num_replicas: int
+    one: Sequence[float], other: Sequence[float], both: Sequence[float], *, num_replicas: int
 ) -> list[AddedKind]:
-    """Tell the kind of every added loss from its values on samples and on them twice.
+    """Tell the kind of every added loss from its values on two halves and on both together.
 
     Args:
-        once: Values on the samples.
-        twice: Values on the same samples, each occurring twice.
+        one: Values on some samples.
+        other: Values on as many other samples.
+        both: Values on all of them.
         num_replicas: With one replica nothing is split, and every kind is exact.
     """
     kinds: list[AddedKind] = []
-    for index, (a, b) in enumerate(zip(once, twice, strict=True)):
-        ratio = b / a if a else 1.0
-        if num_replicas > 1 and min(abs(ratio - 1.0), abs(ratio - 2.0)) > _CLEAR:
-            _warn_unclear(index, ratio)
-        kinds.append("sum" if abs(ratio - 2.0) < abs(ratio - 1.0) else "mean")
+    for index, (a, b, ab) in enumerate(zip(one, other, both, strict=True)):
+        scale = max(abs(a), abs(b), abs(ab)) or 1.0
+        off_mean, off_sum = abs(ab - (a + b) / 2) / scale, abs(ab - (a + b)) / scale
+        if num_replicas > 1 and not min(off_mean, off_sum) <= _ROUNDING:
+            _warn_unclear(index, (a, b, ab))
+        kinds.append("sum" if off_sum < off_mean else "mean")
     return kinds
 
 
-def _warn_unclear(index: int, ratio: float) -> None:
+def _warn_unclear(index: int, values: tuple[float, float, float]) -> None:
+    a, b, ab = values
     warn(
         "ENG-020",
         f"The add_loss term number {index + 1} is neither a mean nor a sum over samples.",
-        why=f"On the same samples twice it is {ratio:.3g} times as large; a mean stays at 1, "
-        "a sum comes to 2. Random layers or a term over pairs of samples can cause it. "
-        "Its part of every share is weighted as the nearer of the two, which may not be exact.",
+        why=f"It is {a:.4g} on some samples, {b:.4g} on others and {ab:.4g} on all of them. "
+        "Each replica computes it on its own share, so it is not what one device would give.",
         fix="Compute this term in the loss function given to compile, which sees the whole "
         "batch, or write it as a mean over samples.",
     )

@@ -111,19 +111,35 @@ def trace(program: StepProgram, data: Any) -> None:
     )
 
 
-def probe_added(program: StepProgram, data: Any) -> tuple[list[float], list[float]]:
-    """Return the added losses on some samples, and on the same samples twice."""
+def probe_added(
+    program: StepProgram, data: Any
+) -> tuple[list[float], list[float], list[float]]:
+    """Return the added losses on two halves of some samples, and on both together.
+
+    The model is called as for inference, where it adds as many losses as in training:
+    dropout and batch statistics would blur what is looked for.
+    """
     data = split.unpack(data)
+    half = min(added.HALF, int(split.batch_size(data)) // 2)
+    if half:
+        one, other = split.take(data, 0, half), split.take(data, half, 2 * half)
+    else:
+        one = other = split.take(data, 0, 1)
     weights, state = program.borrow(0)
 
-    def values(batch: Any) -> list[float]:
-        num_samples = split.batch_size(batch)
-        given = ReplicaInput(batch=batch, num_samples=num_samples, weight=tf.ones([]))
-        # Not the compiled function: a look at a few samples is not worth compiling for.
-        outputs = program.replica.forward(weights, state, given, training=True)
+    def values(batch: Any, training: bool) -> list[float]:
+        given = ReplicaInput(
+            batch=batch, num_samples=split.batch_size(batch), weight=tf.ones([])
+        )
+        outputs = program.replica.forward(weights, state, given, training=training)
         return [float(term) for term in outputs.added]
 
-    return values(data), values(split.join([data, data]))
+    num_added = program.replica.num_added
+    training = len(values(one, training=False)) != num_added
+    batches = (one, other, split.join([one, other]))
+    first, second, third = (values(batch, training) for batch in batches)
+    program.replica.num_added = num_added
+    return first, second, third
 
 
 def forward_backward(

@@ -41,6 +41,11 @@ class _WholeBatch(tf.distribute.Strategy):
 
 
 class _WholeBatchExtended(tf.compat.v1.distribute.StrategyExtended):
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        super().__init__(strategy)
+        # Else the replica's function would be traced anew on every device.
+        self._retrace_functions_for_each_device = False
+
     def update(
         self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
     ) -> Any:

@@ -124,6 +124,8 @@ def _build(original: Callable[..., Any]) -> Callable[..., Any]:
             data_batch = _without_optionals(_tf_private.element_spec(iterator))
         else:
             _check_eager_batch(data_batch)
+        if self.optimizer is not None:
+            _tf_private.adopt_optimizer(self.optimizer, strategy)
         with strategy.scope():
             _tf_private.build_from_spec(self, data_batch)
         return None

@@ -115,8 +115,8 @@ class StepProgram:
     def learn_added(self, data: Any) -> None:
         """Find out what the losses that layers add mean, from a few samples of a batch."""
         with whole_batch():
-            once, twice = apart.probe_added(self, split.take(data, 0, added.PROBE_SAMPLES))
-        self.added_kinds = added.kinds_from_probe(once, twice, num_replicas=len(self.devices))
+            values = apart.probe_added(self, data)
+        self.added_kinds = added.kinds_from_probe(*values, num_replicas=len(self.devices))
         self.functions = apart.traced_functions(self)
 
     def train(self, data: Any) -> dict[str, Any]:
@@ -186,11 +186,9 @@ class StepProgram:
     ) -> ReplicaInput:
         begin, end = cuts[replica], cuts[replica + 1]
         count = end - begin
-        if not self.lockstep:
-            # A sample that does not count, for a replica that would have none. In lockstep
-            # it would enter the statistics of the whole batch, so there are none.
-            begin = tf.minimum(begin, num_samples - 1)
-            end = tf.maximum(end, begin + 1)
+        # A sample that does not count, for a replica that would have none.
+        begin = tf.minimum(begin, num_samples - 1)
+        end = tf.maximum(end, begin + 1)
         return ReplicaInput(
             batch=split.take(data, begin, end),
             num_samples=count,

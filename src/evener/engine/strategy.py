@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -125,6 +127,23 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
         self._strategy = strategy
+        self._live: list[tf.Tensor] | None = None
+
+    @contextlib.contextmanager
+    def counting(self, live: list[tf.Tensor]) -> Iterator[None]:
+        """Let replicas without samples neither give nor get anything in a reduction.
+
+        They compute with a sample that does not count, which must not enter the statistics
+        of synchronised layers; and what they get back must not lead a gradient to it.
+
+        Args:
+            live: For each replica 1 if it has samples, else 0; float32 scalars.
+        """
+        self._live = live
+        try:
+            yield
+        finally:
+            self._live = None
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
         return self._strategy.ledger.create(next_creator, **kwargs)
@@ -175,14 +194,16 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
         del destinations, options
-        parts = _tf_private.local_values(value)
+        parts = list(_tf_private.local_values(value))
+        live = self._live or [tf.ones([])] * len(parts)
+        counted = [part * tf.cast(one, part.dtype) for part, one in zip(parts, live, strict=True)]
         results = []
-        for device in self.worker_devices:
+        for device, one in zip(self.worker_devices, live, strict=True):
             with tf.device(device):
-                total = tf.add_n(list(parts))
+                total = tf.add_n(counted)
                 if reduce_op == tf.distribute.ReduceOp.MEAN:
-                    total = total / len(parts)
-                results.append(total)
+                    total = total / tf.cast(tf.add_n(live), total.dtype)
+                results.append(total * tf.cast(one, total.dtype))
         return _tf_private.regroup(results)
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:

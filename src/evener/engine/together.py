@@ -95,7 +95,9 @@ def forward_backward(
         gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=seeds)
         stopwatch.stop(program, k, [*outputs[k].numerators, *gradients[k]])
 
-    _advance(program, forward, between, backward)
+    live = [tf.cast(given.num_samples > 0, tf.float32) for given in inputs]
+    with program.strategy.extended.counting(live):
+        _advance(program, forward, between, backward)
     stopwatch.record(inputs)
     gradients.extend(loss[0].from_weights)
     return StepResult(

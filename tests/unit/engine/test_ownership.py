@@ -1,0 +1,105 @@
+"""Every variable has one owner, chosen by the rule, and its slots live beside it."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener import EngineError, PlanError, Strategy
+from evener.engine.ownership import device_name, tf_device
+
+DEVICES = ["cpu:1", "cpu:2"]
+
+
+def mlp() -> keras.Model:
+    return keras.Sequential([keras.Input((32,))] + [layers.Dense(32, name=f"d{k}") for k in range(4)])
+
+
+def device_of(variable: keras.Variable) -> str:
+    return device_name(variable.value.device)
+
+
+def test_sharded_owners_are_balanced_by_bytes() -> None:
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope():
+        model = mlp()
+        model.compile("adam", "mse")
+        model.optimizer.build(model.trainable_variables)
+    owned = strategy.ledger.owned_bytes()
+    total = sum(owned.values())
+    assert abs(owned["cpu:1"] - owned["cpu:2"]) <= 0.05 * total
+
+
+def test_slots_live_beside_their_variables() -> None:
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope():
+        model = mlp()
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+    for variable, momentum in zip(
+        model.trainable_variables, optimizer._momentums, strict=True
+    ):
+        assert device_of(momentum) == device_of(variable)
+
+
+def test_small_counters_live_on_the_host() -> None:
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope():
+        optimizer = keras.optimizers.Adam()
+        metric = keras.metrics.Mean()
+    assert {device_of(v) for v in [*optimizer.variables, *metric.variables]} == {"cpu:0"}
+
+
+def test_central_owners_are_the_host() -> None:
+    strategy = Strategy(devices=DEVICES, owners="central")
+    with strategy.scope():
+        model = mlp()
+    assert {device_of(v) for v in model.variables} == {"cpu:0"}
+
+
+def test_a_mapping_names_owners_by_path() -> None:
+    strategy = Strategy(devices=DEVICES, owners={"*/d0/*": "cpu:2", "*": "cpu:1"})
+    with strategy.scope():
+        model = mlp()
+    assert [device_of(layer.kernel) for layer in model.layers] == ["cpu:2", *["cpu:1"] * 3]
+
+
+def test_a_variable_without_owner_is_refused() -> None:
+    strategy = Strategy(devices=DEVICES, owners={"embedding*": "cpu:1"})
+    with strategy.scope(), pytest.raises(EngineError) as caught:
+        layers.Dense(2).build((None, 40))
+    assert caught.value.code == "ENG-010"
+    assert "embedding*" in str(caught.value)
+    assert "kernel" in caught.value.what
+
+
+def test_an_explicit_device_is_obeyed() -> None:
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope(), tf.device("/CPU:3"):
+        layer = layers.Dense(8)
+        layer.build((None, 8))
+    assert device_of(layer.kernel) == "cpu:3"
+
+
+def test_an_optimizer_for_foreign_variables_is_refused() -> None:
+    model = mlp()
+    strategy = Strategy(devices=DEVICES)
+    with strategy.scope(), pytest.raises(EngineError) as caught:
+        keras.optimizers.Adam().build(model.trainable_variables)
+    assert caught.value.code == "ENG-003"
+
+
+def test_names_of_devices_go_both_ways() -> None:
+    assert device_name("/job:localhost/replica:0/task:0/device:GPU:1") == "gpu:1"
+    assert tf_device("gpu:1") == "/device:GPU:1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [({"shares": "uneven"}, "PLAN-050"), ({"owners": "nobody"}, "PLAN-019")]
+)
+def test_unknown_words_are_refused(arguments: dict[str, str], code: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        Strategy(devices=DEVICES, **arguments)
+    assert caught.value.code == code

@@ -1,0 +1,153 @@
+"""The strategy's face: what it accepts, what it refuses, and where a step looks."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener import EngineError, EvenerWarning, Plan, PlanError, Strategy
+from evener.plan import PlanDevice, Replica, Stage
+
+X, Y = np.ones((8, 4), "f4"), np.zeros((8, 1), "f4")
+
+
+def model_with(*more: keras.Layer) -> keras.Model:
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="first"), *more, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def plan_with(**replica: object) -> Plan:
+    devices = tuple(PlanDevice(name=f"cpu:{k}", kind="cpu") for k in range(5))
+    stages = replica.pop("stages", (Stage(device="cpu:0"),))
+    return Plan(devices=devices, replicas=(Replica(share=1, stages=stages, **replica),))
+
+
+@pytest.mark.parametrize(
+    ("plan", "lacks"),
+    [
+        (plan_with(num_micro_batches=4), "micro-batches"),
+        (
+            plan_with(stages=(
+                Stage(device="cpu:0", layers=("a",)), Stage(device="cpu:1", layers=("b",)),
+            )),
+            "several stages",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_that_cannot_run_yet_says_what_is_lacking(plan: Plan, lacks: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        Strategy(plan)
+    assert caught.value.code == "ENG-001"
+    assert lacks in str(caught.value)
+
+
+def test_a_plan_excludes_the_other_arguments() -> None:
+    with pytest.raises(PlanError) as caught:
+        Strategy(plan_with(), shares=[1])
+    assert caught.value.code == "PLAN-051"
+
+
+def test_a_plan_runs_and_is_given_back() -> None:
+    strategy = Strategy(plan_with())
+    with strategy.scope():
+        model = model_with()
+    model.fit(X, Y, verbose=0)
+    assert strategy.plan == plan_with()
+
+
+def test_custom_loops_are_refused_by_name() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with pytest.raises(EngineError) as caught:
+        strategy.run(lambda: tf.zeros([]))
+    assert caught.value.code == "ENG-004"
+    with pytest.raises(EngineError) as caught:
+        strategy.experimental_distribute_dataset(tf.data.Dataset.range(3))
+    assert caught.value.code == "ENG-005"
+
+
+def test_a_model_with_a_step_of_its_own_is_refused() -> None:
+    class Own(keras.Sequential):
+        def train_step(self, data: object) -> dict[str, object]:
+            return {}
+
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = Own([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with pytest.raises(EngineError) as caught:
+        model.fit(X, Y, verbose=0)
+    assert caught.value.code == "ENG-002"
+    assert "train_step" in caught.value.what
+
+
+def test_a_layer_made_outside_the_scope_is_refused() -> None:
+    outside = layers.Dense(4)
+    outside.build((None, 3))
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = model_with(outside)
+    with pytest.raises(EngineError) as caught:
+        model.fit(X, Y, verbose=0)
+    assert caught.value.code in ("ENG-003", "ENG-008")
+
+
+def test_an_empty_batch_is_refused_before_the_step() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = model_with()
+    before = model.get_weights()
+    with pytest.raises(Exception, match="DATA-002"):
+        model.train_on_batch(X[:0], Y[:0])
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_loss_that_is_not_finite_names_replica_and_layer() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[1, 1])
+    with strategy.scope():
+        model = model_with(layers.Lambda(tf.math.log, name="logarithm"))
+    model.get_layer("first").set_weights([np.ones((4, 3)), np.zeros(3)])
+    x = X.copy()
+    x[6] = -1.0
+    with pytest.warns(EvenerWarning) as caught:
+        model.fit(x, Y, batch_size=8, shuffle=False, verbose=0)
+    (text,) = [str(w.message) for w in caught if "ENG-030" in str(w.message)]
+    assert "replica 1 (cpu:1)" in text
+    assert "'logarithm'" in text
+
+
+def test_data_that_is_not_finite_is_named_as_such() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[1, 1])
+    with strategy.scope():
+        model = model_with()
+    x = X.copy()
+    x[0] = np.nan
+    with pytest.warns(EvenerWarning, match=r"replica 0 .*the inputs themselves"):
+        model.fit(x, Y, batch_size=8, shuffle=False, verbose=0)
+
+
+def test_training_goes_on_inside_the_scope_as_outside() -> None:
+    results = []
+    for inside in (False, True):
+        keras.utils.set_random_seed(1)
+        strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+        with strategy.scope():
+            model = model_with()
+            if inside:
+                model.fit(X, Y, verbose=0)
+        if not inside:
+            model.fit(X, Y, verbose=0)
+        results.append(model.get_weights())
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_models_without_a_strategy_are_left_to_keras() -> None:
+    Strategy(devices=["cpu:0", "cpu:1"])
+    model = model_with()
+    model.fit(X, Y, verbose=0)
+    assert "evener" not in type(model.train_function).__module__

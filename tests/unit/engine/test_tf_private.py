@@ -1,0 +1,165 @@
+"""For each private thing that evener uses: a test that would tell if it changed."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener import Strategy, _tf_private
+
+
+@pytest.fixture
+def strategy() -> Strategy:
+    return Strategy(devices=["cpu:0", "cpu:1"], shares="even")
+
+
+def compiled_model() -> keras.Model:
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    return model
+
+
+def test_lockstep_calls_each_replica_on_its_device(strategy: Strategy) -> None:
+    devices = []
+
+    def replica() -> tf.Tensor:
+        value = tf.ones([])
+        total = tf.distribute.get_replica_context().all_reduce("SUM", value)
+        devices.append(value.device)
+        return total
+
+    @tf.function(autograph=False)
+    def run() -> tuple[tf.Tensor, ...]:
+        return _tf_private.local_values(_tf_private.run_in_lockstep(strategy, replica))
+
+    assert [float(total) for total in run()] == [2.0, 2.0]
+    assert [device[-5:] for device in devices] == ["CPU:0", "CPU:1"]
+
+
+def test_regrouped_values_come_back_in_order() -> None:
+    grouped = _tf_private.regroup([tf.constant(1), tf.constant(2)])
+    assert [int(v) for v in _tf_private.local_values(grouped)] == [1, 2]
+
+
+def test_explicit_device_is_seen() -> None:
+    assert _tf_private.explicit_device() == ""
+    with tf.device("/CPU:1"):
+        assert _tf_private.explicit_device().endswith("CPU:1")
+
+
+def test_runtime_is_initialised_after_an_operation() -> None:
+    tf.zeros([])
+    assert _tf_private.runtime_is_initialised()
+
+
+def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
+    seen = []
+
+    def creator(next_creator, **kwargs):  # noqa: ANN001, ANN003, ANN202
+        seen.append(_tf_private.keras_variable_being_made(kwargs["initial_value"]))
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(creator):
+        layer = layers.Dense(2, name="here")
+        layer.build((None, 3))
+    assert [variable.path for variable in seen] == ["here/kernel", "here/bias"]
+    assert tuple(seen[0].shape) == (3, 2)
+    assert _tf_private.keras_variable_being_made(tf.zeros([2])) is None
+
+
+def test_masks_travel_with_tensors() -> None:
+    embedded = layers.Embedding(5, 2, mask_zero=True)(tf.constant([[1, 0]]))
+    mask = _tf_private.keras_mask(embedded)
+    assert mask.numpy().tolist() == [[True, False]]
+    other = tf.zeros([1, 2, 2])
+    assert _tf_private.keras_mask(other) is None
+    _tf_private.set_keras_mask(other, mask)
+    assert keras.losses.MeanSquaredError()(tf.ones([1, 2, 2]), other).numpy() == 1.0
+
+
+def test_losses_are_replaced_inside_only() -> None:
+    model = compiled_model()
+    x, y = tf.ones([4, 3]), tf.ones([4, 2])
+    model.evaluate(x, y, verbose=0)
+    before = _tf_private.flat_losses(model)
+    assert [one.loss.name for one in before] == ["mse"]
+    with _tf_private.losses_replaced(model, lambda index, loss: lambda *args: tf.constant(7.0)):
+        assert float(_tf_private.compiled_loss(model)(y, model(x))) == 7.0
+    assert _tf_private.flat_losses(model) == before
+
+
+def test_compiled_parts_of_a_model_are_found() -> None:
+    model = compiled_model()
+    assert _tf_private.loss_tracker(model).name == "loss"
+    assert _tf_private.compiled_metrics(model).name == "compile_metrics"
+    assert {layer.name for layer in _tf_private.all_layers(model)} >= {model.name, "dense"}
+
+
+def test_a_model_is_built_from_shapes(strategy: Strategy) -> None:
+    with strategy.scope():
+        model = keras.Sequential([layers.Dense(2)])
+        model.compile("adam", "mse", metrics=["mae"])
+        spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2]))
+        _tf_private.build_from_spec(model, spec)
+    assert model.built
+    assert model.optimizer.built
+    assert _tf_private.model_strategy(model) is strategy
+
+
+def test_step_loop_keeps_the_compiler_out_of_the_whole_step() -> None:
+    model = compiled_model()
+    model.jit_compile = True
+    loop = _tf_private.step_loop(model, lambda batch: {"first": batch[0]})
+    data = iter(tf.data.Dataset.from_tensors((tf.ones([2, 3]), tf.ones([2, 2]))))
+    assert loop(data)["first"].shape == (2, 3)
+    assert model.jit_compile is True
+
+
+def test_losses_are_overridden_inside_only() -> None:
+    model = compiled_model()
+    with _tf_private.losses_overridden(model, [tf.constant(3.0)]):
+        assert [float(loss) for loss in model.losses] == [3.0]
+    assert model.losses == []
+
+
+def test_the_open_stateless_scope_is_found() -> None:
+    assert _tf_private.current_stateless_scope() is None
+    with keras.StatelessScope() as scope:
+        assert _tf_private.current_stateless_scope() is scope
+
+
+def test_training_is_passed_only_where_it_is_accepted() -> None:
+    class Plain(keras.Model):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            return x
+
+    assert _tf_private.call_model(Plain(), tf.ones([1]), training=True).shape == (1,)
+    dropout = keras.Sequential([layers.Dropout(0.99)])
+    assert _tf_private.call_model(dropout, tf.ones([1]), training=False).numpy() == [1.0]
+
+
+def test_clocks_are_taken_out_of_the_order_of_the_program() -> None:
+    def clocks(free: bool) -> list[tf.Operation]:
+        @tf.function(autograph=False)
+        def read() -> tuple[tf.Tensor, tf.Tensor]:
+            first, second = tf.timestamp(), tf.timestamp()
+            if free:
+                _tf_private.without_program_order(first.op)
+                _tf_private.without_program_order(second.op)
+            return first, second
+
+        graph = read.get_concrete_function().graph
+        return [op for op in graph.get_operations() if op.type == "Timestamp"]
+
+    assert clocks(free=False)[1].control_inputs
+    assert not clocks(free=True)[1].control_inputs
+
+
+def test_the_spec_of_keras_own_iterator_is_found(strategy: Strategy) -> None:
+    with strategy.scope():
+        model = compiled_model()
+    # Fails with an AttributeError inside fit if Keras renames the dataset.
+    model.fit(tf.ones([4, 3]), tf.ones([4, 2]), batch_size=2, verbose=0)
+    assert model.train_function.program.is_prepared
