@@ -13,11 +13,11 @@ from rich.console import Console
 
 import evener
 from evener.devices.join import join
-from evener.devices.nvml import NvmlMachine
+from evener.devices.nvml import NvmlLink, NvmlMachine
 from evener.devices.spec import parse_spec
 from evener.devices.tensorflow_view import TensorFlowView
 from evener.report.tables import print_inventory
-from unit.devices.machines import EIGHT, HOST, ONE_LOST, TWO_EQUAL, gpu, view
+from unit.devices.machines import EIGHT, HOST, ONE_LOST, TWO_EQUAL, gpu, machine, view
 
 SOURCE = Path(evener.__file__).parents[1]
 HEAVY = {"tensorflow", "keras", "numpy", "rich", "pynvml"}
@@ -182,9 +182,18 @@ class TestTable:
         assert "TensorFlow 2.21.0 for CUDA 12.5.1, NVIDIA driver 550.54.15" in text
         assert "which knows CUDA 12.4" in text
         assert "39.0 GiB / 40.0 GiB" in text
-        assert "nvlink x12: gpu:1, gpu:2" in text
+        assert "nvlink x12: all" in text
         assert "for input work" in text
         assert "Used with all: gpu:0, gpu:1" in text
+
+    def test_links_of_two_kinds_are_named(self) -> None:
+        first = NvmlLink(to_index=1, kind="nvlink", count=4)
+        far = [NvmlLink(to_index=index, kind="host") for index in (2, 3)]
+        recorded = machine(gpu(0, links=[first, *far]), gpu(1), gpu(2), gpu(3))
+        lines = self.printed("all", recorded, view(*recorded.gpus)).splitlines()
+        start = next(number for number, line in enumerate(lines) if "gpu:0 " in line)
+        assert "nvlink x4: gpu:1" in lines[start]
+        assert "host: gpu:2, gpu:3" in lines[start + 1]
 
     def test_reason_stands_in_the_row_and_below(self) -> None:
         text = self.printed("all", ONE_LOST, view(gpu(0)))

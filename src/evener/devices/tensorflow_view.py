@@ -6,6 +6,7 @@ its runtime: devices can still be chosen afterwards.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,6 +174,8 @@ def _bytes(mebibytes: float | None) -> int | None:
     return None if mebibytes is None else int(mebibytes * _MEBIBYTE)
 
 
+# A process sees one set of installed packages, and reading them takes tens of milliseconds.
+@functools.cache
 def _nvidia_packages(ending: str) -> tuple[str, ...]:
     names = {dist.name.lower() for dist in metadata.distributions() if dist.name}
     return tuple(sorted(n for n in names if n.startswith("nvidia-") and n.endswith(ending)))

@@ -17,6 +17,8 @@ from evener.units import format_bytes
 
 _WIDTH_WITHOUT_TERMINAL = 120
 _UNKNOWN = "-"
+# Up to here the other ends of equal links are listed by name.
+_FEW_LINKS = 2
 
 
 def print_inventory(found: Inventory, console: Console | None = None) -> None:
@@ -92,6 +94,8 @@ def _links(device: Device, found: Inventory) -> str:
         if device.name in link.devices:
             first, second = link.devices
             others.setdefault(str(link), []).append(second if first == device.name else first)
+    if len(others) == 1 and sum(map(len, others.values())) > _FEW_LINKS:
+        return f"{next(iter(others))}: all"
     return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in others.items())
 
 
