@@ -67,6 +67,8 @@ def beside_inputs() -> Iterator[None]:
 
 
 def _device_of_largest_input(operation: tf.Operation) -> str:
+    if operation.device:
+        return operation.device  # Asked for by an inner `tf.device`, which is applied first.
     best, device = -1, ""
     for tensor in operation.inputs:
         home = _home(tensor)
@@ -80,10 +82,17 @@ def _device_of_largest_input(operation: tf.Operation) -> str:
 
 
 def _home(tensor: tf.Tensor) -> str:
-    """Return the device of a tensor; of a captured one, its device in the outer graph."""
+    """Return the device of a tensor, or an empty string.
+
+    A variable's value is where the variable is, though reading it names no device; a
+    captured tensor is where it is in the outer graph.
+    """
     if tensor.device:
         return tensor.device
+    if tensor.op.type == "ReadVariableOp":
+        return _home(tensor.op.inputs[0])
     for outer, inner in getattr(tensor.graph, "captures", ()):
         if inner is tensor:
-            return outer.device if isinstance(outer, tf.__internal__.EagerTensor) else _home(outer)
+            # An eager tensor always has a device.
+            return outer.device or _home(outer)
     return ""

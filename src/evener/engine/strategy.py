@@ -14,7 +14,7 @@ from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.engine import keras_bridge
 from evener.engine.ownership import Ledger, tf_device
 from evener.engine.sharing import Sharing
-from evener.errors import EngineError, PlanError
+from evener.errors import DeviceError, EngineError, PlanError
 from evener.plan import OwnerRule, Plan, PlanDevice, check_shares
 
 HOST = "cpu:0"
@@ -67,7 +67,7 @@ class Strategy(tf.distribute.Strategy):
             measured = shares is None
         else:
             _refuse_with_plan(devices=devices, shares=shares, owners=owners)
-            resolve_devices_of(plan)
+            _use_devices_of(plan)
             measured = False
         _refuse_unsupported(plan)
         self._plan = plan
@@ -272,10 +272,17 @@ def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
     return resolve_devices(devices)
 
 
-def resolve_devices_of(plan: Plan) -> None:
-    """Check that this machine has the devices of a plan."""
-    available = use_devices(None)
-    plan.check_devices([device.name for device in available])
+def _use_devices_of(plan: Plan) -> None:
+    """Take the devices of a plan into use.
+
+    Raises:
+        PlanError: If the plan is for devices that this machine does not have.
+    """
+    try:
+        resolve_devices(plan.device_names)
+    except DeviceError:
+        plan.check_devices([device.name for device in use_devices(None)])
+        raise
 
 
 def _plan_for(
