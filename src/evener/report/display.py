@@ -96,15 +96,21 @@ def _bar(shot: Snapshot) -> RenderableType:
     line = Table.grid(padding=(0, 1))
     total = None if shot.num_steps is None else shot.num_epochs * shot.num_steps
     done = 0 if shot.num_steps is None else (shot.epoch - 1) * shot.num_steps + shot.step
-    left = _UNKNOWN if shot.seconds_left is None else format_seconds(round(shot.seconds_left))
     line.add_row(
         Text(f"epoch {shot.epoch}/{shot.num_epochs}"),
         # Without a total the bar would pulse by the clock; it waits instead.
         ProgressBar(total=total or 1, completed=done, width=_BAR_WIDTH),
         Text(f"step {shot.step}/{shot.num_steps or '?'}"),
-        Text(f"{left} left"),
+        Text(_left(shot.seconds_left)),
     )
     return line
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None:
+        return f"{_UNKNOWN} left"
+    # A tenth of a second of what is estimated would say too much.
+    return f"{round(seconds)} s left" if seconds < 60 else f"{format_seconds(seconds)} left"
 
 
 def _numbers(shot: Snapshot) -> str:

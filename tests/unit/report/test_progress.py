@@ -1,0 +1,153 @@
+"""The progress display, driven by a fake run with its own clock."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from evener.report.work import MemoryUse, Owned
+from unit.report.fakes import FakeModel, FakeTeam, Run
+
+
+def test_metrics_are_read_a_few_times_per_second_and_not_at_every_batch() -> None:
+    run = Run(is_terminal=True)
+    run.fit([64] * 1000, seconds=0.01)
+    assert 30 <= run.model.num_read <= 41
+
+
+def test_without_a_terminal_metrics_are_not_read_at_all() -> None:
+    run = Run()
+    run.fit([64] * 1000, seconds=0.01)
+    assert run.model.num_read == 0
+
+
+def test_keras_need_not_turn_the_logs_of_every_batch_into_numbers() -> None:
+    # It does for callbacks that override one of these, and waits for the devices each time.
+    for name in ("on_train_batch_end", "on_batch_end", "on_test_batch_end"):
+        assert getattr(type(Run().progress), name) is getattr(keras.callbacks.Callback, name)
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 3, 50])
+@pytest.mark.parametrize("seconds", [0.001, 0.5])
+def test_every_sample_is_counted_once(steps_per_execution: int, seconds: float) -> None:
+    run = Run(model=FakeModel(steps_per_execution))
+    run.fit([64] * 30 + [16], epochs=3, seconds=seconds, validates=True)
+    assert [work.num_samples for work in run.progress.work[:2]] == [4356, 1452]
+
+
+def test_steps_that_nobody_saw_count_like_those_that_were_seen() -> None:
+    run = Run(model=FakeModel(steps_per_execution=50))
+    run.fit([64] * 50, seconds=0.5)
+    assert [round(work.busy_seconds or 0) for work in run.progress.work[:2]] == [25, 25]
+
+
+def test_steps_before_training_began_do_not_count() -> None:
+    team = FakeTeam()
+    team.take_step(1000, 0.3)
+    run = Run(team=team)
+    run.fit([64, 64])
+    run.fit([64, 64])
+    assert [work.num_samples for work in run.progress.work[:2]] == [96, 32]
+
+
+def test_a_team_without_times_has_samples_but_no_seconds() -> None:
+    run = Run(team=FakeTeam(is_timed=False))
+    run.fit([64] * 10, epochs=2)
+    assert [work.num_samples for work in run.progress.work[:2]] == [960, 320]
+    assert [work.busy_seconds for work in run.progress.work] == [None] * 3
+
+
+def test_a_model_that_does_not_count_its_samples_has_none() -> None:
+    run = Run(team=FakeTeam(is_timed=False))
+    run.model.metrics = []
+    run.fit([64] * 10)
+    assert run.progress.work[0].num_samples is None
+    assert "samples/s" not in run.text
+
+
+def test_one_line_for_each_epoch_where_there_is_no_terminal() -> None:
+    run = Run(title="Digits")
+    run.fit([40] * 10, epochs=2, validates=True)
+    assert run.text == (
+        "Digits\n"
+        "epoch 1/2  loss 0.2500  accuracy 0.5000  400 samples/s  gpu:0 75.0 %  gpu:1 25.0 %\n"
+        "epoch 2/2  loss 0.2500  accuracy 0.5000  400 samples/s  gpu:0 75.0 %  gpu:1 25.0 %\n"
+    )
+
+
+def test_one_batch_an_epoch_has_a_speed_from_the_second_epoch_on() -> None:
+    run = Run()
+    run.fit([40], epochs=2)
+    first, second = run.text.splitlines()
+    assert "samples/s" not in first and "400 samples/s" in second
+
+
+def test_on_a_terminal_every_device_has_a_row() -> None:
+    run = Run(is_terminal=True, title="Digits")
+    run.fit([40] * 10, epochs=2)
+    last = run.text.split("Digits")[-1]
+    assert "epoch 2/2" in last and "step 10/10" in last and "0 s left" in last
+    assert "400 samples/s" in last
+    rows = {line.split()[0]: line.split() for line in last.splitlines() if ":" in line[:8]}
+    assert rows["gpu:0"] == "gpu:0 75.0 % 300 600 2.0 s 3 2.0 KiB".split()
+    assert rows["gpu:1"] == "gpu:1 25.0 % 100 200 2.0 s 2 1.0 KiB".split()
+    assert rows["cpu:0"] == "cpu:0 - - - - 5 40 B".split()
+
+
+def test_the_memory_of_gpus_is_shown() -> None:
+    run = Run(is_terminal=True, memory=MemoryUse(current_bytes=2**30, peak_bytes=3 * 2**30))
+    run.fit([40] * 10)
+    assert "in use (peak)" in run.text and "1.0 GiB (3.0 GiB)" in run.text
+    assert run.progress.work[0].memory == run.memory
+
+
+def test_the_time_that_is_left_is_that_of_the_steps_that_are_left() -> None:
+    run = Run(is_terminal=True)
+    run.fit([40] * 10, epochs=30)
+    shots = [line.strip() for line in run.text.splitlines() if "step 10/10" in line]
+    # 29 epochs of 10 steps of 0.1 s; the first step, which traces, tells nothing.
+    assert "29 s left" in shots[0] and "epoch 1/30" in shots[0]
+    assert "0 s left" in shots[-1]
+
+
+def test_the_number_of_steps_may_show_only_after_an_epoch() -> None:
+    run = Run(is_terminal=True)
+    run.fit([40] * 10, epochs=2, steps=None)
+    assert "step 4/?" in run.text and "- left" in run.text and "step 10/10" in run.text
+
+
+def test_shares_are_those_of_the_moment() -> None:
+    run = Run()
+    run.fit([40] * 10)
+    run.team.shares = (0.5, 0.5)
+    assert [work.share for work in run.progress.work] == [0.5, 0.5, None]
+
+
+def test_before_training_nobody_did_anything() -> None:
+    assert Run().progress.work == ()
+
+
+def test_an_error_in_training_gives_the_terminal_back() -> None:
+    run = Run(is_terminal=True)
+    run.progress.set_params({"epochs": 1, "steps": 1})
+    with pytest.raises(KeyboardInterrupt), run.progress:
+        run.progress.on_train_begin()
+        raise KeyboardInterrupt
+    hidden, shown = run.text.rfind("\x1b[?25l"), run.text.rfind("\x1b[?25h")
+    assert -1 < hidden < shown
+
+
+def test_evaluating_by_itself_shows_nothing() -> None:
+    run = Run()
+    run.progress.on_test_begin()
+    run.fit([40])
+    before = run.text
+    run.progress.on_test_begin()
+    assert run.text == before
+
+
+def test_a_device_that_owns_nothing_and_computes_nothing_is_left_out() -> None:
+    run = Run()
+    run.team.owned = lambda: {"gpu:0": Owned(num_variables=1, num_bytes=4), "cpu:0": Owned()}
+    run.fit([40])
+    assert [work.device for work in run.progress.work] == ["gpu:0", "gpu:1"]
