@@ -233,7 +233,9 @@ def without_program_order(operation: tf.Operation) -> None:
         order.run_independently(operation)
 
 
-def adopt_optimizer(optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy) -> None:
+def adopt_optimizer(
+    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
+) -> None:
     """Let an optimizer that was made outside a strategy's scope make its slots under it.
 
     Why: Keras fixes the strategy when an optimizer is made, and refuses to build it under

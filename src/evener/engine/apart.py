@@ -89,11 +89,10 @@ def _specs(program: StepProgram, data: Any) -> tuple[Any, Any, ReplicaInput]:
     def of_variable(variable: Any) -> tf.TensorSpec:
         return tf.TensorSpec(variable.shape, variable.dtype)
 
-    given = ReplicaInput(
-        batch=keras.tree.map_structure(split.spec_of_any_size, data),
-        num_samples=tf.TensorSpec([], tf.int32),
-        weight=tf.TensorSpec([], tf.float32),
-    )
+    count: Any = tf.TensorSpec([], tf.int32)
+    weight: Any = tf.TensorSpec([], tf.float32)
+    batch = keras.tree.map_structure(split.spec_of_any_size, data)
+    given = ReplicaInput(batch=batch, num_samples=count, weight=weight)
     weights = [of_variable(v) for v in program.replica.trainable]
     return weights, [of_variable(v) for v in program.replica.state], given
 
@@ -111,9 +110,7 @@ def trace(program: StepProgram, data: Any) -> None:
     )
 
 
-def probe_added(
-    program: StepProgram, data: Any
-) -> tuple[list[float], list[float], list[float]]:
+def probe_added(program: StepProgram, data: Any) -> tuple[list[float], list[float], list[float]]:
     """Return the added losses on two halves of some samples, and on both together.
 
     The model is called as for inference, where it adds as many losses as in training:
@@ -128,9 +125,7 @@ def probe_added(
     weights, state = program.borrow(0)
 
     def values(batch: Any, training: bool) -> list[float]:
-        given = ReplicaInput(
-            batch=batch, num_samples=split.batch_size(batch), weight=tf.ones([])
-        )
+        given = ReplicaInput(batch=batch, num_samples=split.batch_size(batch), weight=tf.ones([]))
         outputs = program.replica.forward(weights, state, given, training=training)
         return [float(term) for term in outputs.added]
 

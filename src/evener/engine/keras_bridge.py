@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
@@ -36,9 +37,7 @@ def install() -> None:
     keras.Model.make_train_function = _make(
         keras.Model.make_train_function, "train_function", "train"
     )
-    keras.Model.make_test_function = _make(
-        keras.Model.make_test_function, "test_function", "test"
-    )
+    keras.Model.make_test_function = _make(keras.Model.make_test_function, "test_function", "test")
     keras.Model.make_predict_function = _make_predict(keras.Model.make_predict_function)
     keras.Model._maybe_symbolic_build = _build(keras.Model._maybe_symbolic_build)
 
@@ -109,7 +108,7 @@ class TrainerFace:
 def _distribute_strategy(original: property) -> property:
     def get(self: keras.Model) -> Any:
         strategy = evener_strategy(self)
-        return original.fget(self) if strategy is None else TrainerFace(strategy)
+        return original.__get__(self) if strategy is None else TrainerFace(strategy)
 
     return property(get)
 
@@ -134,12 +133,23 @@ def _build(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _check_eager_batch(data_batch: Any) -> None:
+    """Refuse a batch that cannot be split, before anything is built from it."""
     for leaf in split.batch_leaves(data_batch):
         shape = getattr(leaf, "shape", None)
-        if shape is None or getattr(leaf, "dtype", None) == object:
+        if shape is None or not _is_convertible(leaf):
             raise split.not_a_tensor(leaf)
         if len(shape) and shape[0] == 0:
             raise split.no_samples()
+
+
+def _is_convertible(leaf: Any) -> bool:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind != "O":
+        return True
+    try:
+        tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def program_of(model: keras.Model, strategy: Strategy) -> StepProgram:
@@ -282,6 +292,4 @@ def _build_to_predict(model: keras.Model, strategy: Strategy, batch: Any) -> Non
 def _without_optionals(batch: Any) -> Any:
     """Return a batch, or its spec, with None for what the data leaves out."""
     kinds = (tf.experimental.Optional, tf.OptionalSpec)
-    return keras.tree.map_structure(
-        lambda leaf: None if isinstance(leaf, kinds) else leaf, batch
-    )
+    return keras.tree.map_structure(lambda leaf: None if isinstance(leaf, kinds) else leaf, batch)

@@ -106,7 +106,8 @@ class Ledger:
 
 
 def _without_owner(path: str, plan: Plan) -> EngineError:
-    patterns = [rule.pattern for rule in plan.owners]
+    rules = () if isinstance(plan.owners, str) else plan.owners
+    patterns = [rule.pattern for rule in rules]
     return EngineError(
         "ENG-010",
         f"The variable {path!r} has no owner.",

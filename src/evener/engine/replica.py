@@ -55,7 +55,7 @@ class ReplicaOutput(NamedTuple):
     masks: list[tf.Tensor | None]
 
 
-class NeedsWholeBatch(Exception):  # noqa: N818 - not an error: it sends the engine another way.
+class NeedsWholeBatch(Exception):
     """Tracing found that losses and metrics cannot be computed share by share."""
 
 
@@ -169,9 +169,7 @@ class ReplicaProgram:
         if not self.loss_here:
             return []
         num_samples = tf.cast(given.num_samples, tf.float32)
-        return losses.compiled_parts(
-            self.model, y, y_pred, sample_weight, num_samples=num_samples
-        )
+        return losses.compiled_parts(self.model, y, y_pred, sample_weight, num_samples=num_samples)
 
     def _new_state(self, scope: RecordingScope) -> list[tf.Tensor | None]:
         return [scope.get_current_value(v) if id(v) in scope.written else None for v in self.state]

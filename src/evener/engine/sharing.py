@@ -35,9 +35,7 @@ class Sharing:
         measured: Whether the shares are evened by the measured times.
     """
 
-    def __init__(
-        self, devices: Sequence[str], shares: Sequence[float], *, measured: bool
-    ) -> None:
+    def __init__(self, devices: Sequence[str], shares: Sequence[float], *, measured: bool) -> None:
         self._devices = tuple(devices)
         self._measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
@@ -48,9 +46,9 @@ class Sharing:
         shape = [WINDOW, len(devices)]
         with tf.init_scope(), tf.device(_HOST):
             self.variable = tf.Variable(
-                self._evener.shares, dtype=tf.float64, trainable=False, name="evener_shares"
+                tf.constant(self._evener.shares, tf.float64), trainable=False, name="evener_shares"
             )
-            self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="evener_steps")
+            self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
             self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
             self._samples = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
 
@@ -82,7 +80,7 @@ class Sharing:
             seconds: Time of each replica, float64 vector.
         """
         with tf.device(_HOST):
-            row = tf.cast(self._steps % WINDOW, tf.int32)
+            row = tf.cast(self._steps.read_value() % WINDOW, tf.int32)
             self._seconds.scatter_nd_update([[row]], [seconds])
             self._samples.scatter_nd_update([[row]], [samples])
             self._steps.assign_add(1)

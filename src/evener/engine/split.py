@@ -101,7 +101,7 @@ def cut_points(num_samples: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.floor(exact + 0.5), tf.int32)
 
 
-def take(data: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
+def take(data: Any, begin: tf.Tensor | int, end: tf.Tensor | int) -> Any:
     """Return the samples from ``begin`` to ``end`` of every tensor of a nested batch."""
 
     def one(leaf: Any) -> Any:
@@ -114,7 +114,7 @@ def take(data: Any, begin: tf.Tensor, end: tf.Tensor) -> Any:
     return keras.tree.map_structure(one, data)
 
 
-def _take_sparse(leaf: tf.SparseTensor, begin: tf.Tensor, end: tf.Tensor) -> tf.SparseTensor:
+def _take_sparse(leaf: tf.SparseTensor, begin: Any, end: Any) -> tf.SparseTensor:
     rest = leaf.dense_shape[1:]
     start = tf.concat([tf.cast(begin, tf.int64)[None], tf.zeros_like(rest)], 0)
     size = tf.concat([tf.cast(end - begin, tf.int64)[None], rest], 0)
@@ -153,7 +153,8 @@ def spec_of_any_size(leaf: Any) -> Any:
 def _any_size(spec: Any) -> Any:
     shape = tf.TensorShape([None, *spec.shape[1:]])
     if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
+        ragged: Any = spec
+        return tf.RaggedTensorSpec(shape, ragged.dtype, ragged.ragged_rank, ragged.row_splits_dtype)
     return type(spec)(shape, spec.dtype)
 
 

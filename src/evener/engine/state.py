@@ -116,9 +116,7 @@ def merge(
     return merged
 
 
-def _merge_one(
-    rule: Rule, old: tf.Tensor, values: list[Any], weights: tf.Tensor
-) -> tf.Tensor:
+def _merge_one(rule: Rule, old: tf.Tensor, values: list[Any], weights: tf.Tensor) -> tf.Tensor:
     if rule in ("seed", "first"):
         return values[0]
     if rule == "sum":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -99,7 +98,9 @@ class Strategy(tf.distribute.Strategy):
         Raises:
             PlanError: If a share is negative, all are 0, or their number is wrong.
         """
-        self._sharing.assign(check_shares(shares, num_expected=len(self._replica_devices), expected="replicas"))
+        self._sharing.assign(
+            check_shares(shares, num_expected=len(self._replica_devices), expected="replicas")
+        )
 
     @property
     def replica_devices(self) -> tuple[str, ...]:

@@ -84,9 +84,7 @@ def forward_backward(
     loss: list[_Loss] = []
 
     def between() -> None:
-        loss.append(
-            _loss_and_seeds(program, data, outputs, inputs, scale, num_samples, cuts)
-        )
+        loss.append(_loss_and_seeds(program, data, outputs, inputs, scale, num_samples, cuts))
 
     gradients: list[list[Gradient]] = [[] for _ in inputs]
 
@@ -208,7 +206,8 @@ def _gathered(
             )
             scaled = total * tf.cast(scale, total.dtype)
         sources = [leaves, added_values, weights]
-        d_leaves, d_added, d_weights = tape.gradient(scaled, sources)
+        found: Any = tape.gradient(scaled, sources)
+        d_leaves, d_added, d_weights = found
     d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
     d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
     kinds = program.kinds_of_added()

@@ -36,9 +36,8 @@ def penalties(trainable: Sequence[Any], scale: tf.Tensor) -> tuple[list[tf.Tenso
             tape.watch(weight)
             value = tf.reduce_sum(variable.regularizer(weight))
         with tf.device(variable.value.device):
-            gradients.append(
-                tape.gradient(value, weight, output_gradients=tf.cast(scale, value.dtype))
-            )
+            seed = [tf.cast(scale, value.dtype)]
+            gradients.extend(tape.gradient([value], [weight], output_gradients=seed))
         values.append(value)
     return values, gradients
 

@@ -14,7 +14,9 @@ DEVICES = ["cpu:1", "cpu:2"]
 
 
 def mlp() -> keras.Model:
-    return keras.Sequential([keras.Input((32,))] + [layers.Dense(32, name=f"d{k}") for k in range(4)])
+    return keras.Sequential(
+        [keras.Input((32,))] + [layers.Dense(32, name=f"d{k}") for k in range(4)]
+    )
 
 
 def device_of(variable: keras.Variable) -> str:
@@ -38,9 +40,7 @@ def test_slots_live_beside_their_variables() -> None:
         model = mlp()
         optimizer = keras.optimizers.Adam()
         optimizer.build(model.trainable_variables)
-    for variable, momentum in zip(
-        model.trainable_variables, optimizer._momentums, strict=True
-    ):
+    for variable, momentum in zip(model.trainable_variables, optimizer._momentums, strict=True):
         assert device_of(momentum) == device_of(variable)
 
 

@@ -21,7 +21,9 @@ def test_dense_gradients_are_added_on_the_owner() -> None:
 
 
 def test_slices_are_joined_and_stay_slices() -> None:
-    slices = [tf.IndexedSlices(tf.ones([1, 2]), tf.constant([k]), tf.constant([5, 2])) for k in (3, 3)]
+    slices = [
+        tf.IndexedSlices(tf.ones([1, 2]), tf.constant([k]), tf.constant([5, 2])) for k in (3, 3)
+    ]
     total = sum_on_owner(slices, OWNER)
     assert isinstance(total, tf.IndexedSlices)
     assert total.indices.numpy().tolist() == [3, 3]
@@ -47,9 +49,7 @@ def train_graph(optimizer: keras.optimizers.Optimizer) -> tuple[tf.Graph, Strate
 
 def update_operations(graph: tf.Graph, model: keras.Model) -> dict[str, list[tf.Operation]]:
     """Operations that write to each large optimizer or model variable, by its name."""
-    handles = {
-        inner.name: outer for outer, inner in graph.captures if outer.dtype == tf.resource
-    }
+    handles = {inner.name: outer for outer, inner in graph.captures if outer.dtype == tf.resource}
     homes = {v.value.handle._id: v for v in [*model.variables, *model.optimizer.variables]}
     writes: dict[str, list[tf.Operation]] = {}
     for op in graph.get_operations():

@@ -54,7 +54,9 @@ def test_counters_and_seeds_are_those_of_the_first_replica() -> None:
 
 
 def test_what_nobody_changed_stays_unwritten() -> None:
-    assert merge([StateRule(rule="mean")], [tf.zeros([])], [[None], [None]], tf.zeros([2])) == [None]
+    assert merge([StateRule(rule="mean")], [tf.zeros([])], [[None], [None]], tf.zeros([2])) == [
+        None
+    ]
 
 
 def test_rules_are_read_off_a_model() -> None:

@@ -15,7 +15,9 @@ X, Y = np.ones((8, 4), "f4"), np.zeros((8, 1), "f4")
 
 
 def model_with(*more: keras.Layer) -> keras.Model:
-    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="first"), *more, layers.Dense(1)])
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(3, name="first"), *more, layers.Dense(1)]
+    )
     model.compile("sgd", "mse")
     return model
 

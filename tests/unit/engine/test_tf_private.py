@@ -57,7 +57,7 @@ def test_runtime_is_initialised_after_an_operation() -> None:
 def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
     seen = []
 
-    def creator(next_creator, **kwargs):  # noqa: ANN001, ANN003, ANN202
+    def creator(next_creator, **kwargs):
         seen.append(_tf_private.keras_variable_being_made(kwargs["initial_value"]))
         return next_creator(**kwargs)
 
