@@ -159,6 +159,7 @@ def program_of(model: keras.Model, strategy: Strategy) -> StepProgram:
     if program is None or made_for is not compiled:
         _refuse_own_steps(model)
         _refuse_foreign_variables(model, strategy)
+        _refuse_kept_states(model, strategy)
         program = StepProgram(strategy, model, jit_compile=bool(model.jit_compile))
         # Past Keras's attribute tracking: the program is no part of the model.
         model.__dict__[_PROGRAM] = (program, compiled)
@@ -185,6 +186,20 @@ def _refuse_foreign_variables(model: keras.Model, strategy: Strategy) -> None:
                 f"The variable {variable.path!r} was made outside the strategy's scope.",
                 why="Every variable needs an owner among the devices of the strategy.",
                 fix="Make all layers of the model inside `with strategy.scope():`.",
+            )
+
+
+def _refuse_kept_states(model: keras.Model, strategy: Strategy) -> None:
+    if len(strategy.replica_devices) == 1:
+        return
+    for layer in _tf_private.all_layers(model):
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise EngineError(
+                "ENG-009",
+                f"The layer {layer.name!r} keeps its state from batch to batch.",
+                why="The state of every sample lives with that sample's place in the batch, "
+                "which may go to another device when the shares change.",
+                fix="Use stateful=False, or a strategy of one device.",
             )
 
 
@@ -274,6 +289,7 @@ def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[
             _build_to_predict(model, strategy, batches[0])
             _refuse_own_steps(model)
             _refuse_foreign_variables(model, strategy)
+            _refuse_kept_states(model, strategy)
             # Of its own: a model can predict before its losses are built.
             program = StepProgram(strategy, model, jit_compile=bool(model.jit_compile))
         return run(batches)

@@ -57,7 +57,7 @@ def apply_gradients(
     columns = zip(*gradients, strict=True)
     sums = [sum_on_owner(g, v.value.device) for v, g in zip(trainable, columns, strict=True)]
     with beside_inputs():
-        optimizer.apply(sums, trainable)
+        optimizer.apply_gradients(zip(sums, trainable, strict=True))
 
 
 def assign_state(variables: Sequence[Any], values: Sequence[tf.Tensor | None]) -> None:

@@ -153,3 +153,47 @@ def test_models_without_a_strategy_are_left_to_keras() -> None:
     model = model_with()
     model.fit(X, Y, verbose=0)
     assert "evener" not in type(model.train_function).__module__
+
+
+def test_layers_that_keep_states_of_samples_are_refused() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input(batch_shape=(8, 3, 4)), layers.LSTM(2, stateful=True, name="keeps")]
+        )
+        model.compile("sgd", "mse")
+    with pytest.raises(EngineError) as caught:
+        model.train_on_batch(np.ones((8, 3, 4), "f4"), np.ones((8, 2), "f4"))
+    assert caught.value.code == "ENG-009"
+    assert "keeps" in caught.value.what
+
+
+def test_an_optimizer_made_outside_the_scope_trains_as_well() -> None:
+    optimizer = keras.optimizers.Adam()
+    strategy = Strategy(devices=["cpu:1", "cpu:2"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    model.compile(optimizer, "mse")
+    model.fit(X, Y, verbose=0)
+    assert int(optimizer.iterations) == 1
+    kernel = model.layers[0].kernel
+    assert optimizer._momentums[0].value.device == kernel.value.device
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_eager_mode_gives_the_same(synchronized: bool) -> None:
+    weights = []
+    for run_eagerly in (False, True):
+        keras.utils.set_random_seed(1)
+        strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+        with strategy.scope():
+            model = keras.Sequential([
+                keras.Input((4,)), layers.BatchNormalization(synchronized=synchronized),
+                layers.Dense(1),
+            ])  # fmt: skip
+            model.compile("adam", "mse", run_eagerly=run_eagerly)
+        model.fit(X + np.arange(8)[:, None], Y, shuffle=False, batch_size=4, verbose=0)
+        model.predict(X, verbose=0)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
