@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from side_by_side import contenders
-from side_by_side.figures import Aim, paired, spread, write_json
+from side_by_side.figures import Aim, paired, spread, terminal, write_json
 from side_by_side.problems import PROBLEMS
-from side_by_side.quiet import Quiet
+from side_by_side.quiet import MOST_FOREIGN, Quiet
 from side_by_side.workers import Worker, barrier, closing
 
 NUM_DEVICES = 2
@@ -28,6 +27,7 @@ MIRRORED, LOOP = "MirroredStrategy fit", "MirroredStrategy loop"
 ONE, LIMIT = "one device fit", "limit"
 CONTENDERS = (MEASURED, EVEN, MIRRORED, LOOP, ONE, LIMIT)
 _LEAST_STEPS = 8
+_LEAST_ROUNDS = 3
 
 
 def start_workers() -> dict[str, list[Worker]]:
@@ -51,11 +51,17 @@ def start_workers() -> dict[str, list[Worker]]:
     }
 
 
-def take_turn(workers: Sequence[Worker], num_steps: int) -> float:
-    """Let one contender run; return its batches per second, added up over its processes."""
+def take_turn(workers: Sequence[Worker], num_steps: int) -> tuple[float, float]:
+    """Let one contender run.
+
+    Returns:
+        Global batches per second, added up over its processes, and core-seconds per batch.
+    """
     for worker in workers:
         worker.send("run", num_steps)
-    return sum(num_steps / worker.receive() / len(workers) for worker in workers)
+    ran = [worker.receive() for worker in workers]
+    rate = sum(one.num_steps / one.seconds for one in ran) / len(workers)
+    return rate, sum(one.core_seconds / one.num_steps for one in ran)
 
 
 def compare(
@@ -77,23 +83,40 @@ def compare(
     num_steps = {}
     for contender, team in teams.items():
         take_turn(team, 2)
-        num_steps[contender] = max(_LEAST_STEPS, math.ceil(seconds * take_turn(team, 5)))
+        num_steps[contender] = max(_LEAST_STEPS, math.ceil(seconds * take_turn(team, 5)[0]))
     speeds: dict[str, list[float]] = {contender: [] for contender in teams}
+    cores: dict[str, list[float]] = {contender: [] for contender in teams}
     foreign: dict[str, list[float]] = {contender: [] for contender in teams}
     order = list(teams)
     for _ in range(rounds):
         for contender in order:
             turn = quiet.turn(partial(take_turn, teams[contender], num_steps[contender]))
-            speeds[contender].append(turn.result * batch_size)
+            rate, core_seconds = turn.result
+            speeds[contender].append(rate * batch_size)
+            cores[contender].append(core_seconds / batch_size)
             foreign[contender].append(round(turn.foreign, 3))
         order = order[1:] + order[:1]
     notes = {contender: team[0].call("notes") for contender, team in teams.items()}
     return {
         "samples_per_second": speeds,
+        "core_seconds_per_sample": cores,
         "used_by_others": foreign,
         "steps_per_turn": num_steps,
         "notes": notes,
     }
+
+
+def undisturbed(figures: dict[str, Any], *who: str) -> list[list[float]]:
+    """Return the samples per second of the rounds in which nobody disturbed any of these.
+
+    Where there are too few such rounds, all rounds are returned.
+    """
+    speeds, foreign = figures["samples_per_second"], figures["used_by_others"]
+    rounds = range(len(speeds[who[0]]))
+    kept = [k for k in rounds if all(foreign[one][k] <= MOST_FOREIGN for one in who)]
+    if len(kept) < _LEAST_ROUNDS:
+        kept = list(rounds)
+    return [[speeds[one][k] for k in kept] for one in who]
 
 
 def table_of(name: str, figures: dict[str, Any]) -> Table:
@@ -101,27 +124,27 @@ def table_of(name: str, figures: dict[str, Any]) -> Table:
     title = f"{name}, batch {PROBLEMS[name].batch_size}, samples/s"
     table = Table(title=title, title_justify="left")
     table.add_column("contender", no_wrap=True)
-    for heading in ("median", "min", "max", "/ Mirrored fit", "/ limit"):
+    for heading in ("median", "min", "max", "/ Mirrored fit", "/ limit", "core-time / limit"):
         table.add_column(heading, justify="right", no_wrap=True)
-    speeds = figures["samples_per_second"]
-    for contender in speeds:
-        own = spread(speeds[contender])
+    cores = figures["core_seconds_per_sample"]
+    for contender in CONTENDERS:
+        own = spread(undisturbed(figures, contender)[0])
         table.add_row(
             contender,
             *(f"{value:,.0f}" for value in (own.median, own.least, own.most)),
-            paired(speeds[contender], speeds[MIRRORED]).text(2),
-            paired(speeds[contender], speeds[LIMIT]).text(3),
+            paired(*undisturbed(figures, contender, MIRRORED)).text(2),
+            paired(*undisturbed(figures, contender, LIMIT)).text(3),
+            f"{paired(cores[contender], cores[LIMIT]).median:.3f}",
         )
     return table
 
 
 def aims_of(name: str, figures: dict[str, Any]) -> list[Aim]:
     """Return what this problem should show, for evener as it is by default and even."""
-    speeds = figures["samples_per_second"]
     aims = []
     for who in (MEASURED, EVEN):
-        over_mirrored = paired(speeds[who], speeds[MIRRORED]).median
-        of_limit = paired(speeds[who], speeds[LIMIT]).median
+        over_mirrored = paired(*undisturbed(figures, who, MIRRORED)).median
+        of_limit = paired(*undisturbed(figures, who, LIMIT)).median
         least = PROBLEMS[name].least_of_limit
         aims += [
             Aim(what=f"{name}, {who} over {MIRRORED}", wanted=1.5, got=over_mirrored),
@@ -134,12 +157,12 @@ def main(
     models: Annotated[str, typer.Option(help="comma list of mlp, cnn, transformer")] = (
         "mlp,cnn,transformer"
     ),
-    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 7,
-    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 9,
+    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 1.0,
     optimizer: Annotated[str, typer.Option(help="adam or sgd")] = "adam",
     patience: Annotated[
         float, typer.Option(min=0.0, help="seconds to wait per turn for a quiet machine")
-    ] = 20.0,
+    ] = 10.0,
     json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
         "results/data_parallel.json"
     ),
@@ -150,7 +173,7 @@ def main(
     unknown = [name for name in names if name not in PROBLEMS]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PROBLEMS)}")
-    console = Console()
+    console = terminal()
     teams = start_workers()
     figures: dict[str, Any] = {}
     aims: list[Aim] = []
@@ -159,7 +182,7 @@ def main(
     with closing(*everybody):
         for name in names:
             found = compare(teams, name, quiet, optimizer=optimizer, rounds=rounds, seconds=seconds)
-            figures[name] = {**found, "ratios": _ratios(found["samples_per_second"])}
+            figures[name] = {**found, "ratios": _ratios(found)}
             aims += aims_of(name, found)
             console.print(table_of(name, found))
             console.print(f"shares at the end: {found['notes'][MEASURED]['shares']}\n")
@@ -173,10 +196,12 @@ def main(
         raise typer.Exit(1)
 
 
-def _ratios(speeds: dict[str, list[float]]) -> dict[str, Any]:
+def _ratios(figures: dict[str, Any]) -> dict[str, Any]:
     return {
-        who: {f"over {of}": asdict(paired(speeds[who], speeds[of])) for of in (MIRRORED, LIMIT)}
-        for who in speeds
+        who: {
+            f"over {of}": asdict(paired(*undisturbed(figures, who, of))) for of in (MIRRORED, LIMIT)
+        }
+        for who in CONTENDERS
     }
 
 

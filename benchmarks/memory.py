@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from side_by_side import contenders
-from side_by_side.figures import Aim, write_json
+from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.workers import Worker, closing
 
 BATCH_SIZE = 8
@@ -72,7 +71,7 @@ def main(
         worker = Worker(Step, environment={"TF_CPU_ALLOCATOR_USE_BFC": "true"}, **settings)
         with closing(worker):
             found[name] = worker.call("peak", layers, width, optimizer)
-    console = Console()
+    console = terminal()
     console.print(_table(found, f"{layers} Dense of {width} x {width}, {optimizer}, all devices"))
     ratio = found["evener"]["peak"] / found["MirroredStrategy"]["peak"]
     aim = Aim(what="evener's peak over MirroredStrategy's", wanted=0.7, got=ratio, at_least=False)

@@ -9,9 +9,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from side_by_side.problems import PROBLEMS, Problem, make_dataset, make_loss, make_optimizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a turn took.
+
+    Attributes:
+        num_steps: Steps that were timed.
+        seconds: By the clock on the wall.
+        core_seconds: By the processor, all threads of the process added up. Other programs
+            lengthen it far less, so it tells work from waiting.
+    """
+
+    num_steps: int
+    seconds: float
+    core_seconds: float
+
 
 # Steps at the beginning of every turn that do not count: the input pipeline starts.
 _UNTIMED = 2
@@ -58,13 +76,18 @@ class Fit:
             self.model.compile(make_optimizer(optimizer), make_loss())
         self.dataset = make_dataset(problem)
 
-    def run(self, num_steps: int) -> float:
-        """Train for some steps; return their seconds."""
-        clock = _step_clock()
+    def run(self, num_steps: int) -> Ran:
+        """Train for some steps; return what they took."""
+        clock = step_clock()
         self.model.fit(
             self.dataset, steps_per_epoch=num_steps + _UNTIMED, verbose=0, callbacks=[clock]
         )
-        return clock.ends[-1] - clock.ends[_UNTIMED - 1]
+        first, last = clock.ends[_UNTIMED - 1], clock.ends[-1]
+        return Ran(
+            num_steps=num_steps,
+            seconds=last.wall - first.wall,
+            core_seconds=last.processor - first.processor,
+        )
 
     def notes(self) -> dict[str, Any]:
         """Return what else is worth knowing after the last turn."""
@@ -76,18 +99,36 @@ class Fit:
         }
 
 
-def _step_clock() -> Any:
+class Instant(NamedTuple):
+    """A moment by two clocks, in seconds."""
+
+    wall: float
+    processor: float
+
+
+def now() -> Instant:
+    """Read both clocks."""
+    return Instant(time.perf_counter(), time.process_time())
+
+
+def step_clock() -> Any:
+    """Return a callback that notes when training began and when each step ended."""
     import keras
 
     class StepClock(keras.callbacks.Callback):
-        """Notes when each step ended."""
+        """Notes times."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.ends: list[float] = []
+            self.begin = now()
+            self.ends: list[Instant] = []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if batch == 0:
+                self.begin = now()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.ends.append(time.perf_counter())
+            self.ends.append(now())
 
     return StepClock()
 
@@ -121,8 +162,8 @@ class MirroredLoop:
         self._step = step
         self._batches = iter(strategy.experimental_distribute_dataset(make_dataset(problem)))
 
-    def run(self, num_steps: int) -> float:
-        """Train for some steps; return their seconds."""
+    def run(self, num_steps: int) -> Ran:
+        """Train for some steps; return what they took."""
         return _run_steps(self._step, self._batches, num_steps)
 
     def notes(self) -> dict[str, Any]:
@@ -158,8 +199,8 @@ class PlainLoop:
         self._step = tf.function(_gradient_step(problem, model, opt, batch_size))
         self._batches = iter(make_dataset(problem, batch_size=batch_size))
 
-    def run(self, num_steps: int) -> float:
-        """Train for some steps; return their seconds."""
+    def run(self, num_steps: int) -> Ran:
+        """Train for some steps; return what they took."""
         if self._start is not None:
             self._start.wait()
         return _run_steps(self._step, self._batches, num_steps)
@@ -185,15 +226,20 @@ def _gradient_step(problem: Problem, model: Any, optimizer: Any, batch_size: int
     return step
 
 
-def _run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> float:
+def _run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> Ran:
     for _ in range(_UNTIMED):
         step(*next(batches))
-    begin = time.perf_counter()
+    begin = now()
     value: Any = None
     for _ in range(num_steps):
         value = step(*next(batches))
     float(value)
-    return time.perf_counter() - begin
+    end = now()
+    return Ran(
+        num_steps=num_steps,
+        seconds=end.wall - begin.wall,
+        core_seconds=end.processor - begin.processor,
+    )
 
 
 def evener_even(devices: list[str]) -> Any:

@@ -7,11 +7,14 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,11 @@ def spread(values: Sequence[float]) -> Spread:
 def paired(over: Sequence[float], under: Sequence[float]) -> Spread:
     """Return the spread of the ratios of two contenders, round by round."""
     return spread([a / b for a, b in zip(over, under, strict=True)])
+
+
+def terminal() -> Console:
+    """Return the terminal; where there is none, lines are long enough for the tables."""
+    return Console() if sys.stdout.isatty() else Console(width=130)
 
 
 def machine() -> dict[str, Any]:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+MOST_FOREIGN = 0.08
+"""The part of the machine that others may use before a turn counts as disturbed."""
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CORES = os.cpu_count() or 1
 _STAT = Path("/proc/stat")
@@ -40,7 +43,7 @@ class Quiet:
     """
 
     pids: tuple[int, ...]
-    most_foreign: float = 0.08
+    most_foreign: float = MOST_FOREIGN
     patience_seconds: float = 20.0
     num_disturbed: int = field(default=0, init=False)
 
