@@ -1,0 +1,1 @@
+"""Tests for real GPUs; what they check can also be run on stand-ins."""

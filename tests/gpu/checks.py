@@ -1,0 +1,220 @@
+"""What must hold on two devices, whatever they are: real GPUs, or stand-ins.
+
+Every function whose name begins with ``check_`` is run on GPUs by ``test_on_gpus.py``, and on
+stand-ins by ``tests/multi_device/test_layouts.py``.
+"""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener.engine.ownership import tf_device
+from exactness.compare import assert_equal
+from gpu.ground import BATCH, Ground, agrees_with_one_device, build, device_of, placed, rows, train
+from gpu.traced import operations
+
+Check = Callable[[Ground], None]
+
+
+def check_mlp_is_exact(ground: Ground) -> None:
+    agrees_with_one_device(ground, "mlp", within=ground.tolerance)
+
+
+def check_cnn_with_synchronised_batch_norm_is_exact(ground: Ground) -> None:
+    agrees_with_one_device(ground, "cnn", within=ground.tolerance)
+
+
+def check_transformer_is_exact(ground: Ground) -> None:
+    agrees_with_one_device(ground, "transformer", within=ground.tolerance)
+
+
+def check_adam_is_exact(ground: Ground) -> None:
+    def compiled() -> dict[str, object]:
+        return {"optimizer": keras.optimizers.Adam(0.01, epsilon=1e-3, global_clipnorm=1.0)}
+
+    reference = train("mlp", build("mlp", ground.one_device(), **compiled()))
+    model = build("mlp", ground.strategy().scope(), **compiled())
+    _agree(reference, train("mlp", model), within=ground.tolerance)
+
+
+def check_xla_is_exact(ground: Ground) -> None:
+    agrees_with_one_device(ground, "mlp", within=ground.tolerance, compiled={"jit_compile": True})
+
+
+def check_several_steps_in_one_execution_are_exact(ground: Ground) -> None:
+    agrees_with_one_device(
+        ground, "mlp", within=ground.tolerance, compiled={"steps_per_execution": 3}
+    )
+
+
+def check_a_batch_smaller_than_the_devices_is_exact(ground: Ground) -> None:
+    # 75 = 37 * 2 + 1: one device has nothing to do in the last step.
+    agrees_with_one_device(ground, "mlp", within=ground.tolerance, fit={"batch_size": 2})
+
+
+def check_shares_that_change_are_exact(ground: Ground) -> None:
+    reference = train("mlp", build("mlp", ground.one_device()))
+    strategy = ground.strategy()
+    changes = [(1, 1), (0, 1), (7, 1), (1, 0)]
+    change = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: strategy.set_shares(changes[batch % 4])
+    )
+    model = build("mlp", strategy.scope())
+    _agree(reference, train("mlp", model, callbacks=[change]), within=ground.tolerance)
+
+
+def scaled_sgd() -> keras.optimizers.Optimizer:
+    inner = keras.optimizers.SGD(0.05, momentum=0.9)
+    # Far from overflow: near it a sum over a whole batch overflows where those over two parts
+    # of it do not, and then one run skips a step that the other takes.
+    return keras.optimizers.LossScaleOptimizer(inner, initial_scale=256.0)
+
+
+def check_float16_with_loss_scaling(ground: Ground) -> None:
+    one = build("mlp", ground.one_device(), policy="mixed_float16", optimizer=scaled_sgd())
+    reference = train("mlp", one)
+    two = build("mlp", ground.strategy().scope(), policy="mixed_float16", optimizer=scaled_sgd())
+    candidate = train("mlp", two)
+    assert two.layers[0].compute_dtype == "float16"
+    _agree(reference, candidate, within=ground.half_tolerance)
+
+
+def check_an_overflow_on_one_device_skips_the_step_on_all(ground: Ground) -> None:
+    strategy = ground.strategy()
+    model = build("mlp", strategy.scope(), policy="mixed_float16", optimizer=scaled_sgd())
+    x, y = rows(BATCH), np.arange(BATCH, dtype="int32") % 4
+    model.train_on_batch(x, y)
+    before = model.get_weights()
+    x[-1] = np.inf
+    with warnings.catch_warnings():
+        # That the loss is not finite is told, too.
+        warnings.simplefilter("ignore", evener.EvenerWarning)
+        model.train_on_batch(x, y)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert float(model.optimizer.dynamic_scale) == 128.0
+
+
+def check_dropout_repeats_from_one_seed(ground: Ground) -> None:
+    x = rows(64)
+
+    def run() -> list[np.ndarray]:
+        keras.utils.clear_session(free_memory=False)
+        keras.utils.set_random_seed(3)
+        with ground.strategy().scope():
+            model = keras.Sequential(
+                [
+                    keras.Input((8,)),
+                    keras.layers.Dense(16, activation="tanh"),
+                    keras.layers.Dropout(0.5),
+                    keras.layers.Dense(1),
+                ]
+            )
+            model.compile("sgd", "mse", jit_compile=False)
+        model.fit(x, x[:, :1], batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        # Without training nothing is dropped.
+        np.testing.assert_array_equal(model.predict(x, verbose=0), model.predict(x, verbose=0))
+        return model.get_weights()
+
+    first, second = run(), run()
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        assert np.isfinite(a).all()
+
+
+def check_owners_are_spread(ground: Ground) -> None:
+    strategy = ground.strategy()
+    model = build("mlp", strategy.scope(), optimizer="adam")
+    train("mlp", model)
+    where = placed([*model.variables, *model.optimizer.variables])
+    kernels = {path: device for path, device in where.items() if path.endswith("kernel")}
+    assert set(kernels.values()) == set(ground.devices)
+    # A slot lives beside its variable.
+    for variable in model.trainable_variables:
+        slots = [v for v in model.optimizer.variables if _is_slot_of(v.path, variable.path)]
+        assert len(slots) == 2
+        assert set(placed(slots).values()) == {where[variable.path]}
+    # The ledger tells the truth.
+    owned = {v.path: v.device for v in strategy.ledger.variables}
+    assert {path: owned[path] for path in kernels} == kernels
+
+
+def check_the_host_can_own(ground: Ground) -> None:
+    strategy = ground.strategy(owners="central")
+    agrees_with_one_device(ground, "mlp", within=ground.tolerance, strategy=strategy)
+    assert {variable.device for variable in strategy.ledger.variables} == {"cpu:0"}
+
+
+def check_owners_can_be_named(ground: Ground) -> None:
+    first, second = ground.devices
+    strategy = ground.strategy(owners={"*kernel": second, "*": first})
+    model = build("mlp", strategy.scope())
+    train("mlp", model)
+    for path, device in placed(model.trainable_variables).items():
+        assert device == (second if path.endswith("kernel") else first), path
+
+
+def check_every_replica_computes_on_its_own_device(ground: Ground, folder: Path) -> None:
+    strategy = ground.strategy()
+    model = build("mlp", strategy.scope())
+    x = rows(BATCH)
+    y = np.arange(BATCH, dtype="int32") % 4
+    ran = operations(lambda: model.train_on_batch(x, y), folder)
+    # A product may have been fused with what comes after it.
+    products = collections.Counter(device_of(device) for op, device in ran if "MatMul" in op)
+    # Forward and backward of three layers; the first has no gradient for its input.
+    assert products == dict.fromkeys(ground.devices, 3 + 3 + 2), products
+
+
+def check_a_slowed_device_gets_less(ground: Ground) -> None:
+    reference = train("mlp", build("mlp", ground.one_device()), epochs=12)
+    strategy = ground.strategy(shares=None)
+    model = build("mlp", strategy.scope())
+    _slow_down(ground, model, replica=1)
+    candidate = train("mlp", model, epochs=12)
+    assert strategy.sharing.events
+    assert strategy.shares[0] > 0.6
+    _agree(reference, candidate, within=ground.tolerance)
+
+
+def _slow_down(ground: Ground, model: keras.Model, *, replica: int) -> None:
+    """Let a replica wait for something useless, for each of its samples, before each step."""
+    program = model.make_train_function().program
+    operand = tf.constant(np.eye(ground.slow_size, dtype="float32"))
+
+    def before_replica(index: int, num_samples: tf.Tensor) -> tf.Tensor:
+        rounds = num_samples if index == replica else tf.zeros([], tf.int32)
+        name = ground.devices[index] if ground.slow_on == "own" else ground.slow_on
+        with tf.device(tf_device(name)):
+            return tf.while_loop(
+                lambda k, _: k < rounds,
+                lambda k, matrix: (k + 1, tf.linalg.matmul(matrix, operand)),
+                [tf.zeros([], tf.int32), tf.identity(operand)],
+                maximum_iterations=BATCH,
+            )[1]
+
+    program.before_replica = before_replica
+
+
+def _is_slot_of(slot: str, variable: str) -> bool:
+    return variable.replace("/", "_") in slot and slot.rsplit("_", 1)[-1] != "rate"
+
+
+def _agree(reference: dict[str, object], candidate: dict[str, object], *, within: float) -> None:
+    assert_equal(reference, candidate, within=within, where="two devices")
+
+
+CHECKS = tuple(
+    pytest.param(value, id=name.removeprefix("check_"))
+    for name, value in sorted(globals().items())
+    if name.startswith("check_")
+)
