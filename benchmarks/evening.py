@@ -146,7 +146,7 @@ def seconds_per_product(device: str) -> float:
 def _slow_down(model: Any, strategy: Any) -> _Slowing:
     slowing = _Slowing()
     model.make_train_function()
-    model.train_function.program.before_replica = slowing.before_replica
+    model.train_function.steps.program.before_replica = slowing.before_replica
     return slowing
 
 

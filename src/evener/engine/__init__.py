@@ -1,5 +1,11 @@
-"""Runs a Plan: ownership, split, step, reduction, strategy, and the bridge to Keras."""
+"""Runs a Plan: ownership, split, step, reduction, strategy, and the bridge to Keras.
 
+Importing this package lets Keras models made under a `Strategy` train through it.
+"""
+
+from evener.engine import keras_bridge
 from evener.engine.strategy import Strategy
+
+keras_bridge.install()
 
 __all__ = ["Strategy"]

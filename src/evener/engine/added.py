@@ -70,11 +70,26 @@ def batch_value(
         weights: For each replica, its samples over those of the batch, float32 scalar.
     """
     return [
-        tf.add_n([part_weight(kinds[j], w) * t for t, w in zip(column, weights, strict=True)])
+        tf.add_n([_part(kinds[j], w) * t for t, w in zip(column, weights, strict=True)])
         for j, column in enumerate(zip(*terms, strict=True))
     ]
 
 
-def part_weight(kind: AddedKind, weight: tf.Tensor) -> tf.Tensor:
+def seeds(kinds: Sequence[AddedKind], weight: tf.Tensor, scale: tf.Tensor) -> list[tf.Tensor]:
+    """Return d(scaled loss) / d(term) of each of one replica's added losses."""
+    return parts(kinds, weight, [scale] * len(kinds))
+
+
+def parts(
+    kinds: Sequence[AddedKind], weight: tf.Tensor, values: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Return one replica's part of values that belong to the added losses of the batch."""
+    return [
+        value * tf.cast(_part(kind, weight), value.dtype)
+        for kind, value in zip(kinds, values, strict=True)
+    ]
+
+
+def _part(kind: AddedKind, weight: tf.Tensor) -> tf.Tensor:
     """Return what a replica's term counts: its part of the samples, or all if it has any."""
     return weight if kind == "mean" else tf.cast(weight > 0, weight.dtype)

@@ -9,22 +9,25 @@ that.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
 
-from evener.engine import added, split, totals
+from evener.engine import added, batch, split, totals
 from evener.engine.clock import Stopwatch
+from evener.engine.program import Program, StepInput, StepResult
+from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput
-from evener.engine.together import StepResult
 
-if TYPE_CHECKING:
-    from evener.engine.program import StepProgram
+_Weights = list[tf.Tensor]
 
 
-class Functions(NamedTuple):
-    """The traced functions of a program.
+class Functions:
+    """What a program's replica computes, as traced functions.
+
+    Args:
+        program: The program; what it has decided so far is traced.
 
     Attributes:
         train: (weights, state, given, coefficients, scale) -> (outputs, gradients).
@@ -33,84 +36,107 @@ class Functions(NamedTuple):
         predict: (weights, state, given) -> outputs of the model.
     """
 
-    train: Any
-    denominators: Any
-    test: Any
-    predict: Any
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.train = self._traced(self._train, jit_compile=program.jit_compile)
+        self.test = self._traced(self._test, jit_compile=program.jit_compile)
+        self.predict = self._traced(program.replica.predict, jit_compile=program.jit_compile)
+        self.denominators = self._traced(self._denominators, jit_compile=False)
 
+    def _traced(self, function: Any, *, jit_compile: bool) -> Any:
+        return tf.function(
+            function, reduce_retracing=True, autograph=False, jit_compile=jit_compile or None
+        )
 
-def traced_functions(program: StepProgram) -> Functions:
-    """Return new traced functions for what a program's replica computes."""
-    replica = program.replica
-
-    def train(
-        weights: list[tf.Tensor],
+    def _train(
+        self,
+        weights: _Weights,
         state: list[tf.Tensor],
         given: ReplicaInput,
         coefficients: list[tf.Tensor],
         scale: tf.Tensor,
-    ) -> tuple[ReplicaOutput, list[Any]]:
+    ) -> tuple[ReplicaOutput, list[Gradient]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            outputs = replica.forward(weights, state, given, training=True)
+            outputs = self._program.replica.forward(weights, state, given, training=True)
         targets = [*outputs.numerators, *outputs.added]
-        kinds = program.kinds_of_added()
-        seeds = [*coefficients, *(scale * added.part_weight(kind, given.weight) for kind in kinds)]
+        kinds = self._program.kinds_of_added
+        seeds = [*coefficients, *added.seeds(kinds, given.weight, scale)]
         seeds = [tf.cast(s, t.dtype) for s, t in zip(seeds, targets, strict=True)]
-        return outputs, tape.gradient(targets, weights, output_gradients=seeds)
+        gradients: Any = tape.gradient(targets, weights, output_gradients=seeds)
+        return outputs, gradients
 
-    def denominators(
-        weights: list[tf.Tensor], state: list[tf.Tensor], given: ReplicaInput
+    def _denominators(
+        self, weights: _Weights, state: list[tf.Tensor], given: ReplicaInput
     ) -> list[tf.Tensor]:
-        return replica.forward(weights, state, given, training=True).denominators
+        return self._program.replica.forward(weights, state, given, training=True).denominators
 
-    def test(
-        weights: list[tf.Tensor], state: list[tf.Tensor], given: ReplicaInput
+    def _test(
+        self, weights: _Weights, state: list[tf.Tensor], given: ReplicaInput
     ) -> ReplicaOutput:
-        return replica.forward(weights, state, given, training=False)
+        return self._program.replica.forward(weights, state, given, training=False)
 
-    def compiled(function: Any) -> Any:
-        return tf.function(
-            function,
-            reduce_retracing=True,
-            autograph=False,
-            jit_compile=True if program.jit_compile else None,
-        )
+    def trace(self, data: Any) -> None:
+        """Trace the forward pass once, for what only tracing tells.
 
-    return Functions(
-        train=compiled(train),
-        denominators=tf.function(denominators, reduce_retracing=True, autograph=False),
-        test=compiled(test),
-        predict=compiled(replica.predict),
-    )
-
-
-def _specs(program: StepProgram, data: Any) -> tuple[Any, Any, ReplicaInput]:
-    def of_variable(variable: Any) -> tf.TensorSpec:
-        return tf.TensorSpec(variable.shape, variable.dtype)
-
-    count: Any = tf.TensorSpec([], tf.int32)
-    weight: Any = tf.TensorSpec([], tf.float32)
-    batch = keras.tree.map_structure(split.spec_of_any_size, data)
-    given = ReplicaInput(batch=batch, num_samples=count, weight=weight)
-    weights = [of_variable(v) for v in program.replica.trainable]
-    return weights, [of_variable(v) for v in program.replica.state], given
+        Args:
+            data: Tensors or specs of a global batch.
+        """
+        replica = self._program.replica
+        weights = [tf.TensorSpec(v.shape, v.dtype) for v in replica.trainable]
+        state = [tf.TensorSpec(v.shape, v.dtype) for v in replica.state]
+        shapes = keras.tree.map_structure(split.spec_of_any_size, split.unpack(data))
+        count: Any = tf.TensorSpec([], tf.int32)
+        scalar: Any = tf.TensorSpec([], tf.float32)
+        given = ReplicaInput(batch=shapes, num_samples=count, weight=scalar)
+        if self._program.together:
+            self.test.get_concrete_function(weights, state, given)
+            return
+        coefficients = [scalar] * len(self._program.loss_weights)
+        self.train.get_concrete_function(weights, state, given, coefficients, scalar)
 
 
-def trace(program: StepProgram, data: Any) -> None:
-    """Trace the replica's forward pass once, for what only tracing tells."""
-    data = split.unpack(data)
-    weights, state, given = _specs(program, data)
-    if program.together:
-        program.functions.test.get_concrete_function(weights, state, given)
-        return
-    scalar = tf.TensorSpec([], tf.float32)
-    program.functions.train.get_concrete_function(
-        weights, state, given, [scalar] * len(program.loss_weights), scalar
-    )
+def forward_backward(
+    program: Program, functions: Functions, step: StepInput, scale: tf.Tensor
+) -> StepResult:
+    """Run every replica forward and backward, each by itself.
+
+    Args:
+        program: The program.
+        functions: Its traced functions.
+        step: The global batch, split.
+        scale: The optimizer's loss scale, float32 scalar.
+    """
+    borrowed = [program.borrow(k) for k in range(len(step.replicas))]
+    divisors = batch.divisors_of(program, step, _computed(program, functions, borrowed, step))
+    coefficients = totals.coefficients(program.loss_weights, divisors, scale)
+    stopwatch = Stopwatch(program)
+    outputs, gradients = [], []
+    for k, (device, given) in enumerate(zip(program.devices, step.replicas, strict=True)):
+        started = stopwatch.start(k, given)
+        with tf.device(device):
+            out, grads = functions.train(*borrowed[k], started, coefficients, scale)
+        stopwatch.stop(k, [*out.numerators, *grads])
+        outputs.append(out)
+        gradients.append(grads)
+    stopwatch.record(step.replicas)
+    values, total = batch.loss_of(program, step, outputs, training=True)
+    return StepResult(outputs=outputs, gradients=gradients, values=values, total=total)
 
 
-def probe_added(program: StepProgram, data: Any) -> tuple[list[float], list[float], list[float]]:
+def _computed(
+    program: Program, functions: Functions, borrowed: list[Any], step: StepInput
+) -> list[list[tf.Tensor]]:
+    """Return each replica's computed denominators; lists are empty where none is needed."""
+    computed: list[list[tf.Tensor]] = [[] for _ in step.replicas]
+    if "computed" in program.replica.denominators:
+        for k, (device, given) in enumerate(zip(program.devices, step.replicas, strict=True)):
+            with tf.device(device):
+                computed[k] = functions.denominators(*borrowed[k], given)
+    return computed
+
+
+def probe_added(program: Program, data: Any) -> tuple[list[float], list[float], list[float]]:
     """Return the added losses on two halves of some samples, and on both together.
 
     The model is called as for inference, where it adds as many losses as in training:
@@ -124,54 +150,15 @@ def probe_added(program: StepProgram, data: Any) -> tuple[list[float], list[floa
         one = other = split.take(data, 0, 1)
     weights, state = program.borrow(0)
 
-    def values(batch: Any, training: bool) -> list[float]:
-        given = ReplicaInput(batch=batch, num_samples=split.batch_size(batch), weight=tf.ones([]))
+    def values(part: Any, training: bool) -> list[float]:
+        num_samples = split.batch_size(part)
+        given = ReplicaInput(batch=part, num_samples=num_samples, weight=tf.ones([]))
         outputs = program.replica.forward(weights, state, given, training=training)
         return [float(term) for term in outputs.added]
 
     num_added = program.replica.num_added
     training = len(values(one, training=False)) != num_added
-    batches = (one, other, split.join([one, other]))
-    first, second, third = (values(batch, training) for batch in batches)
+    parts = (one, other, split.join([one, other]))
+    first, second, third = (values(part, training) for part in parts)
     program.replica.num_added = num_added
     return first, second, third
-
-
-def forward_backward(
-    program: StepProgram,
-    data: Any,
-    inputs: list[ReplicaInput],
-    *,
-    scale: tf.Tensor,
-    num_samples: tf.Tensor,
-    cuts: tf.Tensor,
-) -> StepResult:
-    """Run every replica forward and backward; see `together.forward_backward`."""
-    del cuts
-    borrowed = [program.borrow(k) for k in range(len(inputs))]
-    divisors = _divisors(program, borrowed, inputs, num_samples)
-    coefficients = totals.coefficients(program.loss_weights, divisors, scale)
-    stopwatch = Stopwatch(program.strategy.sharing)
-    outputs, gradients = [], []
-    for k, (device, given) in enumerate(zip(program.devices, inputs, strict=True)):
-        given = stopwatch.start(program, k, given)
-        with tf.device(device):
-            out, grads = program.functions.train(*borrowed[k], given, coefficients, scale)
-        stopwatch.stop(program, k, [*out.numerators, *grads])
-        outputs.append(out)
-        gradients.append(grads)
-    stopwatch.record(inputs)
-    values, total = program.batch_loss(data, outputs, inputs, num_samples, training=True)
-    return StepResult(outputs=outputs, gradients=gradients, values=values, total=total)
-
-
-def _divisors(
-    program: StepProgram, borrowed: list[Any], inputs: list[ReplicaInput], num_samples: tf.Tensor
-) -> list[tf.Tensor]:
-    kinds = program.replica.denominators
-    computed: list[list[tf.Tensor]] = [[] for _ in inputs]
-    if "computed" in kinds:
-        for k, (device, given) in enumerate(zip(program.devices, inputs, strict=True)):
-            with tf.device(device):
-                computed[k] = program.functions.denominators(*borrowed[k], given)
-    return totals.denominators(kinds, computed, num_samples)

@@ -6,16 +6,13 @@ is. The clock is read on the host; on a GPU, the read waits for the work it depe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.engine.program import Program
 from evener.engine.replica import ReplicaInput
-from evener.engine.sharing import Sharing
-
-if TYPE_CHECKING:
-    from evener.engine.program import StepProgram
 
 _HOST = "/device:CPU:0"
 
@@ -24,34 +21,36 @@ class Stopwatch:
     """Times the replicas of one step.
 
     Args:
-        sharing: Where the times are recorded; it says whether they are wanted.
+        program: The program whose replicas are timed; its strategy keeps the times.
     """
 
-    def __init__(self, sharing: Sharing) -> None:
-        self._sharing = sharing
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._sharing = program.strategy.sharing
         self._begun: dict[int, tf.Tensor] = {}
         self._ended: dict[int, tf.Tensor] = {}
 
-    def start(self, program: StepProgram, replica: int, given: ReplicaInput) -> ReplicaInput:
+    def start(self, replica: int, given: ReplicaInput) -> ReplicaInput:
         """Start a replica's time when its samples are there; return its input."""
-        moved = _after([], given, program.devices[replica])
+        device = self._program.devices[replica]
+        moved = _after([], given, device)
         if self._sharing.is_timed:
             leaves = tf.nest.flatten(moved.batch, expand_composites=True)
-            begun = _now(leaves, program.devices[replica])
+            begun = _now(leaves, device)
             self._begun[replica] = begun
             # Else a busy host could read the clock long after the replica has begun.
-            moved = _after([begun], moved, program.devices[replica])
-        if program.before_replica is not None:
-            with tf.device(program.devices[replica]):
-                work = program.before_replica(replica, given.num_samples)
-            moved = _after([work], moved, program.devices[replica])
+            moved = _after([begun], moved, device)
+        if self._program.before_replica is not None:
+            with tf.device(device):
+                work = self._program.before_replica(replica, given.num_samples)
+            moved = _after([work], moved, device)
         return moved
 
-    def stop(self, program: StepProgram, replica: int, results: list[Any]) -> None:
+    def stop(self, replica: int, results: list[Any]) -> None:
         """Stop a replica's time when all of these are computed."""
         if self._sharing.is_timed:
             tensors = tf.nest.flatten(results, expand_composites=True)
-            self._ended[replica] = _now(tensors, program.devices[replica])
+            self._ended[replica] = _now(tensors, self._program.devices[replica])
 
     def record(self, inputs: list[ReplicaInput]) -> None:
         """Hand the times of all replicas over."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,14 +18,13 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import split
-from evener.engine.program import StepProgram
+from evener.engine.program import Program
+from evener.engine.step import Steps
+from evener.engine.strategy import Strategy
 from evener.errors import EngineError
 
-if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
-
 _STEPS = ("train_step", "test_step", "predict_step")
-_PROGRAM = "_evener_program"
+_STEPS_OF = "_evener_steps"
 
 
 def install() -> None:
@@ -49,8 +48,6 @@ def evener_strategy(model: keras.Model) -> Strategy | None:
         EngineError: If the model is used inside the scope of another strategy, or was made
             outside the scope it is used in.
     """
-    from evener.engine.strategy import Strategy
-
     made_in = _tf_private.model_strategy(model)
     now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
     if isinstance(now, Strategy) and made_in is not now:
@@ -152,18 +149,22 @@ def _is_convertible(leaf: Any) -> bool:
     return True
 
 
-def program_of(model: keras.Model, strategy: Strategy) -> StepProgram:
-    """Return the step program of a built model, a new one after each ``compile``."""
+def steps_of(model: keras.Model, strategy: Strategy) -> Steps:
+    """Return the steps of a built model, new ones after each ``compile``."""
     compiled = _tf_private.loss_tracker(model)
-    program, made_for = model.__dict__.get(_PROGRAM, (None, None))
-    if program is None or made_for is not compiled:
-        _refuse_own_steps(model)
-        _refuse_foreign_variables(model, strategy)
-        _refuse_kept_states(model, strategy)
-        program = StepProgram(strategy, model, jit_compile=bool(model.jit_compile))
-        # Past Keras's attribute tracking: the program is no part of the model.
-        model.__dict__[_PROGRAM] = (program, compiled)
-    return program
+    steps, made_for = model.__dict__.get(_STEPS_OF, (None, None))
+    if steps is None or made_for is not compiled:
+        steps = _new_steps(model, strategy)
+        # Past Keras's attribute tracking: the steps are no part of the model.
+        model.__dict__[_STEPS_OF] = (steps, compiled)
+    return steps
+
+
+def _new_steps(model: keras.Model, strategy: Strategy) -> Steps:
+    _refuse_own_steps(model)
+    _refuse_foreign_variables(model, strategy)
+    _refuse_kept_states(model, strategy)
+    return Steps(Program(strategy, model, jit_compile=bool(model.jit_compile)))
 
 
 def _refuse_own_steps(model: keras.Model) -> None:
@@ -212,9 +213,9 @@ def _make(original: Callable[..., Any], attribute: str, step: str) -> Callable[.
         if strategy is None:
             return original(self, force=force)
         if getattr(self, attribute) is None or force:
-            program = program_of(self, strategy)
-            loop = _tf_private.step_loop(self, getattr(program, step))
-            setattr(self, attribute, Execution(program, loop, trains=step == "train"))
+            steps = steps_of(self, strategy)
+            loop = _tf_private.step_loop(self, getattr(steps, step))
+            setattr(self, attribute, Execution(steps, loop, trains=step == "train"))
         return getattr(self, attribute)
 
     return make_function
@@ -224,37 +225,38 @@ class Execution:
     """What Keras calls per execution: prepares before the first, evens the shares after each.
 
     Args:
-        program: The steps.
+        steps: The steps of the model.
         loop: Keras's loop over the batches of one execution, around one of the steps.
         trains: Whether that step trains.
     """
 
-    def __init__(self, program: StepProgram, loop: Callable[[Any], Any], *, trains: bool) -> None:
-        self.program = program
+    def __init__(self, steps: Steps, loop: Callable[[Any], Any], *, trains: bool) -> None:
+        self.steps = steps
         self._loop = loop
         self._trains = trains
 
     def __call__(self, iterator: Any) -> Any:
         """Run one execution; return its logs."""
-        if not self.program.is_prepared or self.program.needs_samples:
+        if not self.steps.is_prepared or self.steps.needs_samples:
             iterator = self._prepare(iterator)
         logs = self._loop(iterator)
-        self.program.watch.tell()
+        self.steps.watch.tell()
         if self._trains:
-            self.program.strategy.sharing.review(self.program.model.steps_per_execution)
+            program = self.steps.program
+            program.strategy.sharing.review(program.model.steps_per_execution)
         return logs
 
     def _prepare(self, iterator: Any) -> Any:
-        """Prepare the program; return an iterator that still has every batch."""
+        """Prepare the steps; return an iterator that still has every batch."""
         if isinstance(iterator, tf.data.Iterator):
-            self.program.prepare(_without_optionals(iterator.element_spec))
-            if not self.program.needs_samples:
+            self.steps.prepare(_without_optionals(iterator.element_spec))
+            if not self.steps.needs_samples:
                 return iterator
         first = next(iterator)
-        if not self.program.is_prepared:
-            self.program.prepare(_without_optionals(first))
-        if self.program.needs_samples:
-            self.program.learn_added(_without_optionals(first))
+        if not self.steps.is_prepared:
+            self.steps.prepare(_without_optionals(first))
+        if self.steps.needs_samples:
+            self.steps.learn_added(_without_optionals(first))
         return itertools.chain([first], iterator)
 
 
@@ -273,25 +275,22 @@ def _make_predict(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[Any]], Any]:
     """Return a function of the batches of one execution."""
-    program: StepProgram | None = None
+    steps: Steps | None = None
 
     def predict(batches: list[Any]) -> Any:
-        assert program is not None
-        return split.join([program.predict(_without_optionals(batch)) for batch in batches])
+        assert steps is not None
+        return split.join([steps.predict(_without_optionals(batch)) for batch in batches])
 
     run = predict
     if not model.run_eagerly:
         run = tf.function(predict, reduce_retracing=True, autograph=False)
 
     def build_and_run(batches: list[Any]) -> Any:
-        nonlocal program
-        if program is None:
+        nonlocal steps
+        if steps is None:
             _build_to_predict(model, strategy, batches[0])
-            _refuse_own_steps(model)
-            _refuse_foreign_variables(model, strategy)
-            _refuse_kept_states(model, strategy)
             # Of its own: a model can predict before its losses are built.
-            program = StepProgram(strategy, model, jit_compile=bool(model.jit_compile))
+            steps = _new_steps(model, strategy)
         return run(batches)
 
     return build_and_run

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices import UsedDevice, resolve_devices, use_devices
-from evener.engine import keras_bridge
 from evener.engine.ownership import Ledger, tf_device
 from evener.engine.sharing import Sharing
 from evener.errors import DeviceError, EngineError, PlanError
@@ -77,7 +76,6 @@ class Strategy(tf.distribute.Strategy):
             names, [replica.share for replica in plan.replicas], measured=measured
         )
         super().__init__(StrategyExtended(self))
-        keras_bridge.install()
 
     @property
     def plan(self) -> Plan:

@@ -13,98 +13,84 @@ and its gradient with respect to them is handed back to the replicas.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import added, split, totals, update
+from evener.engine import added, batch, totals
 from evener.engine.clock import Stopwatch
 from evener.engine.context import whole_batch
-from evener.engine.loss import compiled_parts
+from evener.engine.program import Program, StepInput, StepResult
 from evener.engine.reduction import Gradient
-from evener.engine.replica import RecordingScope, ReplicaInput, ReplicaOutput
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from evener.engine.program import StepProgram
+from evener.engine.replica import ReplicaOutput
 
 
-class StepResult(NamedTuple):
-    """What the replicas have computed in one training step.
+class _Seeds(NamedTuple):
+    """The loss of the whole batch, and what each replica's backward pass begins with.
 
     Attributes:
-        outputs: One per replica.
-        gradients: For each contributor (replicas, and a loss that reads weights), one
-            gradient per trainable variable.
-        values: The value of each compiled loss over the batch.
-        total: The loss over the batch.
+        values: The value of each compiled loss.
+        total: The loss.
+        of_replicas: For each replica, one gradient per target (`_targets`).
+        of_weights: Gradients of a loss that reads weights itself; empty for others.
     """
 
-    outputs: list[ReplicaOutput]
-    gradients: list[list[Gradient]]
     values: list[tf.Tensor]
     total: tf.Tensor
+    of_replicas: list[list[tf.Tensor]]
+    of_weights: list[list[Gradient]]
 
 
-def forward_backward(
-    program: StepProgram,
-    data: Any,
-    inputs: list[ReplicaInput],
-    *,
-    scale: tf.Tensor,
-    num_samples: tf.Tensor,
-    cuts: tf.Tensor,
-) -> StepResult:
+def forward_backward(program: Program, step: StepInput, scale: tf.Tensor) -> StepResult:
     """Run every replica forward and backward, with the loss of the whole batch between.
 
     Args:
-        program: The step program.
-        data: The global batch, ``(x, y, sample_weight)``.
-        inputs: The samples of each replica.
+        program: The program.
+        step: The global batch, split.
         scale: The optimizer's loss scale, float32 scalar.
-        num_samples: Samples of the batch, int32 scalar.
-        cuts: Where the batch was cut, int32 vector.
     """
-    borrowed = [program.borrow(k) for k in range(len(inputs))]
-    stopwatch = Stopwatch(program.strategy.sharing)
-    tapes: list[Any] = [None] * len(inputs)
-    outputs: list[Any] = [None] * len(inputs)
+    num_replicas = len(step.replicas)
+    borrowed = [program.borrow(k) for k in range(num_replicas)]
+    stopwatch = Stopwatch(program)
+    tapes: list[Any] = [None] * num_replicas
+    outputs: list[Any] = [None] * num_replicas
+    gradients: list[list[Gradient]] = [[]] * num_replicas
+    seeds: list[_Seeds] = []
 
     def forward(k: int) -> None:
-        given = stopwatch.start(program, k, inputs[k])
+        given = stopwatch.start(k, step.replicas[k])
         weights, state = borrowed[k]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
             outputs[k] = program.replica.forward(weights, state, given, training=True)
         tapes[k] = tape
 
-    loss: list[_Loss] = []
-
     def between() -> None:
-        loss.append(_loss_and_seeds(program, data, outputs, inputs, scale, num_samples, cuts))
-
-    gradients: list[list[Gradient]] = [[] for _ in inputs]
+        make_seeds = _added_up if program.replica.loss_here else _gathered
+        seeds.append(make_seeds(program, step, outputs, scale))
 
     def backward(k: int) -> None:
-        targets, seeds = _targets(program, outputs[k]), loss[0].seeds[k]
-        gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=seeds)
-        stopwatch.stop(program, k, [*outputs[k].numerators, *gradients[k]])
+        targets, begin = _targets(program, outputs[k]), seeds[0].of_replicas[k]
+        gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=begin)
+        stopwatch.stop(k, [*outputs[k].numerators, *gradients[k]])
 
-    live = [tf.cast(given.num_samples > 0, tf.float32) for given in inputs]
+    live = [tf.cast(given.num_samples > 0, tf.float32) for given in step.replicas]
     with program.strategy.extended.counting(live):
         _advance(program, forward, between, backward)
-    stopwatch.record(inputs)
-    gradients.extend(loss[0].from_weights)
+    stopwatch.record(step.replicas)
     return StepResult(
-        outputs=outputs, gradients=gradients, values=loss[0].values, total=loss[0].total
+        outputs=outputs,
+        gradients=[*gradients, *seeds[0].of_weights],
+        values=seeds[0].values,
+        total=seeds[0].total,
     )
 
 
 def _advance(
-    program: StepProgram,
+    program: Program,
     forward: Callable[[int], None],
     between: Callable[[], None],
     backward: Callable[[int], None],
@@ -136,20 +122,13 @@ def _advance(
     _tf_private.run_in_lockstep(program.strategy, in_thread)
 
 
-def _on_each_device(program: StepProgram, part: Callable[[int], None]) -> None:
+def _on_each_device(program: Program, part: Callable[[int], None]) -> None:
     for k, device in enumerate(program.devices):
         with tf.device(device):
             part(k)
 
 
-class _Loss(NamedTuple):
-    values: list[tf.Tensor]
-    total: tf.Tensor
-    seeds: list[list[tf.Tensor]]
-    from_weights: list[list[Gradient]]
-
-
-def _targets(program: StepProgram, output: ReplicaOutput) -> list[tf.Tensor]:
+def _targets(program: Program, output: ReplicaOutput) -> list[tf.Tensor]:
     """Return what a replica's gradient begins with, in the order of its seeds."""
     if program.replica.loss_here:
         return [*output.numerators, *output.added]
@@ -160,152 +139,47 @@ def _float_leaves(y_pred: Any) -> list[tf.Tensor]:
     return [leaf for leaf in keras.tree.flatten(y_pred) if leaf.dtype.is_floating]
 
 
-def _loss_and_seeds(
-    program: StepProgram,
-    data: Any,
-    outputs: list[ReplicaOutput],
-    inputs: list[ReplicaInput],
-    scale: tf.Tensor,
-    num_samples: tf.Tensor,
-    cuts: tf.Tensor,
-) -> _Loss:
-    if not program.replica.loss_here:
-        return _gathered(program, data, outputs, inputs, scale, num_samples, cuts)
-    divisors = totals.denominators(
-        program.replica.denominators, [out.denominators for out in outputs], num_samples
-    )
+def _added_up(
+    program: Program, step: StepInput, outputs: list[ReplicaOutput], scale: tf.Tensor
+) -> _Seeds:
+    """Add the parts of the replicas up: no output has to leave its device."""
+    divisors = batch.divisors_of(program, step, [out.denominators for out in outputs])
     coefficients = totals.coefficients(program.loss_weights, divisors, scale)
-    kinds = program.kinds_of_added()
-    seeds = [
-        [*coefficients, *(scale * added.part_weight(kind, given.weight) for kind in kinds)]
-        for given in inputs
+    of_replicas = [
+        [*coefficients, *added.seeds(program.kinds_of_added, given.weight, scale)]
+        for given in step.replicas
     ]
-    values, total = program.batch_loss(data, outputs, inputs, num_samples, training=True)
-    return _Loss(values=values, total=total, seeds=seeds, from_weights=[])
+    values, total = batch.loss_of(program, step, outputs, training=True)
+    return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=[])
 
 
 def _gathered(
-    program: StepProgram,
-    data: Any,
-    outputs: list[ReplicaOutput],
-    inputs: list[ReplicaInput],
-    scale: tf.Tensor,
-    num_samples: tf.Tensor,
-    cuts: tf.Tensor,
-) -> _Loss:
+    program: Program, step: StepInput, outputs: list[ReplicaOutput], scale: tf.Tensor
+) -> _Seeds:
     """Compute the loss on the outputs of the whole batch, and its gradient for each replica."""
     with tf.device(program.devices[0]):
-        added_values = program.added_values(outputs, inputs)
-        y_pred = gather(program, outputs)
+        added_values = batch.added_over(program, step, outputs)
+        y_pred = batch.gather(program, outputs)
         leaves = _float_leaves(y_pred)
         weights = program.borrow(0)[0] if program.own_compute_loss else []
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*leaves, *added_values, *weights])
-            values, total = gathered_loss(
-                program, data, y_pred, added_values, num_samples, training=True, weights=weights
+            values, total = batch.gathered_loss(
+                program, step, y_pred, added_values, training=True, weights=weights
             )
             scaled = total * tf.cast(scale, total.dtype)
-        sources = [leaves, added_values, weights]
-        found: Any = tape.gradient(scaled, sources)
+        found: Any = tape.gradient(scaled, [leaves, added_values, weights])
         d_leaves, d_added, d_weights = found
-    d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
-    d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
-    kinds = program.kinds_of_added()
-    seeds = []
-    for k, given in enumerate(inputs):
-        own = [d[cuts[k] : cuts[k + 1]] for d in d_leaves]
-        parts = [
-            d * added.part_weight(kind, given.weight)
-            for kind, d in zip(kinds, d_added, strict=True)
-        ]
-        seeds.append([*own, *parts])
-    from_weights = [d_weights] if program.own_compute_loss else []
-    return _Loss(values=values, total=total, seeds=seeds, from_weights=from_weights)
+        d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
+        d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
+    of_replicas = []
+    for k, given in enumerate(step.replicas):
+        own = [d[step.cuts[k] : step.cuts[k + 1]] for d in d_leaves]
+        of_added = added.parts(program.kinds_of_added, given.weight, d_added)
+        of_replicas.append([*own, *of_added])
+    of_weights = [d_weights] if program.own_compute_loss else []
+    return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=of_weights)
 
 
 def _dense(gradient: Gradient, source: tf.Tensor) -> tf.Tensor:
     return tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
-
-
-def gather(program: StepProgram, outputs: list[ReplicaOutput]) -> Any:
-    """Return the outputs of the whole batch, with their masks, on the first device."""
-    with tf.device(program.devices[0]):
-        y_pred = split.join([out.y_pred for out in outputs])
-        if len(outputs) == 1:
-            # Masks are set on the joined tensors; those of a lone replica are not joined.
-            y_pred = keras.tree.map_structure(tf.identity, y_pred)
-        leaves = keras.tree.flatten(y_pred)
-        for index, leaf in enumerate(leaves):
-            masks = [out.masks[index] for out in outputs]
-            if masks[0] is not None:
-                _tf_private.set_keras_mask(leaf, split.join(masks))
-    return y_pred
-
-
-def gathered_loss(
-    program: StepProgram,
-    data: Any,
-    y_pred: Any,
-    added_values: list[tf.Tensor],
-    num_samples: tf.Tensor,
-    *,
-    training: bool,
-    weights: list[tf.Tensor] | None = None,
-) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Return the value of every compiled loss, and the loss, from gathered outputs.
-
-    Args:
-        program: The step program.
-        data: The global batch.
-        y_pred: Outputs of the whole batch.
-        added_values: The added losses over the whole batch.
-        num_samples: Samples of the batch, int32 scalar.
-        training: Passed to a ``compute_loss`` that a person wrote.
-        weights: For such a ``compute_loss``, the weights it may read and be differentiated by.
-    """
-    x, y, sample_weight = data
-    if program.own_compute_loss:
-        total = _own_compute_loss(
-            program, x, y, y_pred, sample_weight, added_values, weights or [], training=training
-        )
-        return [], tf.reduce_sum(total)
-    count = tf.cast(num_samples, tf.float32)
-    parts = compiled_parts(program.model, y, y_pred, sample_weight, num_samples=count)
-    computed = [part.computed for part in parts if part.computed is not None]
-    divisors = totals.denominators([p.denominator for p in parts], [computed], num_samples)
-    values = totals.values([[part.numerator for part in parts]], divisors)
-    penalty, _ = update.penalties(program.replica.trainable, tf.ones([]))
-    terms = [*totals.weighted_sum(values, program.loss_weights), *added_values, *penalty]
-    return values, tf.add_n([tf.cast(term, tf.float32) for term in terms])
-
-
-def _own_compute_loss(
-    program: StepProgram,
-    x: Any,
-    y: Any,
-    y_pred: Any,
-    sample_weight: Any,
-    added_values: list[tf.Tensor],
-    weights: list[tf.Tensor],
-    *,
-    training: bool,
-) -> tf.Tensor:
-    """Call a ``compute_loss`` that a person wrote, once, on the whole batch.
-
-    It finds in ``self.losses`` the added losses and penalties of the whole batch. What it
-    writes (its own metrics, say) is written once, afterwards.
-    """
-    model = program.model
-    mapping = list(zip(program.replica.trainable, weights, strict=False)) if weights else []
-    with RecordingScope(mapping, collect_losses=False) as scope:
-        penalty = [
-            v.regularizer(v.value) for v in program.replica.trainable if v.regularizer is not None
-        ]
-        with _tf_private.losses_overridden(model, [*added_values, *penalty]):
-            total = model._compute_loss(
-                x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training
-            )
-        new_values = [(v, scope.get_current_value(v)) for v in scope.written.values()]
-    for variable, value in new_values:
-        variable.assign(value)
-    return total

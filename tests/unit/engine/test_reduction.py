@@ -42,7 +42,7 @@ def train_graph(optimizer: keras.optimizers.Optimizer) -> tuple[tf.Graph, Strate
         model.compile(optimizer, "mse")
     x, y = np.ones((8, 8), "f4"), np.ones((8, 8), "f4")
     model.train_on_batch(x, y)
-    step = tf.function(model.train_function.program.train, autograph=False)
+    step = tf.function(model.train_function.steps.train, autograph=False)
     graph = step.get_concrete_function((tf.constant(x), tf.constant(y))).graph
     return graph, strategy, model
 

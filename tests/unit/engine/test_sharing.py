@@ -61,7 +61,7 @@ def test_nothing_is_traced_again_when_shares_or_batches_change() -> None:
     model = model_under(strategy)
     x, y = np.ones((26, 4), "f4"), np.ones((26, 3), "f4")
     model.fit(x, y, batch_size=8, verbose=0)
-    functions = model.train_function.program.functions
+    functions = model.train_function.steps.functions
     traces = functions.train.experimental_get_tracing_count()
     for shares in ([1, 3], [1, 0], [0.2, 0.8]):
         strategy.set_shares(shares)
@@ -104,7 +104,7 @@ def test_a_slowed_replica_gives_up_samples() -> None:
     x, y = np.ones((64 * 3 * WINDOW, 64), "f4"), np.ones((64 * 3 * WINDOW, 8), "f4")
     model.build((None, 64))
     model.train_on_batch(x[:1], y[:1])
-    program = model.train_function.program
+    program = model.train_function.steps.program
     program.before_replica = work
     model.make_train_function(force=True)
     model.fit(x, y, batch_size=64, verbose=0)

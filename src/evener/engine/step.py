@@ -1,0 +1,155 @@
+"""The steps of one compiled model under one strategy: train, test and predict.
+
+global batch (host)
+│ split by shares
+├──► replica 0 ──┐ borrowed weights in; gradients, state, counts out
+├──► replica 1 ──┤
+▼                ▼
+loss of the batch  sums on owners ──► optimizer, once per variable
+state merged, metrics counted, once
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine import apart, batch, split, together, update
+from evener.engine.added import kinds_from_probe
+from evener.engine.context import whole_batch
+from evener.engine.nonfinite import NonFiniteWatch
+from evener.engine.program import HOST, Program, StepInput, StepResult
+from evener.engine.replica import NeedsWholeBatch, ReplicaOutput
+from evener.engine.state import StateRule, merge, rules_for
+
+
+class Steps:
+    """Runs the steps of a model on the devices of its strategy.
+
+    Args:
+        program: How the model is computed.
+
+    Attributes:
+        functions: The traced functions of its replicas.
+        watch: Looks at the loss of every training step.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.functions = apart.Functions(program)
+        self.watch = NonFiniteWatch(program.model, program.strategy.replica_devices)
+        self._state_rules: list[StateRule] | None = None
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `prepare` has run."""
+        return self._state_rules is not None
+
+    @property
+    def needs_samples(self) -> bool:
+        """Whether layers add losses of which it is not known yet what they mean."""
+        return self.program.replica.num_added > 0 and self.program.added_kinds is None
+
+    def prepare(self, spec: Any) -> None:
+        """Trace what has to be known before the first step can be built.
+
+        Args:
+            spec: Tensors or specs of a global batch.
+        """
+        with whole_batch():
+            while not self._traces(spec):
+                self.functions = apart.Functions(self.program)
+        self._state_rules = rules_for(self.program.model, self.program.replica.state)
+
+    def _traces(self, spec: Any) -> bool:
+        """Trace; return False if that told something that has to be traced with."""
+        known = len(self.program.replica.state)
+        try:
+            self.functions.trace(spec)
+        except NeedsWholeBatch:
+            self.program.need_whole_batch()
+            return False
+        return len(self.program.replica.state) == known
+
+    def learn_added(self, data: Any) -> None:
+        """Find out what the losses that layers add mean, from a few samples of a batch."""
+        with whole_batch():
+            values = apart.probe_added(self.program, data)
+        num_replicas = len(self.program.devices)
+        self.program.added_kinds = kinds_from_probe(*values, num_replicas=num_replicas)
+        self.functions = apart.Functions(self.program)
+
+    def train(self, data: Any) -> dict[str, Any]:
+        """Take one training step on a global batch; return the logs."""
+        with whole_batch():
+            step = self.program.split(data)
+            scale = update.loss_scale(self.program.model.optimizer)
+            if self.program.together:
+                result = together.forward_backward(self.program, step, scale)
+            else:
+                result = apart.forward_backward(self.program, self.functions, step, scale)
+            looked = self.watch.look(result.total, step.data, step.cuts)
+            with tf.control_dependencies([looked]):
+                self._write_state(step, result.outputs)
+                self._update(result, scale)
+            return self._logs(step, result.outputs, result.values, result.total)
+
+    def test(self, data: Any) -> dict[str, Any]:
+        """Evaluate one global batch; return the logs."""
+        with whole_batch():
+            step = self.program.split(data)
+            outputs = self._on_replicas(self.functions.test, step)
+            self._write_state(step, outputs)
+            values, total = batch.loss_of(self.program, step, outputs, training=False)
+            return self._logs(step, outputs, values, total)
+
+    def predict(self, data: Any) -> Any:
+        """Return the outputs of the whole batch, in its order."""
+        with whole_batch():
+            step = self.program.split((split.unpack(data)[0],))
+            return split.join(self._on_replicas(self.functions.predict, step))
+
+    def _on_replicas(self, function: Any, step: StepInput) -> list[Any]:
+        results = []
+        for k, given in enumerate(step.replicas):
+            weights, state = self.program.borrow(k)
+            with tf.device(self.program.devices[k]):
+                results.append(function(weights, state, given))
+        return results
+
+    def _write_state(self, step: StepInput, outputs: list[ReplicaOutput]) -> None:
+        replica = self.program.replica
+        with tf.device(HOST):
+            weights = tf.stack([given.weight for given in step.replicas])
+        old = [tf.identity(v.value) for v in replica.state]
+        assert self._state_rules is not None
+        merged = merge(self._state_rules, old, [out.state for out in outputs], weights)
+        update.assign_state(replica.state, merged)
+        if replica.metrics_here:
+            changes = [out.metric_changes for out in outputs]
+            update.count_metrics(replica.metric_variables, changes)
+
+    def _update(self, result: StepResult, scale: tf.Tensor) -> None:
+        trainable, optimizer = self.program.replica.trainable, self.program.model.optimizer
+        if not trainable or optimizer is None:
+            return
+        gradients = list(result.gradients)
+        if not self.program.own_compute_loss:
+            gradients.append(update.penalties(trainable, scale)[1])
+        update.apply_gradients(optimizer, trainable, gradients)
+
+    def _logs(
+        self,
+        step: StepInput,
+        outputs: list[ReplicaOutput],
+        values: list[tf.Tensor],
+        total: tf.Tensor,
+    ) -> dict[str, Any]:
+        model = self.program.model
+        update.track_losses(model, total, values, step.num_samples)
+        if self.program.replica.metrics_here:
+            return model.get_metrics_result()
+        x, y, sample_weight = step.data
+        y_pred = batch.gather(self.program, outputs)
+        return model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
