@@ -188,7 +188,7 @@ def check_a_slowed_device_gets_less(ground: Ground) -> None:
 
 def _slow_down(ground: Ground, model: keras.Model, *, replica: int) -> None:
     """Let a replica wait for something useless, for each of its samples, before each step."""
-    program = model.make_train_function().program
+    program = model.make_train_function().steps.program
     operand = tf.constant(np.eye(ground.slow_size, dtype="float32"))
 
     def before_replica(index: int, num_samples: tf.Tensor) -> tf.Tensor:

@@ -98,5 +98,5 @@ def test_a_cpu_has_no_memory_figure() -> None:
 def test_the_public_names_of_the_report() -> None:
     for name in evener.report.__all__:
         assert getattr(evener.report, name).__name__ == name
-    with pytest.raises(AttributeError, match="no attribute 'Progres'"):
-        evener.report.Progres  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        evener.report.Nothing  # noqa: B018
