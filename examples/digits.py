@@ -143,7 +143,8 @@ def choose_devices(spec: str | None, console: Console) -> str | None:
         return "all"
     why = found.fallback.why if found.fallback is not None else "there is no GPU."
     console.print(Text(f"No GPU: {why}"), soft_wrap=True)
-    console.print("Two stand-ins, each one thread of the CPU, take the place of GPUs.\n")
+    console.print("Two stand-ins take the place of GPUs: they show everything but speed, since")
+    console.print("they share the CPU that one device has to itself.\n")
     return "cpu:2"
 
 

@@ -54,9 +54,10 @@ class Ground:
         return tf.device(self.devices[0].upper())
 
 
-# float32 has 6e-8; a GPU's libraries choose other kernels for other sizes of a batch.
+# Rounding is 6e-8 in float32 and 5e-4 in float16; a GPU's libraries choose other kernels for
+# other sizes of a batch.
 STAND_INS = Ground(
-    devices=("cpu:0", "cpu:1"), tolerance=1e-5, half_tolerance=2e-2, slow_on="own", slow_size=200
+    devices=("cpu:0", "cpu:1"), tolerance=1e-5, half_tolerance=5e-3, slow_on="own", slow_size=200
 )
 GPUS = Ground(
     devices=("gpu:0", "gpu:1"),

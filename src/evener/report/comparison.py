@@ -58,7 +58,7 @@ class Comparison:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("of", no_wrap=True)
         table.add_column("relative difference", justify="right", no_wrap=True)
-        table.add_column("largest at")
+        table.add_column("largest at", overflow="fold")
         table.add_column("of numbers", justify="right")
         for difference in self.differences:
             table.add_row(
