@@ -208,9 +208,7 @@ CASES = (
     # Keras weighs the log of each output's loss by the *static* batch size: after the
     # retracing for a partial batch that is unknown, and the batch then counts as one
     # sample. Eagerly every size is known, and each batch counts as what it is.
-    Case(
-        name="two_by_two", build=two_by_two, data=pairs, compiled=several, eager_reference=True
-    ),
+    Case(name="two_by_two", build=two_by_two, data=pairs, compiled=several, eager_reference=True),
     Case(name="add_loss_mean", build=WithAddedLoss, data=regression, compiled=numbers),
     Case(
         name="add_loss_sum",

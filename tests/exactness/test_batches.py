@@ -22,7 +22,17 @@ from .harness import (
     fit_model,
     take,
 )
-from .models import classes, mlp, numbers, pairs, regression, regressor, several, tabular, two_by_two
+from .models import (
+    classes,
+    mlp,
+    numbers,
+    pairs,
+    regression,
+    regressor,
+    several,
+    tabular,
+    two_by_two,
+)
 
 FIVE_EVEN = Layout(num_devices=5)
 
@@ -169,9 +179,7 @@ def test_validation_split() -> None:
     """The last part of several inputs and outputs is kept for validation."""
     x, y = pairs(64)
     # Whole batches of 16: 48 to train on, 16 to validate with (the reason is in models.py).
-    agree(
-        lambda place: fit_model(place, two_by_two, (x, y), several, validation_split=0.25), THREE
-    )
+    agree(lambda place: fit_model(place, two_by_two, (x, y), several, validation_split=0.25), THREE)
 
 
 def test_shares_that_are_measured() -> None:

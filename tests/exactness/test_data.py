@@ -24,6 +24,15 @@ def batches(weighted: bool = False) -> list[tuple[np.ndarray, ...]]:
     return list(zip(*(np.split(array, cuts) for array in arrays), strict=True))
 
 
+def without_steps(results: dict[str, object]) -> dict[str, object]:
+    """Leave out the number of steps, for data of which Keras does not know the end.
+
+    Plain Keras may count one step too many there: in its graph the counter does not wait for
+    the batch, and goes up before it turns out that there is none.
+    """
+    return {name: value for name, value in results.items() if name != "iterations"}
+
+
 class Sequence(keras.utils.PyDataset):
     """The five batches as a PyDataset."""
 
@@ -61,7 +70,7 @@ def test_finite_generator_with_weights() -> None:
     def experiment(place: Place) -> dict[str, object]:
         once = (batch for batch in batches(weighted=True))
         with pytest.warns(UserWarning, match="ran out of data"):  # how Keras finds the end
-            return fit_model(place, regressor, (once,), numbers, epochs=1)
+            return without_steps(fit_model(place, regressor, (once,), numbers, epochs=1))
 
     agree(experiment, TWO)
 
@@ -151,8 +160,10 @@ def test_dataset_that_runs_out() -> None:
 
     def experiment(place: Place) -> dict[str, object]:
         with pytest.warns(UserWarning, match="ran out of data"):
-            return fit_model(
-                place, regressor, (dataset(43, 16),), numbers, steps_per_epoch=5, epochs=1
+            return without_steps(
+                fit_model(
+                    place, regressor, (dataset(43, 16),), numbers, steps_per_epoch=5, epochs=1
+                )
             )
 
     agree(experiment)

@@ -151,11 +151,36 @@ def test_normalisations_of_a_sample() -> None:
     agree(lambda place: fit_model(place, build, pictures(48), classes))
 
 
+class Counts(layers.Layer):
+    """Counts the steps it was trained, as a whole number and as a float."""
+
+    def build(self, shape: object) -> None:
+        """Make the counters."""
+        self.steps = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+        self.half = self.add_weight(shape=(), initializer="zeros", trainable=False)
+
+    def call(self, x: object, training: bool = False) -> object:
+        """Count while training."""
+        if training:
+            self.steps.assign(self.steps + 1)
+            self.half.assign(self.half + 0.5)
+        return x
+
+
+def test_state_that_counts_steps() -> None:
+    """State that does not depend on the samples goes on by one step, not by one replica."""
+
+    def build() -> keras.Model:
+        return keras.Sequential([keras.Input((8,)), Counts(), layers.Dense(1)])
+
+    agree(lambda place: fit_model(place, build, regression(75), lambda: {"loss": "mse"}), FIVE)
+
+
 def test_changing_shares_does_not_retrace() -> None:
     """After every size of batch was seen, new shares run what is already traced."""
     counted = {"calls": 0}
 
-    class Counts(layers.Layer):
+    class Traced(layers.Layer):
         """Counts how often Python calls it."""
 
         def call(self, x: object) -> object:
@@ -164,7 +189,7 @@ def test_changing_shares_does_not_retrace() -> None:
             return x
 
     def build() -> keras.Model:
-        return keras.Sequential([keras.Input((8,)), Counts(), layers.Dense(1)])
+        return keras.Sequential([keras.Input((8,)), Traced(), layers.Dense(1)])
 
     def experiment(place: Place) -> dict[str, object]:
         model = compile_model(place, build, lambda: {"loss": "mse"})

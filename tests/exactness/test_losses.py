@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 from keras import layers, ops
 
-from .candidates import Place
-from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model, unequal_weights
+from evener.errors import EvenerWarning
+
+from .candidates import CANDIDATE, Place, make_candidate
+from .harness import (
+    FIVE,
+    THREE,
+    TWO,
+    Layout,
+    agree,
+    compile_model,
+    fit_model,
+    start,
+    unequal_weights,
+)
 from .models import (
     classes,
     mlp,
@@ -48,8 +60,10 @@ def contrastive(y_true: object, y_pred: object) -> object:
     """Return one number that holds every sample of the batch against every other."""
     near = ops.exp(-ops.square(y_true - ops.transpose(y_true)))
     apart = ops.square(y_pred - ops.transpose(y_pred))
-    return ops.mean(near * apart) + ops.mean((1.0 - near) * ops.exp(-apart)) + 0.1 * ops.mean(
-        ops.square(y_pred)
+    return (
+        ops.mean(near * apart)
+        + ops.mean((1.0 - near) * ops.exp(-apart))
+        + 0.1 * ops.mean(ops.square(y_pred))
     )
 
 
@@ -58,6 +72,38 @@ def test_functions_that_return_a_number(loss: Callable[[object, object], object]
     """A scalar loss means what it means on the whole batch, whatever it is."""
     data = regression(75)
     agree(lambda place: fit_model(place, regressor, data, lambda: {"loss": loss}), TWO, FIVE)
+
+
+def test_ignored_class() -> None:
+    """Targets that do not count: shares have different numbers of those that do."""
+    x, y = tabular(75)
+    y = np.where(np.arange(75) % 3 == 0, -1, y)
+
+    def compiled() -> dict[str, object]:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+        return {"loss": loss}
+
+    agree(lambda place: fit_model(place, mlp, (x, y), compiled), FIVE)
+
+
+def test_outputs_without_an_axis_of_features() -> None:
+    """Outputs of rank 1, whose mean Keras takes over the batch itself."""
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [keras.Input((8,)), layers.Dense(5, activation="tanh"), layers.Dense(1), Last()]
+        )
+
+    x, y = regression(75)
+    agree(lambda place: fit_model(place, build, (x, y[:, 0]), numbers), THREE)
+
+
+class Last(layers.Layer):
+    """Returns the first feature, without an axis for it."""
+
+    def call(self, x: object) -> object:
+        """Drop the last axis."""
+        return x[:, 0]
 
 
 REDUCTIONS = ("sum", "sum_over_batch_size", "mean_with_sample_weight")
@@ -72,9 +118,7 @@ def test_reductions(reduction: str, weighted: bool) -> None:
 
     def experiment(place: Place) -> dict[str, object]:
         def compiled() -> dict[str, object]:
-            loss = keras.losses.SparseCategoricalCrossentropy(
-                from_logits=True, reduction=reduction
-            )
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
             rate = 0.003 if reduction == "sum" else 0.05
             return {"loss": loss, "optimizer": keras.optimizers.SGD(rate, momentum=0.9)}
 
@@ -176,9 +220,7 @@ def test_weights_of_several_outputs() -> None:
     """Loss weights, and sample weights by output."""
     x, y = pairs(64)  # whole batches: see the case two_by_two in models.py
     weights = {"kind": unequal_weights(64), "size": unequal_weights(64)[::-1].copy()}
-    agree(
-        lambda place: fit_model(place, two_by_two, (x, y), several, sample_weight=weights), THREE
-    )
+    agree(lambda place: fit_model(place, two_by_two, (x, y), several, sample_weight=weights), THREE)
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
@@ -228,7 +270,7 @@ def test_regularizers(kind: str) -> None:
 
 
 class AddsLoss(layers.Layer):
-    """Passes its input on and adds a loss of it: a mean, a sum, or a spread."""
+    """Passes its input on and adds a loss of it, of some kind."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -240,33 +282,82 @@ class AddsLoss(layers.Layer):
             self.add_loss(0.1 * ops.mean(ops.square(x)))
         elif self.kind == "sum":
             self.add_loss(0.01 * ops.sum(ops.square(x)))
+        elif self.kind == "sum above":  # nothing at first, then more and more
+            self.add_loss(0.5 * ops.sum(ops.square(ops.maximum(ops.abs(x) - 0.02, 0.0))))
+        elif self.kind == "constant":
+            self.add_loss(ops.convert_to_tensor(0.25))
         else:  # of the whole batch: not a sum of what samples give
             self.add_loss(0.1 * ops.sum(ops.square(ops.mean(x, axis=0) - 0.5)))
         return x
 
 
+def adding(kind: str) -> keras.Model:
+    """A model of which two layers add losses."""
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dense(6, activation="tanh"),
+            AddsLoss(kind),
+            layers.Dense(1, kernel_initializer="zeros"),
+            AddsLoss("sum above" if kind == "sum above" else "mean"),
+        ]
+    )
+
+
 @pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
-@pytest.mark.parametrize("kind", ["mean", "sum", "of the batch"])
+@pytest.mark.parametrize("kind", ["mean", "sum", "constant"])
 def test_added_losses(kind: str, with_loss: bool) -> None:
     """A loss that a layer adds, beside a compiled one or alone."""
-
-    def build() -> keras.Model:
-        return keras.Sequential(
-            [
-                keras.Input((8,)),
-                layers.Dense(6, activation="tanh"),
-                AddsLoss(kind),
-                layers.Dense(1),
-                AddsLoss("mean"),
-            ]
-        )
-
+    loss = "mse" if with_loss else None
     agree(
         lambda place: fit_model(
-            place, build, regression(75), lambda: {"loss": "mse" if with_loss else None}
+            place, lambda: adding(kind), regression(75), lambda: {"loss": loss}
         ),
         TWO,
         FIVE,
+    )
+
+
+def test_an_added_loss_that_begins_with_zero() -> None:
+    """A penalty that is zero on the first batches: what it means shows only later."""
+
+    def build() -> keras.Model:
+        head = layers.Dense(1, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input((8,)), head, AddsLoss("sum above")])
+
+    agree(lambda place: fit_model(place, build, regression(75), lambda: {"loss": "mse"}))
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
+    """The first batch has hardly a sample to tell a sum from a mean by."""
+    x, y = regression(40)
+
+    def experiment(place: Place) -> dict[str, object]:
+        model = compile_model(place, lambda: adding("sum"), lambda: {"loss": "mse"})
+        for begin, end in ((0, first), (first, 16), (16, 40)):
+            model.train_on_batch(x[begin:end], y[begin:end])
+        return {"weights": model.get_weights()}
+
+    agree(experiment, THREE)
+
+
+@pytest.mark.skipif(CANDIDATE != "evener", reason="says what evener warns of")
+def test_an_added_loss_of_the_batch_as_a_whole() -> None:
+    """Neither a mean nor a sum: that cannot be split, and evener says so."""
+    start()
+    place = make_candidate(2, (5, 3))
+    with pytest.warns(EvenerWarning, match="ENG-020"):
+        fit_model(place, lambda: adding("batch"), regression(32), lambda: {"loss": "mse"})
+
+
+def test_an_added_loss_of_the_batch_on_one_replica() -> None:
+    """One replica has the whole batch, and needs no warning."""
+    agree(
+        lambda place: fit_model(
+            place, lambda: adding("batch"), regression(75), lambda: {"loss": "mse"}
+        ),
+        Layout(num_devices=1),
     )
 
 
@@ -279,19 +370,22 @@ class OwnLoss(keras.losses.Loss):
 
 
 class ComputesLoss(keras.Model):
-    """A model that says itself what its loss is."""
+    """A model that says itself what its loss is, and keeps a metric of a part of it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden, self.head = layers.Dense(6, activation="tanh"), layers.Dense(1)
+        self.part = keras.metrics.Mean(name="part")
 
     def call(self, x: object) -> object:
         """Two dense layers."""
         return self.head(self.hidden(x))
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):  # noqa: ANN001, ANN201
-        """Return the mean error, and a part of the inputs' size."""
-        return ops.mean(ops.square(y - y_pred)) + 0.1 * ops.mean(ops.abs(y_pred) * ops.abs(x))
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """Return the mean error, a part that reads the inputs and one that reads a weight."""
+        part = ops.mean(ops.abs(y_pred) * ops.abs(x))
+        self.part.update_state(part)
+        return ops.mean(ops.square(y - y_pred)) + 0.1 * part + ops.mean(self.head.kernel**2)
 
 
 def test_own_loss() -> None:

@@ -56,7 +56,7 @@ class LastBatch(keras.metrics.Metric):
         return {"mean_of_last": ops.convert_to_tensor(self.mean), "first_of_last": self.first + 0}
 
 
-def train(place: Place, build, data, compiled, weights=None) -> dict[str, object]:  # noqa: ANN001
+def train(place: Place, build, data, compiled, weights=None) -> dict[str, object]:
     """Fit with validation, and evaluate; every log is compared."""
     x, y = data
     model = compile_model(place, build, compiled)
@@ -70,9 +70,7 @@ def train(place: Place, build, data, compiled, weights=None) -> dict[str, object
         verbose=0,
         validation_data=(x, y),
     )
-    test = model.evaluate(
-        x, y, sample_weight=weights, batch_size=20, verbose=0, return_dict=True
-    )
+    test = model.evaluate(x, y, sample_weight=weights, batch_size=20, verbose=0, return_dict=True)
     return {"weights": model.get_weights(), "history": fit.history, "evaluate": test}
 
 
@@ -156,9 +154,7 @@ def test_logs_of_every_batch() -> None:
         model = compile_model(place, regressor, lambda: {"loss": "mse", "metrics": ["mae"]})
         callback = keras.callbacks.LambdaCallback(on_train_batch_end=remember)
         x, y = regression(75)
-        model.fit(
-            x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[callback]
-        )
+        model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0, callbacks=[callback])
         return {"logs": seen}
 
     assert len(agree(experiment, THREE)["logs"]) == 10  # type: ignore[arg-type]

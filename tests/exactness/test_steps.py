@@ -95,8 +95,15 @@ def test_loss_scale(scale: float, growth: int) -> None:
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy: str) -> None:
     """Compute in half precision, weights in full; float16 scales its loss by itself."""
-    keras.config.set_dtype_policy(policy)
-    agree(lambda place: fit_model(place, mlp, tabular(75), classes), within=tolerance(policy))
+
+    def experiment(place: Place) -> dict[str, object]:
+        keras.config.set_dtype_policy(policy)
+        results = train(place, sgd)
+        scaled = any("dynamic_scale" in name for name in results["optimizer"])  # type: ignore[attr-defined]
+        assert scaled == (policy == "mixed_float16")
+        return results
+
+    agree(experiment, within=tolerance(policy))
 
 
 @pytest.mark.parametrize("name", ["rmsprop", "nadam", "adafactor", "lamb", "muon", "ftrl"])
@@ -137,7 +144,9 @@ def test_frozen_layers() -> None:
             model.compile(sgd(), loss="mse")
         before = model.layers[0].get_weights()
         results = {"first": fit_again(place, model, data)}
-        assert all((a == b).all() for a, b in zip(before, model.layers[0].get_weights(), strict=True))
+        assert all(
+            (a == b).all() for a, b in zip(before, model.layers[0].get_weights(), strict=True)
+        )
         with place.scope():
             model.layers[0].trainable = True
             model.layers[1].trainable = False

@@ -1,0 +1,1 @@
+"""What only several devices in one process can show."""
