@@ -22,6 +22,9 @@ from evener.plan import Evened, ShareEvener, even_shares
 WINDOW = 8
 """Steps between two looks at the measured times."""
 
+# One window of eight steps is enough for a device that lost a third of its speed; less may
+# be a disturbance, and waits for a second window.
+_AT_ONCE = 0.3
 _LOG = logging.getLogger("evener")
 _HOST = "/device:CPU:0"
 
@@ -40,7 +43,9 @@ class Sharing:
         self._measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
         self._least = min(0.01, 0.5 / len(devices))
-        self._evener = ShareEvener(shares=tuple(shares), minimum_share=self._least)
+        self._evener = ShareEvener(
+            shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
+        )
         self._events: list[Evened] = []
         self._reviewed_at = 0
         shape = [WINDOW, len(devices)]
