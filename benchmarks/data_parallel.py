@@ -174,23 +174,26 @@ def main(
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PROBLEMS)}")
     console = terminal()
-    teams = start_workers()
     figures: dict[str, Any] = {}
     aims: list[Aim] = []
-    everybody = [worker for team in teams.values() for worker in team]
-    quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
-    with closing(*everybody):
-        for name in names:
+    num_disturbed = 0
+    for name in names:
+        # New processes: two MirroredStrategies in one collide on the keys of collectives.
+        teams = start_workers()
+        everybody = [worker for team in teams.values() for worker in team]
+        quiet = Quiet(pids=tuple(worker.pid for worker in everybody), patience_seconds=patience)
+        with closing(*everybody):
             found = compare(teams, name, quiet, optimizer=optimizer, rounds=rounds, seconds=seconds)
-            figures[name] = {**found, "ratios": _ratios(found)}
-            aims += aims_of(name, found)
-            console.print(table_of(name, found))
-            console.print(f"shares at the end: {found['notes'][MEASURED]['shares']}\n")
+        num_disturbed += quiet.num_disturbed
+        figures[name] = {**found, "ratios": _ratios(found)}
+        aims += aims_of(name, found)
+        console.print(table_of(name, found))
+        console.print(f"shares at the end: {found['notes'][MEASURED]['shares']}\n")
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
     write_json(json, {"optimizer": optimizer, "models": figures}, aims)
-    if quiet.num_disturbed:
-        console.print(f"{quiet.num_disturbed} turns were disturbed by other programs.")
+    if num_disturbed:
+        console.print(f"{num_disturbed} turns were disturbed by other programs.")
     console.print(f"figures: {json}")
     if check and not all(aim.is_met for aim in aims):
         raise typer.Exit(1)

@@ -9,6 +9,7 @@ import math
 import statistics
 from dataclasses import asdict
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,10 @@ from rich.table import Table
 from side_by_side import contenders
 from side_by_side.figures import Aim, spread, terminal, write_json
 from side_by_side.problems import PROBLEMS
-from side_by_side.quiet import Quiet
+from side_by_side.quiet import MOST_FOREIGN, Quiet
 from side_by_side.workers import Worker, closing
 
+_LEAST_ROUNDS = 3
 EVENER, KERAS, PLAIN = "evener fit", "Keras fit", "plain loop"
 
 
@@ -29,7 +31,7 @@ def step_seconds(
     """Let all contenders train one problem in turns.
 
     Returns:
-        Their seconds per step, and their core-seconds per step, round by round.
+        Their seconds per step, of undisturbed rounds, and their core-seconds per step.
     """
     num_steps = {}
     for contender, worker in team.items():
@@ -40,13 +42,23 @@ def step_seconds(
     found: dict[str, list[float]] = {contender: [] for contender in team}
     cores: dict[str, list[float]] = {contender: [] for contender in team}
     order = list(team)
+    calm: list[bool] = []
     for _ in range(rounds):
+        foreign = []
         for contender in order:
             turn = quiet.turn(partial(team[contender].call, "run", num_steps[contender]))
             found[contender].append(turn.result.seconds / turn.result.num_steps)
             cores[contender].append(turn.result.core_seconds / turn.result.num_steps)
+            foreign.append(turn.foreign)
+        calm.append(max(foreign) <= MOST_FOREIGN)
         order = order[1:] + order[:1]
-    return found, cores
+    return undisturbed(found, calm), cores
+
+
+def undisturbed(found: dict[str, list[float]], calm: list[bool]) -> dict[str, list[float]]:
+    """Return the rounds in which nobody disturbed anyone, or all where they are too few."""
+    kept = calm if sum(calm) >= _LEAST_ROUNDS else [True] * len(calm)
+    return {who: list(compress(values, kept)) for who, values in found.items()}
 
 
 def overhead(found: dict[str, list[float]], contender: str) -> dict[str, Any]:
