@@ -70,6 +70,21 @@ def test_synchronised_with_one_sample_each() -> None:
     )
 
 
+def test_synchronised_with_a_mask() -> None:
+    """Padding does not count; shares have different numbers of moments that do."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(43, 7, 3)).astype("float32")
+    x[np.arange(7)[None, :] >= rng.integers(1, 8, size=43)[:, None]] = 0.0
+    y = np.tanh(np.cumsum(x[:, :, :1], axis=1)).astype("float32")
+
+    def build() -> keras.Model:
+        norm = layers.BatchNormalization(momentum=0.8, synchronized=True)
+        stack = [keras.Input((7, 3)), layers.Masking(0.0), layers.Dense(4), norm]
+        return keras.Sequential([*stack, layers.Dense(1)])
+
+    agree(lambda place: fit_model(place, build, (x, y), numbers), THREE)
+
+
 def first_statistics(place: Place, batch: int, pictured: bool) -> dict[str, object]:
     """Train five steps; return the moving statistics of a BatchNorm that comes first."""
     x = pictures(5 * batch)[0] if pictured else regression(5 * batch)[0]

@@ -266,3 +266,37 @@ def test_several_inputs_of_one_kind() -> None:
     ids = np.random.default_rng(6).integers(0, 7, size=(43, 2))
     data = ([x["left"].astype("float64"), ids], y["size"].astype("float64"))
     agree(lambda place: fit_model(place, build, data, numbers), TWO, FIVE)
+
+
+def test_sparse_gradients_of_a_scalar_loss() -> None:
+    """An embedding under a loss that sees the whole batch, compiled by XLA and not."""
+    x = np.random.default_rng(9).integers(0, 12, size=(43, 5)).astype("int32")
+    y = np.tanh(x.sum(axis=1, keepdims=True) / 10 - 3).astype("float32")
+
+    def build() -> keras.Model:
+        table = layers.Embedding(40, 6)
+        inputs = [keras.Input((5,), dtype="int32"), table, layers.GlobalAveragePooling1D()]
+        return keras.Sequential([*inputs, layers.Dense(1)])
+
+    for jit_compile in (False, True):
+        compiled = {"loss": calls_a_keras_loss, "jit_compile": jit_compile}
+        agree(lambda place, c=compiled: fit_model(place, build, (x, y), lambda: c), THREE)
+
+
+def test_synchronised_batchnorm_run_eagerly() -> None:
+    """Replicas that advance together, without tf.function."""
+    compiled = {**classes(), "run_eagerly": True}
+    agree(lambda place: fit_model(place, cnn, pictures(27), lambda: compiled, epochs=1), THREE)
+
+
+def test_added_loss_with_several_steps_per_execution() -> None:
+    """Finding out what an added loss means costs no batch and repeats none."""
+
+    def build() -> keras.Model:
+        inside = Reconstructs(always=True, reduction="sum")
+        return keras.Sequential([keras.Input((8,)), inside, layers.Dense(1)])
+
+    def compiled() -> dict[str, object]:
+        return {**numbers(), "steps_per_execution": 2}
+
+    agree(lambda place: fit_model(place, build, regression(75), compiled), THREE)
