@@ -224,9 +224,10 @@ def element_spec(epoch_iterator: Any) -> Any:
 def without_program_order(operation: tf.Operation) -> None:
     """Take an operation out of the order in which a function's stateful operations run.
 
-    Why: reading the clock is stateful, and TensorFlow would read it in the order of the
-    program, the second replica's beginning after the first one's end.
-    If it changes: replicas of a step seem to take no time or each other's.
+    Why: reading the clock is stateful, and so is a replica whose function checks something
+    (some losses of Keras do). TensorFlow would run them in the order of the program: the
+    second replica's beginning after the first one's end.
+    If it changes: replicas run one after the other, and take no time or each other's.
     """
     order = getattr(operation.graph, "experimental_acd_manager", None)
     if order is not None:

@@ -28,7 +28,7 @@ _ROUNDING = 1e-3
 
 def kinds_from_probe(
     one: Sequence[float], other: Sequence[float], both: Sequence[float], *, num_replicas: int
-) -> list[AddedKind]:
+) -> list[AddedKind | None]:
     """Tell the kind of every added loss from its values on two halves and on both together.
 
     Args:
@@ -36,15 +36,36 @@ def kinds_from_probe(
         other: Values on as many other samples.
         both: Values on all of them.
         num_replicas: With one replica nothing is split, and every kind is exact.
+
+    Returns:
+        The kinds; None where the values cannot tell, as when all are 0.
     """
-    kinds: list[AddedKind] = []
+    kinds: list[AddedKind | None] = []
     for index, (a, b, ab) in enumerate(zip(one, other, both, strict=True)):
         scale = max(abs(a), abs(b), abs(ab)) or 1.0
         off_mean, off_sum = abs(ab - (a + b) / 2) / scale, abs(ab - (a + b)) / scale
+        if max(off_mean, off_sum) <= _ROUNDING:
+            kinds.append(None)
+            continue
         if num_replicas > 1 and not min(off_mean, off_sum) <= _ROUNDING:
             _warn_unclear(index, (a, b, ab))
         kinds.append("sum" if off_sum < off_mean else "mean")
     return kinds
+
+
+def or_mean(kinds: Sequence[AddedKind | None], *, num_replicas: int) -> list[AddedKind]:
+    """Take what could not be told for a mean, and say so."""
+    unknown = [index + 1 for index, kind in enumerate(kinds) if kind is None]
+    if unknown and num_replicas > 1:
+        warn(
+            "ENG-021",
+            f"It cannot be told what the add_loss terms {unknown} mean.",
+            why="They are 0 on the first samples, whatever the weights; they are taken for means "
+            "over samples. A sum would be too small by the number of replicas.",
+            fix="Write such a term as a mean over samples, or compute it in the loss function "
+            "given to compile, which sees the whole batch.",
+        )
+    return [kind or "mean" for kind in kinds]
 
 
 def _warn_unclear(index: int, values: tuple[float, float, float]) -> None:

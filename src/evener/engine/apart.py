@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.engine import added, batch, split, totals
 from evener.engine.clock import Stopwatch
 from evener.engine.program import Program, StepInput, StepResult
@@ -60,7 +61,7 @@ class Functions:
             tape.watch(weights)
             outputs = self._program.replica.forward(weights, state, given, training=True)
         targets = [*outputs.numerators, *outputs.added]
-        kinds = self._program.kinds_of_added
+        kinds = self._program.kinds_of_added(training=True)
         seeds = [*coefficients, *added.seeds(kinds, given.weight, scale)]
         seeds = [tf.cast(s, t.dtype) for s, t in zip(seeds, targets, strict=True)]
         gradients: Any = tape.gradient(targets, weights, output_gradients=seeds)
@@ -76,11 +77,12 @@ class Functions:
     ) -> ReplicaOutput:
         return self._program.replica.forward(weights, state, given, training=False)
 
-    def trace(self, data: Any) -> None:
+    def trace(self, data: Any, *, training: bool) -> None:
         """Trace the forward pass once, for what only tracing tells.
 
         Args:
             data: Tensors or specs of a global batch.
+            training: Whether to trace it as for training.
         """
         replica = self._program.replica
         weights = [tf.TensorSpec(v.shape, v.dtype) for v in replica.trainable]
@@ -89,8 +91,12 @@ class Functions:
         count: Any = tf.TensorSpec([], tf.int32)
         scalar: Any = tf.TensorSpec([], tf.float32)
         given = ReplicaInput(batch=shapes, num_samples=count, weight=scalar)
-        if self._program.together:
+        if not training:
             self.test.get_concrete_function(weights, state, given)
+            return
+        if self._program.together:
+            # Never run: the replicas will be traced side by side.
+            self.denominators.get_concrete_function(weights, state, given)
             return
         coefficients = [scalar] * len(self._program.loss_weights)
         self.train.get_concrete_function(weights, state, given, coefficients, scalar)
@@ -116,12 +122,30 @@ def forward_backward(
         started = stopwatch.start(k, given)
         with tf.device(device):
             out, grads = functions.train(*borrowed[k], started, coefficients, scale)
+        free_from_order([out, grads])
         stopwatch.stop(k, [*out.numerators, *grads])
         outputs.append(out)
         gradients.append(grads)
     stopwatch.record(step.replicas)
     values, total = batch.loss_of(program, step, outputs, training=True)
     return StepResult(outputs=outputs, gradients=gradients, values=values, total=total)
+
+
+def free_from_order(results: Any) -> None:
+    """Let the call that gave these results run beside those of the other replicas.
+
+    A replica writes nothing, but TensorFlow runs calls in the order of the program as soon
+    as one of their operations is stateful, such as a check of shapes. Calls that read
+    variables of their own keep their order: an update might come before the read.
+    """
+    if tf.executing_eagerly():
+        return
+    for tensor in tf.nest.flatten(results, expand_composites=True):
+        if tensor is None or tensor.op.type != "StatefulPartitionedCall":
+            continue
+        if not any(given.dtype == tf.resource for given in tensor.op.inputs):
+            _tf_private.without_program_order(tensor.op)
+        return
 
 
 def _computed(
@@ -134,31 +158,3 @@ def _computed(
             with tf.device(device):
                 computed[k] = functions.denominators(*borrowed[k], given)
     return computed
-
-
-def probe_added(program: Program, data: Any) -> tuple[list[float], list[float], list[float]]:
-    """Return the added losses on two halves of some samples, and on both together.
-
-    The model is called as for inference, where it adds as many losses as in training:
-    dropout and batch statistics would blur what is looked for.
-    """
-    data = split.unpack(data)
-    half = min(added.HALF, int(split.batch_size(data)) // 2)
-    if half:
-        one, other = split.take(data, 0, half), split.take(data, half, 2 * half)
-    else:
-        one = other = split.take(data, 0, 1)
-    weights, state = program.borrow(0)
-
-    def values(part: Any, training: bool) -> list[float]:
-        num_samples = split.batch_size(part)
-        given = ReplicaInput(batch=part, num_samples=num_samples, weight=tf.ones([]))
-        outputs = program.replica.forward(weights, state, given, training=training)
-        return [float(term) for term in outputs.added]
-
-    num_added = program.replica.num_added
-    training = len(values(one, training=False)) != num_added
-    parts = (one, other, split.join([one, other]))
-    first, second, third = (values(part, training) for part in parts)
-    program.replica.num_added = num_added
-    return first, second, third

@@ -18,7 +18,7 @@ def loss_of(
     program: Program, step: StepInput, outputs: list[ReplicaOutput], *, training: bool
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Return the value of every compiled loss, and the loss, over the whole batch."""
-    added_values = added_over(program, step, outputs)
+    added_values = added_over(program, step, outputs, training=training)
     if not program.replica.loss_here:
         y_pred = gather(program, outputs)
         return gathered_loss(program, step, y_pred, added_values, training=training)
@@ -34,10 +34,13 @@ def divisors_of(
     return totals.denominators(program.replica.denominators, computed, step.num_samples)
 
 
-def added_over(program: Program, step: StepInput, outputs: list[ReplicaOutput]) -> list[tf.Tensor]:
+def added_over(
+    program: Program, step: StepInput, outputs: list[ReplicaOutput], *, training: bool
+) -> list[tf.Tensor]:
     """Return the value of every ``add_loss`` over the whole batch."""
+    kinds = program.kinds_of_added(training=training)
     weights = [given.weight for given in step.replicas]
-    return added.batch_value([out.added for out in outputs], program.kinds_of_added, weights)
+    return added.batch_value([out.added for out in outputs], kinds, weights)
 
 
 def _total(program: Program, values: list[tf.Tensor], added_values: list[tf.Tensor]) -> tf.Tensor:

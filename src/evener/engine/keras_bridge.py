@@ -131,7 +131,10 @@ def _build(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_eager_batch(data_batch: Any) -> None:
     """Refuse a batch that cannot be split, before anything is built from it."""
-    for leaf in split.batch_leaves(data_batch):
+    leaves = split.batch_leaves(data_batch)
+    if not leaves:
+        raise split.no_tensor()
+    for leaf in leaves:
         shape = getattr(leaf, "shape", None)
         if shape is None or not _is_convertible(leaf):
             raise split.not_a_tensor(leaf)
@@ -237,9 +240,15 @@ class Execution:
 
     def __call__(self, iterator: Any) -> Any:
         """Run one execution; return its logs."""
-        if not self.steps.is_prepared or self.steps.needs_samples:
+        if self.steps.needs_spec(training=self._trains) or self._needs_samples():
             iterator = self._prepare(iterator)
-        logs = self._loop(iterator)
+        try:
+            logs = self._loop(iterator)
+        except tf.errors.InvalidArgumentError as error:
+            # In a graph, the size of a batch is only known when the step runs.
+            if split.no_samples().code in error.message:
+                raise split.no_samples() from error
+            raise
         self.steps.watch.tell()
         if self._trains:
             program = self.steps.program
@@ -249,15 +258,21 @@ class Execution:
     def _prepare(self, iterator: Any) -> Any:
         """Prepare the steps; return an iterator that still has every batch."""
         if isinstance(iterator, tf.data.Iterator):
-            self.steps.prepare(_without_optionals(iterator.element_spec))
-            if not self.steps.needs_samples:
+            self._trace(iterator.element_spec)
+            if not self._needs_samples():
                 return iterator
         first = next(iterator)
-        if not self.steps.is_prepared:
-            self.steps.prepare(_without_optionals(first))
-        if self.steps.needs_samples:
-            self.steps.learn_added(_without_optionals(first))
+        self._trace(first)
+        if self._needs_samples():
+            self.steps.learn_added(_without_optionals(first), training=self._trains)
         return itertools.chain([first], iterator)
+
+    def _trace(self, spec: Any) -> None:
+        if self.steps.needs_spec(training=self._trains):
+            self.steps.prepare(_without_optionals(spec), training=self._trains)
+
+    def _needs_samples(self) -> bool:
+        return self.steps.needs_samples(training=self._trains)
 
 
 def _make_predict(original: Callable[..., Any]) -> Callable[..., Any]:

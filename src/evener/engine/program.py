@@ -75,7 +75,8 @@ class Program:
         own_compute_loss: Whether a person wrote ``compute_loss``.
         lockstep: Whether layers synchronise, so that replicas must advance in lockstep.
         together: Whether training runs the replicas together.
-        added_kinds: What each ``add_loss`` means; None until the first batch has told.
+        added_kinds: What each ``add_loss`` means, in training (True) and in testing (False);
+            a first batch has to tell.
         before_replica: For tests: called with the replica's number and its samples, on its
             device; what it returns is computed before the replica.
     """
@@ -86,7 +87,7 @@ class Program:
         self.jit_compile = jit_compile
         self.devices = [tf_device(name) for name in strategy.replica_devices]
         self.before_replica: Callable[[int, tf.Tensor], tf.Tensor] | None = None
-        self.added_kinds: list[AddedKind] | None = None
+        self.added_kinds: dict[bool, list[AddedKind]] = {}
         alone = len(self.devices) == 1
         self.own_compute_loss = type(model).compute_loss is not keras.Model.compute_loss
         self.lockstep = not alone and _synchronises(model)
@@ -114,10 +115,10 @@ class Program:
         """The weight of every compiled loss; None counts as 1."""
         return [one.loss_weights for one in _losses(self.model)]
 
-    @property
-    def kinds_of_added(self) -> list[AddedKind]:
-        """The kind of every ``add_loss``; means until the first batch has told."""
-        return self.added_kinds or ["mean"] * self.replica.num_added
+    def kinds_of_added(self, *, training: bool) -> list[AddedKind]:
+        """Return the kind of every ``add_loss``; means until a first batch has told."""
+        unknown: list[AddedKind] = ["mean"] * self.replica.num_added.get(training, 0)
+        return self.added_kinds.get(training, unknown)
 
     def split(self, data: Any) -> StepInput:
         """Split a global batch by the shares of this moment."""

@@ -90,7 +90,8 @@ class ReplicaProgram:
         state: The Keras variables that the forward pass may update. It grows when a trace
             finds a write to another variable, such as the global seed generator.
         denominators: How each compiled loss is divided; known after the first trace.
-        num_added: Number of ``add_loss`` terms; known after the first trace.
+        num_added: Number of ``add_loss`` terms in training (True) and in testing (False);
+            known after the first trace of each.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ReplicaProgram:
         ])  # fmt: skip
         self.metric_variables = metrics.compiled_metric_variables(model) if metrics_here else []
         self.denominators: list[Denominator] = []
-        self.num_added = 0
+        self.num_added: dict[bool, int] = {}
 
     def forward(
         self,
@@ -141,7 +142,7 @@ class ReplicaProgram:
                 compiled = _tf_private.compiled_metrics(self.model)
                 if compiled is not None:
                     compiled.update_state(y, y_pred, sample_weight)
-        self._learn(scope, parts, added)
+        self._learn(scope, parts, len(added), training=training)
         keep_outputs = not (self.loss_here and self.metrics_here)
         live = tf.cast(given.num_samples > 0, tf.float32)
         return ReplicaOutput(
@@ -175,11 +176,16 @@ class ReplicaProgram:
         return [scope.get_current_value(v) if id(v) in scope.written else None for v in self.state]
 
     def _learn(
-        self, scope: RecordingScope, parts: list[losses.LossPart], added: list[tf.Tensor]
+        self,
+        scope: RecordingScope,
+        parts: list[losses.LossPart],
+        num_added: int,
+        *,
+        training: bool,
     ) -> None:
         """Keep what only tracing tells; the same at every trace of the same program."""
         self.denominators = [part.denominator for part in parts]
-        self.num_added = len(added)
+        self.num_added[training] = num_added
         known = {id(v) for v in (*self.trainable, *self.state, *self.metric_variables)}
         self.state.extend(v for key, v in scope.written.items() if key not in known)
 

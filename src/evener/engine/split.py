@@ -31,21 +31,34 @@ def batch_size(data: Any) -> tf.Tensor:
     """
     leaves = batch_leaves(data)
     if not leaves:
-        raise DataError(
-            "DATA-001",
-            "The batch holds no tensor.",
-            why="A step needs at least the inputs of the model.",
-            fix="Let the data yield x, (x, y) or (x, y, sample_weight).",
-        )
+        raise no_tensor()
     for leaf in leaves:
         _check_leaf(leaf)
     if leaves[0].shape[0] == 0:
         raise no_samples()
-    if isinstance(leaves[0], tf.RaggedTensor):
-        return tf.cast(leaves[0].nrows(), tf.int32)
-    if isinstance(leaves[0], tf.SparseTensor):
-        return tf.cast(leaves[0].dense_shape[0], tf.int32)
-    return tf.shape(leaves[0])[0]
+    num_samples = _num_rows(leaves[0])
+    # Everything in the step needs the batch size, so nothing happens before this check.
+    check = tf.debugging.assert_positive(num_samples, message=str(no_samples()))
+    with tf.control_dependencies([] if check is None else [check]):
+        return tf.identity(num_samples)
+
+
+def _num_rows(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int32)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int32)
+    return tf.shape(leaf)[0]
+
+
+def no_tensor() -> DataError:
+    """Return the error for a batch that holds nothing."""
+    return DataError(
+        "DATA-001",
+        "The batch holds no tensor.",
+        why="A step needs at least the inputs of the model.",
+        fix="Let the data yield x, (x, y) or (x, y, sample_weight).",
+    )
 
 
 def no_samples() -> DataError:
@@ -60,9 +73,11 @@ def no_samples() -> DataError:
 
 def not_a_tensor(leaf: Any) -> DataError:
     """Return the error for data that cannot be split."""
+    kind = getattr(leaf, "dtype", None)
+    what = type(leaf).__name__ if kind is None else f"{type(leaf).__name__} of {kind}"
     return DataError(
         "DATA-003",
-        f"The batch holds a {type(leaf).__name__}, which is not a tensor of numbers.",
+        f"The batch holds {what}, which is not a tensor.",
         why="Batches are split over the devices along their first axis.",
         fix="Let the data yield tensors or NumPy arrays.",
     )

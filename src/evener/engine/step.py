@@ -15,8 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine import apart, batch, split, together, update
-from evener.engine.added import kinds_from_probe
+from evener.engine import apart, batch, probe, split, together, update
 from evener.engine.context import whole_batch
 from evener.engine.nonfinite import NonFiniteWatch
 from evener.engine.program import HOST, Program, StepInput, StepResult
@@ -39,45 +38,46 @@ class Steps:
         self.program = program
         self.functions = apart.Functions(program)
         self.watch = NonFiniteWatch(program.model, program.strategy.replica_devices)
-        self._state_rules: list[StateRule] | None = None
+        self._state_rules: list[StateRule] = []
 
-    @property
-    def is_prepared(self) -> bool:
-        """Whether `prepare` has run."""
-        return self._state_rules is not None
+    def needs_spec(self, *, training: bool) -> bool:
+        """Whether `prepare` has to be called before the first step of this kind."""
+        return training not in self.program.replica.num_added
 
-    @property
-    def needs_samples(self) -> bool:
-        """Whether layers add losses of which it is not known yet what they mean."""
-        return self.program.replica.num_added > 0 and self.program.added_kinds is None
+    def needs_samples(self, *, training: bool) -> bool:
+        """Whether `learn_added` has to be called before the first step of this kind."""
+        num_added = self.program.replica.num_added.get(training, 0)
+        return num_added > 0 and training not in self.program.added_kinds
 
-    def prepare(self, spec: Any) -> None:
+    def prepare(self, spec: Any, *, training: bool) -> None:
         """Trace what has to be known before the first step can be built.
 
         Args:
             spec: Tensors or specs of a global batch.
+            training: Whether that step trains.
         """
         with whole_batch():
-            while not self._traces(spec):
+            while not self._traces(spec, training=training):
                 self.functions = apart.Functions(self.program)
         self._state_rules = rules_for(self.program.model, self.program.replica.state)
 
-    def _traces(self, spec: Any) -> bool:
+    def _traces(self, spec: Any, *, training: bool) -> bool:
         """Trace; return False if that told something that has to be traced with."""
         known = len(self.program.replica.state)
         try:
-            self.functions.trace(spec)
+            self.functions.trace(spec, training=training)
         except NeedsWholeBatch:
             self.program.need_whole_batch()
             return False
         return len(self.program.replica.state) == known
 
-    def learn_added(self, data: Any) -> None:
+    def learn_added(self, data: Any, *, training: bool) -> None:
         """Find out what the losses that layers add mean, from a few samples of a batch."""
         with whole_batch():
-            values = apart.probe_added(self.program, data)
-        num_replicas = len(self.program.devices)
-        self.program.added_kinds = kinds_from_probe(*values, num_replicas=num_replicas)
+            self.program.added_kinds[training] = probe.kinds_of_added(
+                self.program, data, training=training
+            )
+        # What was traced before took every term for a mean.
         self.functions = apart.Functions(self.program)
 
     def train(self, data: Any) -> dict[str, Any]:
@@ -116,6 +116,7 @@ class Steps:
             weights, state = self.program.borrow(k)
             with tf.device(self.program.devices[k]):
                 results.append(function(weights, state, given))
+            apart.free_from_order(results[-1])
         return results
 
     def _write_state(self, step: StepInput, outputs: list[ReplicaOutput]) -> None:
@@ -123,7 +124,6 @@ class Steps:
         with tf.device(HOST):
             weights = tf.stack([given.weight for given in step.replicas])
         old = [tf.identity(v.value) for v in replica.state]
-        assert self._state_rules is not None
         merged = merge(self._state_rules, old, [out.state for out in outputs], weights)
         update.assign_state(replica.state, merged)
         if replica.metrics_here:

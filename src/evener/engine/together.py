@@ -145,9 +145,9 @@ def _added_up(
     """Add the parts of the replicas up: no output has to leave its device."""
     divisors = batch.divisors_of(program, step, [out.denominators for out in outputs])
     coefficients = totals.coefficients(program.loss_weights, divisors, scale)
+    kinds = program.kinds_of_added(training=True)
     of_replicas = [
-        [*coefficients, *added.seeds(program.kinds_of_added, given.weight, scale)]
-        for given in step.replicas
+        [*coefficients, *added.seeds(kinds, given.weight, scale)] for given in step.replicas
     ]
     values, total = batch.loss_of(program, step, outputs, training=True)
     return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=[])
@@ -158,7 +158,7 @@ def _gathered(
 ) -> _Seeds:
     """Compute the loss on the outputs of the whole batch, and its gradient for each replica."""
     with tf.device(program.devices[0]):
-        added_values = batch.added_over(program, step, outputs)
+        added_values = batch.added_over(program, step, outputs, training=True)
         y_pred = batch.gather(program, outputs)
         leaves = _float_leaves(y_pred)
         weights = program.borrow(0)[0] if program.own_compute_loss else []
@@ -172,10 +172,11 @@ def _gathered(
         d_leaves, d_added, d_weights = found
         d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
         d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
+    kinds = program.kinds_of_added(training=True)
     of_replicas = []
     for k, given in enumerate(step.replicas):
         own = [d[step.cuts[k] : step.cuts[k + 1]] for d in d_leaves]
-        of_added = added.parts(program.kinds_of_added, given.weight, d_added)
+        of_added = added.parts(kinds, given.weight, d_added)
         of_replicas.append([*own, *of_added])
     of_weights = [d_weights] if program.own_compute_loss else []
     return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=of_weights)

@@ -124,7 +124,13 @@ def test_means_and_sums_are_told_apart() -> None:
     kinds = added.kinds_from_probe(
         [2.0, 2.0, 0.0, 4.0], [3.0, 3.0, 0.0, 4.0], [2.5, 5.0, 0.0, 4.0], num_replicas=2
     )
-    assert kinds == ["mean", "sum", "mean", "mean"]
+    assert kinds == ["mean", "sum", None, "mean"]
+
+
+def test_what_cannot_be_told_is_taken_for_a_mean_and_said() -> None:
+    with pytest.warns(EvenerWarning, match=r"ENG-021.*\[2\]"):
+        assert added.or_mean(["sum", None], num_replicas=2) == ["sum", "mean"]
+    assert added.or_mean([None], num_replicas=1) == ["mean"]
 
 
 def test_what_is_neither_gets_a_warning() -> None:

@@ -117,3 +117,19 @@ def test_operations_without_a_device_follow_their_largest_input() -> None:
 
     step(tf.ones([]))
     assert step.device.endswith("CPU:2")
+
+
+def test_replicas_do_not_wait_for_each_other() -> None:
+    strategy = Strategy(devices=["cpu:1", "cpu:2"], shares=[3, 1])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4, 3)), layers.Dense(5)])
+        # On outputs of rank 3, TensorFlow checks shapes, which makes the function stateful.
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile("sgd", loss)
+    x, y = np.ones((8, 4, 3), "f4"), np.ones((8, 4), "i4")
+    model.train_on_batch(x, y)
+    step = tf.function(model.train_function.steps.train, autograph=False)
+    graph = step.get_concrete_function((tf.constant(x), tf.constant(y))).graph
+    calls = [op for op in graph.get_operations() if op.type == "StatefulPartitionedCall"]
+    assert len(calls) == 2
+    assert not {op.type for call in calls for op in call.control_inputs} & {calls[0].type}
