@@ -201,7 +201,7 @@ def test_other_random_layers(name: str) -> None:
     """Noise differs from replica to replica and from step to step."""
 
     def build() -> keras.Model:
-        scale = layers.EinsumDense("nd,d->nd", WIDTH, kernel_initializer="ones")
+        scale = layers.EinsumDense("bd,d->bd", WIDTH, kernel_initializer="ones")
         return keras.Sequential([keras.Input((WIDTH,)), NOISES[name](), scale])
 
     start()
