@@ -100,6 +100,7 @@ def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 @settings(max_examples=int(os.environ.get("EVENER_TEST_DRAWS", "150")), **COMMON)
 @given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
 def test_drawn_for_long(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
