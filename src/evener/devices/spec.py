@@ -121,9 +121,8 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     place = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
     items = [item.strip() for item in text.split(",")]
     if not all(items):
-        raise SpecError(
-            "DEV-001",
-            f"{place} is empty." if not text.strip() else f"{place} has an empty item.",
+        raise nothing_named(
+            f"{place} is empty" if not text.strip() else f"{place} has an empty item",
             why="a spec names at least one device, and commas stand between devices only.",
             fix=_say_examples(),
         )
@@ -152,9 +151,8 @@ def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
     if word == "gpu":
         return GpuRequest(index=_gpu_index(number or "", place), cap_bytes=_cap(cap, place))
     if cap is not None:
-        raise SpecError(
-            "DEV-006",
-            f"{place}: {item!r} has a memory cap.",
+        raise bad_cap(
+            f"{place}: {item!r} has a memory cap",
             why="only a GPU named by its number takes a cap; TensorFlow cannot limit the "
             "memory of logical CPU devices, which share the host's.",
             fix="put caps on GPUs, for example gpu:0@10GiB, or leave the cap out.",
@@ -165,9 +163,9 @@ def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
 
 
 def _no_device(place: str, item: str) -> SpecError:
-    return SpecError(
-        "DEV-002",
-        f"{place}: {item!r} is not a device.{did_you_mean(item.lower(), _EXAMPLES)}",
+    close = did_you_mean(item.lower(), _EXAMPLES)
+    return not_a_device(
+        f"{place}: {item!r} is not a device.{close}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE or cpu:COUNT, in lower case.",
         fix=_say_examples(),
     )
@@ -206,9 +204,8 @@ def _cap(cap: str | None, place: str) -> int | None:
         if cap_bytes >= _MEBIBYTE:
             return cap_bytes
         reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
-    raise SpecError(
-        "DEV-006",
-        f"{place}: the memory cap {cap!r} cannot be used.",
+    raise bad_cap(
+        f"{place}: the memory cap {cap!r} cannot be used",
         why=f"{reason}.",
         fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
     )
@@ -218,12 +215,34 @@ def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:
     named = [gpu.index for gpu in gpus]
     for gpu in gpus:
         if gpu.cap_bytes is None and named.count(gpu.index) > 1:
-            raise SpecError(
-                "DEV-005",
-                f"{place} names {gpu.name} {named.count(gpu.index)} times.",
+            raise named_again(
+                f"{place} names {gpu.name} {named.count(gpu.index)} times",
                 why="one GPU is several devices only if each of them has its own memory cap.",
                 fix=f"name it once, or cut it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
             )
+
+
+# The same mistakes can be made in a spec and in a list of names; a code means one of them.
+
+
+def nothing_named(what: str, *, why: str, fix: str) -> SpecError:
+    """Return the error for devices of which none is named."""
+    return SpecError("DEV-001", f"{what}.", why=why, fix=fix)
+
+
+def not_a_device(what: str, *, why: str, fix: str) -> SpecError:
+    """Return the error for something that is not the name of a device."""
+    return SpecError("DEV-002", what, why=why, fix=fix)
+
+
+def named_again(what: str, *, why: str, fix: str) -> SpecError:
+    """Return the error for a device that is named more than once."""
+    return SpecError("DEV-005", f"{what}.", why=why, fix=fix)
+
+
+def bad_cap(what: str, *, why: str, fix: str) -> SpecError:
+    """Return the error for a memory cap that cannot be used."""
+    return SpecError("DEV-006", f"{what}.", why=why, fix=fix)
 
 
 def _first_alone(parsed: Sequence[DeviceSpec | GpuRequest]) -> str:

@@ -16,7 +16,14 @@ from evener.devices.layout import Layout, UsedDevice, fewer, layout_of, pick, ru
 from evener.devices.nvml import Nvml, NvmlReader
 from evener.devices.problem import Problem
 from evener.devices.runtime import InitialiseError, Runtime, TensorFlowRuntime
-from evener.devices.spec import MAX_STAND_INS, DeviceSpec, SpecError, spec_from
+from evener.devices.spec import (
+    MAX_STAND_INS,
+    DeviceSpec,
+    named_again,
+    not_a_device,
+    nothing_named,
+    spec_from,
+)
 from evener.errors import DeviceError, did_you_mean, warn
 
 # TensorFlow has one runtime in a process, and so have we.
@@ -176,17 +183,15 @@ def _spec_for(
 
 def _check_names(names: Sequence[object]) -> None:
     if not names:
-        raise SpecError(
-            "DEV-001",
-            "The list of devices is empty.",
+        raise nothing_named(
+            "The list of devices is empty",
             why="a plan needs at least one device to compute on.",
             fix="name devices, for example ['gpu:0', 'gpu:1'], or use 'all'.",
         )
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             close = did_you_mean(str(name).lower(), ("gpu:0", "cpu:0"))
-            raise SpecError(
-                "DEV-002",
+            raise not_a_device(
                 f"{name!r} is not a device.{close}",
                 why="in a list, devices are written gpu:NUMBER or cpu:NUMBER, in lower case, "
                 "without a cap.",
@@ -194,9 +199,8 @@ def _check_names(names: Sequence[object]) -> None:
                 "spec, one text: 'gpu:0@10GiB' or 'cpu:2'.",
             )
         if names.count(name) > 1:
-            raise SpecError(
-                "DEV-005",
-                f"The list of devices names {name} {names.count(name)} times.",
+            raise named_again(
+                f"The list of devices names {name} {names.count(name)} times",
                 why="a device takes part once; it gets more work by a larger share.",
                 fix="name each device once; shares=[2, 1] gives the first twice as much.",
             )

@@ -23,6 +23,7 @@ from evener import _tf_private
 from evener.engine import added, batch, totals
 from evener.engine.clock import Stopwatch
 from evener.engine.context import whole_batch
+from evener.engine.masked_moments import masked_moments_in_lockstep
 from evener.engine.program import Program, StepInput, StepResult
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaOutput
@@ -119,7 +120,8 @@ def _advance(
         backward(replica)
         return tf.zeros([])
 
-    _tf_private.run_in_lockstep(program.strategy, in_thread)
+    with masked_moments_in_lockstep():
+        _tf_private.run_in_lockstep(program.strategy, in_thread)
 
 
 def _on_each_device(program: Program, part: Callable[[int], None]) -> None:
