@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import keras
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from keras import layers
 
@@ -67,8 +68,10 @@ def train(place: Place, drawn: dict[str, object], batch: int) -> dict[str, objec
 
     def compiled() -> dict[str, object]:
         optimizer = OPTIMIZERS[str(drawn["optimizer"])]()
-        if drawn["loss"] == "log_cosh_sum":
-            optimizer.learning_rate = optimizer.learning_rate / 16
+        # Few samples have large gradients, and sums are as large as their batch: without this
+        # many a draw diverges, on one device too.
+        scale = 1 / batch if drawn["loss"] == "log_cosh_sum" else 1.0
+        optimizer.learning_rate = optimizer.learning_rate * min(1.0, batch / 16) * scale
         return {"loss": loss_of(str(drawn["loss"])), "optimizer": optimizer, "metrics": ["mae"]}
 
     x, y = regression(NUM_SAMPLES)
@@ -81,6 +84,8 @@ def check(drawn: dict[str, object], given_shares: list[float], batch: int) -> No
     """Hold what was drawn against one device."""
     start()
     reference = train(OneDevice(), drawn, batch)
+    losses = reference["history"]["loss"]  # type: ignore[index]
+    assume(np.isfinite(losses).all() and max(losses) < 1e3)  # what diverges magnifies rounding
     start()
     place = make_candidate(len(given_shares), tuple(given_shares))
     candidate = train(place, drawn, batch)
