@@ -67,15 +67,6 @@ def explicit_device() -> str:
     return eager_context.context().device_name or ""
 
 
-def runtime_is_initialised() -> bool:
-    """Return whether TensorFlow has already made its devices.
-
-    Why: devices can only be configured before, and the public calls only fail afterwards.
-    If it changes: a late configuration gives TensorFlow's own error instead of ours.
-    """
-    return bool(eager_context.context()._initialized)
-
-
 def keras_variable_being_made(initial_value: Any) -> Any | None:
     """Return the Keras variable for which a `tf.Variable` is being made, if it can be told.
 

@@ -49,11 +49,6 @@ def test_explicit_device_is_seen() -> None:
         assert _tf_private.explicit_device().endswith("CPU:1")
 
 
-def test_runtime_is_initialised_after_an_operation() -> None:
-    tf.zeros([])
-    assert _tf_private.runtime_is_initialised()
-
-
 def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
     seen = []
 
