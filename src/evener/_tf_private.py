@@ -146,6 +146,26 @@ def all_layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers(include_self=True, recursive=True))
 
 
+def sublayers(layer: keras.Layer) -> list[keras.Layer]:
+    """Return the layers that a layer holds itself, not those inside them.
+
+    Why: the path of a layer leads through the layers that hold it, and stages are named by
+    paths. If it changes: stages and recomputation find no layers inside of layers.
+    """
+    return list(getattr(layer, "_layers", ()))
+
+
+def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
+    """Let an operation that exists wait for others.
+
+    Why: activations that are computed again must not be so before the backward pass has
+    come to them, and only the finished graph tells when that is. There is no public way to
+    add a control input to an operation that is there.
+    If it changes: recomputation saves no memory within a stage.
+    """
+    operation._add_control_inputs(list(earlier))
+
+
 def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Build a model, its losses, metrics and optimizer from the shapes of a batch.
 

@@ -14,11 +14,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private
 from evener.engine import added, batch, split, totals
 from evener.engine.clock import Stopwatch
 from evener.engine.program import Program, StepInput, StepResult
-from evener.engine.reduction import Gradient
+from evener.engine.reduction import Gradient, free_from_order
 from evener.engine.replica import ReplicaInput, ReplicaOutput
 
 _Weights = list[tf.Tensor]
@@ -113,12 +112,12 @@ def forward_backward(
         step: The global batch, split.
         scale: The optimizer's loss scale, float32 scalar.
     """
-    borrowed = [program.borrow(k) for k in range(len(step.replicas))]
+    borrowed = [program.borrow(k) for k in range(len(step.pieces))]
     divisors = batch.divisors_of(program, step, _computed(program, functions, borrowed, step))
     coefficients = totals.coefficients(program.loss_weights, divisors, scale)
     stopwatch = Stopwatch(program)
     outputs, gradients = [], []
-    for k, (device, given) in enumerate(zip(program.devices, step.replicas, strict=True)):
+    for k, (device, given) in enumerate(zip(program.devices, step.pieces, strict=True)):
         started = stopwatch.start(k, given)
         with tf.device(device):
             out, grads = functions.train(*borrowed[k], started, coefficients, scale)
@@ -126,35 +125,18 @@ def forward_backward(
         stopwatch.stop(k, [*out.numerators, *grads])
         outputs.append(out)
         gradients.append(grads)
-    stopwatch.record(step.replicas)
+    stopwatch.record(step.pieces)
     values, total = batch.loss_of(program, step, outputs, training=True)
     return StepResult(outputs=outputs, gradients=gradients, values=values, total=total)
-
-
-def free_from_order(results: Any) -> None:
-    """Let the call that gave these results run beside those of the other replicas.
-
-    A replica writes nothing, but TensorFlow runs calls in the order of the program as soon
-    as one of their operations is stateful, such as a check of shapes. Calls that read
-    variables of their own keep their order: an update might come before the read.
-    """
-    if tf.executing_eagerly():
-        return
-    for tensor in tf.nest.flatten(results, expand_composites=True):
-        if tensor is None or tensor.op.type != "StatefulPartitionedCall":
-            continue
-        if not any(given.dtype == tf.resource for given in tensor.op.inputs):
-            _tf_private.without_program_order(tensor.op)
-        return
 
 
 def _computed(
     program: Program, functions: Functions, borrowed: list[Any], step: StepInput
 ) -> list[list[tf.Tensor]]:
     """Return each replica's computed denominators; lists are empty where none is needed."""
-    computed: list[list[tf.Tensor]] = [[] for _ in step.replicas]
+    computed: list[list[tf.Tensor]] = [[] for _ in step.pieces]
     if "computed" in program.replica.denominators:
-        for k, (device, given) in enumerate(zip(program.devices, step.replicas, strict=True)):
+        for k, (device, given) in enumerate(zip(program.devices, step.pieces, strict=True)):
             with tf.device(device):
                 computed[k] = functions.denominators(*borrowed[k], given)
     return computed

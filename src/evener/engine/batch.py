@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -11,7 +11,24 @@ from evener import _tf_private
 from evener.engine import added, split, totals, update
 from evener.engine.loss import Denominator, compiled_parts
 from evener.engine.program import Program, StepInput
+from evener.engine.reduction import Gradient
 from evener.engine.replica import RecordingScope, ReplicaOutput
+
+
+class Seeds(NamedTuple):
+    """The loss of the whole batch, and what each piece's backward pass begins with.
+
+    Attributes:
+        values: The value of each compiled loss.
+        total: The loss.
+        of_pieces: For each piece, one gradient per target (`targets`).
+        of_weights: Gradients of a loss that reads weights itself; empty for others.
+    """
+
+    values: list[tf.Tensor]
+    total: tf.Tensor
+    of_pieces: list[list[tf.Tensor]]
+    of_weights: list[list[Gradient]]
 
 
 def loss_of(
@@ -39,7 +56,7 @@ def added_over(
 ) -> list[tf.Tensor]:
     """Return the value of every ``add_loss`` over the whole batch."""
     kinds = program.kinds_of_added(training=training)
-    weights = [given.weight for given in step.replicas]
+    weights = [given.weight for given in step.pieces]
     return added.batch_value([out.added for out in outputs], kinds, weights)
 
 
@@ -52,7 +69,7 @@ def _total(program: Program, values: list[tf.Tensor], added_values: list[tf.Tens
 
 def gather(program: Program, outputs: list[ReplicaOutput]) -> Any:
     """Return the outputs of the whole batch, with their masks, on the first device."""
-    with tf.device(program.devices[0]):
+    with tf.device(program.gathering_device):
         y_pred = split.join([out.y_pred for out in outputs])
         if len(outputs) == 1:
             # Masks are set on the joined tensors; those of a lone replica are not joined.
@@ -125,3 +142,56 @@ def _own_compute_loss(
     for variable, value in new_values:
         variable.assign(value)
     return total
+
+
+def targets(program: Program, output: ReplicaOutput) -> list[tf.Tensor]:
+    """Return the outputs at which a piece's gradient begins, in the order of its seeds."""
+    if program.replica.loss_here:
+        return [*output.numerators, *output.added]
+    return [*_float_leaves(output.y_pred), *output.added]
+
+
+def seeds_from(
+    program: Program, step: StepInput, divisors: list[tf.Tensor], scale: tf.Tensor
+) -> list[list[tf.Tensor]]:
+    """Return for each piece the gradient at each target, where parts of the loss add up."""
+    coefficients = totals.coefficients(program.loss_weights, divisors, scale)
+    kinds = program.kinds_of_added(training=True)
+    return [[*coefficients, *added.seeds(kinds, given.weight, scale)] for given in step.pieces]
+
+
+def _float_leaves(y_pred: Any) -> list[tf.Tensor]:
+    return [leaf for leaf in keras.tree.flatten(y_pred) if leaf.dtype.is_floating]
+
+
+def gathered(
+    program: Program, step: StepInput, outputs: list[ReplicaOutput], scale: tf.Tensor
+) -> Seeds:
+    """Compute the loss on the outputs of the whole batch, and its gradient for each piece."""
+    with tf.device(program.gathering_device):
+        added_values = added_over(program, step, outputs, training=True)
+        y_pred = gather(program, outputs)
+        leaves = _float_leaves(y_pred)
+        weights = program.borrow(0)[0] if program.own_compute_loss else []
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*leaves, *added_values, *weights])
+            values, total = gathered_loss(
+                program, step, y_pred, added_values, training=True, weights=weights
+            )
+            scaled = total * tf.cast(scale, total.dtype)
+        found: Any = tape.gradient(scaled, [leaves, added_values, weights])
+        d_leaves, d_added, d_weights = found
+        d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
+        d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
+    kinds = program.kinds_of_added(training=True)
+    of_pieces = []
+    for k, given in enumerate(step.pieces):
+        own = [d[step.cuts[k] : step.cuts[k + 1]] for d in d_leaves]
+        of_added = added.parts(kinds, given.weight, d_added)
+        of_pieces.append([*own, *of_added])
+    of_weights = [d_weights] if program.own_compute_loss else []
+    return Seeds(values=values, total=total, of_pieces=of_pieces, of_weights=of_weights)
+
+
+def _dense(gradient: Gradient, source: tf.Tensor) -> tf.Tensor:
+    return tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)

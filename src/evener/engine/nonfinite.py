@@ -27,12 +27,12 @@ class NonFiniteWatch:
 
     Args:
         model: The model that is trained.
-        devices: Names of the replicas' devices.
+        pieces: What to call each piece of a batch.
     """
 
-    def __init__(self, model: keras.Model, devices: Sequence[str]) -> None:
+    def __init__(self, model: keras.Model, pieces: Sequence[str]) -> None:
         self._model = model
-        self._devices = tuple(devices)
+        self._pieces = tuple(pieces)
         self._found: tuple[float, str] | None = None
         self._told = False
 
@@ -73,8 +73,8 @@ class NonFiniteWatch:
         return explain
 
     def _where(self, data: Any, cuts: np.ndarray) -> str:
-        for replica, device in enumerate(self._devices):
-            begin, end = int(cuts[replica]), int(cuts[replica + 1])
+        for number, piece in enumerate(self._pieces):
+            begin, end = int(cuts[number]), int(cuts[number + 1])
             if begin == end:
                 continue
             share = keras.tree.map_structure(
@@ -82,7 +82,7 @@ class NonFiniteWatch:
             )
             cause = first_nonfinite(self._model, share)
             if cause is not None:
-                return f"On replica {replica} ({device}), samples {begin} to {end - 1}: {cause}"
+                return f"On {piece}, samples {begin} to {end - 1}: {cause}"
         return "Every layer's output is finite, so it comes from the loss or from a penalty."
 
     def tell(self) -> None:

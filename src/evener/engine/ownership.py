@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.errors import EngineError, did_you_mean
-from evener.plan import Plan
+from evener.plan import Plan, computing_devices
 
 # Counters, learning rates and metric sums: moving them to a device would only cost a trip.
 _SMALL_BYTES = 64
@@ -87,12 +87,19 @@ class Ledger:
             return self._host
         if self._plan.owners == "central":
             return self._host
-        if self._plan.owners == "sharded":
+        if self._plan.owners == "sharded" and not self._plan.is_staged:
             return min(self._load, key=self._fullness)
         device = self._plan.owner_of(path)
+        if device is None and self._plan.is_staged:
+            return self._at_its_stage(path)
         if device is None:
             raise _without_owner(path, self._plan)
-        return self._host if device == "host" else device
+        return device
+
+    def _at_its_stage(self, path: str) -> str:
+        """Return the emptiest of the devices that compute with a variable."""
+        computing = computing_devices(path, self._plan.replicas)
+        return min(computing or self._load, key=self._fullness)
 
     def _fullness(self, device: str) -> float:
         """How full a device is. Placing each variable on the emptiest device is list scheduling.

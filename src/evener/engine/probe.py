@@ -30,11 +30,11 @@ def kinds_of_added(program: Program, data: Any, *, training: bool) -> list[added
     kinds: list[added.AddedKind | None] = [None] * expected
     for noise in _NOISES:
         one, other, both = (_terms(program, half, noise, training=as_training) for half in halves)
-        found = added.kinds_from_probe(one, other, both, num_replicas=len(program.devices))
+        found = added.kinds_from_probe(one, other, both, num_replicas=len(program.pieces))
         kinds = [old or new for old, new in zip(kinds, found, strict=True)]
         if None not in kinds:
             break
-    return added.or_mean(kinds, num_replicas=len(program.devices))
+    return added.or_mean(kinds, num_replicas=len(program.pieces))
 
 
 def _halves(data: Any) -> tuple[Any, Any, Any]:

@@ -2,7 +2,8 @@
 
 Replicas run *apart* (the default): one pure function, traced once, with the gradient inside.
 They run *together*, in one graph, where they must talk in the middle of the step: layers
-that synchronise, and losses that need the outputs of the whole batch.
+that synchronise, and losses that need the outputs of the whole batch. Plans with stages,
+micro-batches or layers computed again have a driver of their own (`evener.engine.stages`).
 """
 
 from __future__ import annotations
@@ -29,27 +30,41 @@ if TYPE_CHECKING:
 HOST = "/device:CPU:0"
 
 
+class Piece(NamedTuple):
+    """What is computed at once: a replica's samples, or one of its micro-batches.
+
+    Attributes:
+        replica: Number of the replica.
+        micro_batch: Number of the micro-batch.
+        num_micro_batches: How many of them the replica has.
+    """
+
+    replica: int
+    micro_batch: int
+    num_micro_batches: int
+
+
 class StepInput(NamedTuple):
     """A global batch, whole and split.
 
     Attributes:
         data: ``(x, y, sample_weight)``.
         num_samples: Samples of the batch, int32 scalar.
-        cuts: Where it was cut, int32 vector with one entry more than there are replicas.
-        replicas: The samples of each replica.
+        cuts: Where it was cut, int32 vector with one entry more than there are pieces.
+        pieces: The samples of each piece.
     """
 
     data: tuple[Any, Any, Any]
     num_samples: tf.Tensor
     cuts: tf.Tensor
-    replicas: list[ReplicaInput]
+    pieces: list[ReplicaInput]
 
 
 class StepResult(NamedTuple):
     """What the replicas have computed in one training step.
 
     Attributes:
-        outputs: One per replica.
+        outputs: One per piece.
         gradients: For each contributor (replicas, and a loss that reads weights), one
             gradient per trainable variable.
         values: The value of each compiled loss over the batch.
@@ -71,7 +86,10 @@ class Program:
         jit_compile: Whether each replica's part is compiled by XLA.
 
     Attributes:
-        devices: TensorFlow's name of each replica's device.
+        devices: TensorFlow's name of each replica's device, the first of several.
+        pieces: The pieces of every batch, in the order of its samples.
+        num_micro_batches: Of each replica.
+        staged: Whether replicas have stages, micro-batches or layers computed again.
         own_compute_loss: Whether a person wrote ``compute_loss``.
         lockstep: Whether layers synchronise, so that replicas must advance in lockstep.
         together: Whether training runs the replicas together.
@@ -86,11 +104,18 @@ class Program:
         self.model = model
         self.jit_compile = jit_compile
         self.devices = [tf_device(name) for name in strategy.replica_devices]
+        self.num_micro_batches = [r.num_micro_batches for r in strategy.plan.replicas]
+        self.pieces = [
+            Piece(replica, micro_batch, count)
+            for replica, count in enumerate(self.num_micro_batches)
+            for micro_batch in range(count)
+        ]
+        self.staged = strategy.is_staged
         self.before_replica: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         self.added_kinds: dict[bool, list[AddedKind]] = {}
-        alone = len(self.devices) == 1
+        alone = len(self.pieces) == 1
         self.own_compute_loss = type(model).compute_loss is not keras.Model.compute_loss
-        self.lockstep = not alone and _synchronises(model)
+        self.lockstep = not alone and not self.staged and _synchronises(model)
         separable = all(is_separable(one.loss) for one in _losses(model))
         self._decide(
             loss_here=not self.own_compute_loss and (alone or separable),
@@ -102,13 +127,33 @@ class Program:
             self.model,
             loss_here=loss_here,
             metrics_here=metrics_here,
-            alone=len(self.devices) == 1,
+            alone=len(self.pieces) == 1,
         )
-        self.together = self.lockstep or not loss_here
+        self.together = not self.staged and (self.lockstep or not loss_here)
 
     def need_whole_batch(self) -> None:
         """Compute losses and metrics on the outputs of the whole batch from now on."""
         self._decide(loss_here=False, metrics_here=False)
+
+    @property
+    def piece_names(self) -> list[str]:
+        """What each piece is called in messages."""
+        names = []
+        for piece in self.pieces:
+            device = self.strategy.plan.replicas[piece.replica].stages[0].device
+            part = f", micro-batch {piece.micro_batch}" if piece.num_micro_batches > 1 else ""
+            names.append(f"replica {piece.replica}{part} ({device})")
+        return names
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas there are."""
+        return len(self.devices)
+
+    @property
+    def gathering_device(self) -> str:
+        """Where the outputs of the whole batch are gathered: where they are made first."""
+        return tf_device(self.strategy.plan.replicas[0].stages[-1].device)
 
     @property
     def loss_weights(self) -> list[float | None]:
@@ -126,33 +171,42 @@ class Program:
         data = (x, y, sample_weight)
         with tf.device(HOST):
             num_samples = split.batch_size(data)
-            if len(self.devices) == 1:
+            if len(self.pieces) == 1:
                 relaxed = split.forget_batch_size(data)
                 alone = ReplicaInput(batch=relaxed, num_samples=num_samples, weight=tf.ones([]))
                 return StepInput(data, num_samples, tf.stack([0, num_samples]), [alone])
             cuts = split.cut_points(num_samples, self.strategy.sharing.variable)
-            replicas = [_share(data, cuts, num_samples, k) for k in range(len(self.devices))]
-        return StepInput(data, num_samples, cuts, replicas)
+            if self.staged:
+                cuts = split.cut_again(
+                    cuts, [r.num_micro_batches for r in self.strategy.plan.replicas]
+                )
+            pieces = [_piece(data, cuts, num_samples, k) for k in range(len(self.pieces))]
+        return StepInput(data, num_samples, cuts, pieces)
 
     def borrow(self, replica: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the weights and the state that a replica computes with, on its device."""
-        with tf.device(self.devices[replica]):
+        device = self.devices[replica]
+        with tf.device(device):
             weights = [tf.identity(v.value) for v in self.replica.trainable]
+        return weights, self.borrow_state(replica, device)
+
+    def borrow_state(self, piece: int, device: str) -> list[tf.Tensor]:
+        """Return the state that a piece computes with: random layers draw differently in each."""
         state = []
         for variable in self.replica.state:
             value = variable.value
             if is_seed(variable):
                 with tf.device(HOST):
-                    value = seed_for_replica(tf.identity(value), replica)
-            with tf.device(self.devices[replica]):
+                    value = seed_for_replica(tf.identity(value), piece)
+            with tf.device(device):
                 state.append(tf.identity(value))
-        return weights, state
+        return state
 
 
-def _share(data: Any, cuts: tf.Tensor, num_samples: tf.Tensor, replica: int) -> ReplicaInput:
-    begin, end = cuts[replica], cuts[replica + 1]
+def _piece(data: Any, cuts: tf.Tensor, num_samples: tf.Tensor, number: int) -> ReplicaInput:
+    begin, end = cuts[number], cuts[number + 1]
     count = end - begin
-    # A sample that does not count, for a replica that would have none.
+    # A sample that does not count, for a piece that would have none.
     begin = tf.minimum(begin, num_samples - 1)
     end = tf.maximum(end, begin + 1)
     return ReplicaInput(

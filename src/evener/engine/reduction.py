@@ -17,6 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener import _tf_private
+
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
@@ -96,3 +98,20 @@ def _home(tensor: tf.Tensor) -> str:
             # An eager tensor always has a device.
             return outer.device or _home(outer)
     return ""
+
+
+def free_from_order(results: Any) -> None:
+    """Let the call that gave these results run beside those of the other replicas.
+
+    A replica writes nothing, but TensorFlow runs calls in the order of the program as soon
+    as one of their operations is stateful, such as a check of shapes. Calls that read
+    variables of their own keep their order: an update might come before the read.
+    """
+    if tf.executing_eagerly():
+        return
+    for tensor in tf.nest.flatten(results, expand_composites=True):
+        if tensor is None or tensor.op.type != "StatefulPartitionedCall":
+            continue
+        if not any(given.dtype == tf.resource for given in tensor.op.inputs):
+            _tf_private.without_program_order(tensor.op)
+        return

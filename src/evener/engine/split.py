@@ -9,6 +9,7 @@ The cuts are those of `evener.plan.split_batch`; here they are tensors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -114,6 +115,23 @@ def cut_points(num_samples: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
     cumulative = tf.concat([tf.zeros([1], tf.float64), tf.cumsum(shares)], 0)
     exact = tf.cast(num_samples, tf.float64) * cumulative / cumulative[-1]
     return tf.cast(tf.floor(exact + 0.5), tf.int32)
+
+
+def cut_again(cuts: tf.Tensor, num_micro_batches: Sequence[int]) -> tf.Tensor:
+    """Return where to cut so that every share falls into its micro-batches.
+
+    Args:
+        cuts: Where the batch is cut into shares, int32 vector.
+        num_micro_batches: Into how many pieces each share falls.
+
+    Returns:
+        An int32 vector of ``sum(num_micro_batches) + 1`` positions.
+    """
+    positions = [cuts[:1]]
+    for share, count in enumerate(num_micro_batches):
+        even = tf.ones([count], tf.float64)
+        positions.append(cuts[share] + cut_points(cuts[share + 1] - cuts[share], even)[1:])
+    return tf.concat(positions, 0)
 
 
 def take(data: Any, begin: tf.Tensor | int, end: tf.Tensor | int) -> Any:

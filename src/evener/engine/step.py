@@ -11,7 +11,7 @@ state merged, metrics counted, once
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -19,8 +19,14 @@ from evener.engine import apart, batch, probe, split, together, update
 from evener.engine.context import whole_batch
 from evener.engine.nonfinite import NonFiniteWatch
 from evener.engine.program import HOST, Program, StepInput, StepResult
+from evener.engine.reduction import free_from_order
 from evener.engine.replica import NeedsWholeBatch, ReplicaOutput
+from evener.engine.stages import driver
 from evener.engine.state import StateRule, merge, rules_for
+
+
+def _functions(program: Program) -> apart.Functions | driver.StagedFunctions:
+    return driver.StagedFunctions(program) if program.staged else apart.Functions(program)
 
 
 class Steps:
@@ -30,14 +36,14 @@ class Steps:
         program: How the model is computed.
 
     Attributes:
-        functions: The traced functions of its replicas.
+        functions: The traced functions of its replicas, or of their stages.
         watch: Looks at the loss of every training step.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.functions = apart.Functions(program)
-        self.watch = NonFiniteWatch(program.model, program.strategy.replica_devices)
+        self.functions = _functions(program)
+        self.watch = NonFiniteWatch(program.model, program.piece_names)
         self._state_rules: list[StateRule] = []
 
     def needs_spec(self, *, training: bool) -> bool:
@@ -58,7 +64,7 @@ class Steps:
         """
         with whole_batch():
             while not self._traces(spec, training=training):
-                self.functions = apart.Functions(self.program)
+                self.functions = _functions(self.program)
         self._state_rules = rules_for(self.program.model, self.program.replica.state)
 
     def _traces(self, spec: Any, *, training: bool) -> bool:
@@ -77,15 +83,18 @@ class Steps:
             self.program.added_kinds[training] = probe.kinds_of_added(
                 self.program, data, training=training
             )
-        # What was traced before took every term for a mean.
-        self.functions = apart.Functions(self.program)
+        if not self.program.staged:
+            # What was traced before took every term for a mean.
+            self.functions = _functions(self.program)
 
     def train(self, data: Any) -> dict[str, Any]:
         """Take one training step on a global batch; return the logs."""
         with whole_batch():
             step = self.program.split(data)
             scale = update.loss_scale(self.program.model.optimizer)
-            if self.program.together:
+            if isinstance(self.functions, driver.StagedFunctions):
+                result = driver.forward_backward(self.program, self.functions, step, scale)
+            elif self.program.together:
                 result = together.forward_backward(self.program, step, scale)
             else:
                 result = apart.forward_backward(self.program, self.functions, step, scale)
@@ -99,7 +108,7 @@ class Steps:
         """Evaluate one global batch; return the logs."""
         with whole_batch():
             step = self.program.split(data)
-            outputs = self._on_replicas(self.functions.test, step)
+            outputs = self._forward(step, "test")
             self._write_state(step, outputs)
             values, total = batch.loss_of(self.program, step, outputs, training=False)
             return self._logs(step, outputs, values, total)
@@ -108,21 +117,25 @@ class Steps:
         """Return the outputs of the whole batch, in its order."""
         with whole_batch():
             step = self.program.split((split.unpack(data)[0],))
-            return split.join(self._on_replicas(self.functions.predict, step))
+            return split.join(self._forward(step, "predict"))
 
-    def _on_replicas(self, function: Any, step: StepInput) -> list[Any]:
+    def _forward(self, step: StepInput, kind: Literal["test", "predict"]) -> list[Any]:
+        """Return what every piece gives in a forward pass."""
+        if isinstance(self.functions, driver.StagedFunctions):
+            return driver.forward(self.program, self.functions, step, kind)
+        function = getattr(self.functions, kind)
         results = []
-        for k, given in enumerate(step.replicas):
+        for k, given in enumerate(step.pieces):
             weights, state = self.program.borrow(k)
             with tf.device(self.program.devices[k]):
                 results.append(function(weights, state, given))
-            apart.free_from_order(results[-1])
+            free_from_order(results[-1])
         return results
 
     def _write_state(self, step: StepInput, outputs: list[ReplicaOutput]) -> None:
         replica = self.program.replica
         with tf.device(HOST):
-            weights = tf.stack([given.weight for given in step.replicas])
+            weights = tf.stack([given.weight for given in step.pieces])
         old = [tf.identity(v.value) for v in replica.state]
         merged = merge(self._state_rules, old, [out.state for out in outputs], weights)
         update.assign_state(replica.state, merged)

@@ -39,7 +39,6 @@ class Strategy(tf.distribute.Strategy):
     Raises:
         DeviceError: If a device does not exist or cannot be configured any more.
         PlanError: If shares or plan do not fit the devices.
-        EngineError: If the plan asks for a layout that the engine cannot run yet.
 
     Example:
         >>> import evener, keras
@@ -67,7 +66,6 @@ class Strategy(tf.distribute.Strategy):
             _refuse_with_plan(devices=devices, shares=shares, owners=owners)
             _use_devices_of(plan)
             measured = False
-        _refuse_unsupported(plan)
         self._plan = plan
         names = [replica.stages[0].device for replica in plan.replicas]
         self._replica_devices = tuple(names)
@@ -99,6 +97,12 @@ class Strategy(tf.distribute.Strategy):
         self._sharing.assign(
             check_shares(shares, num_expected=len(self._replica_devices), expected="replicas")
         )
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether replicas have several stages, micro-batches or layers computed again."""
+        cut = any(replica.num_micro_batches > 1 for replica in self._plan.replicas)
+        return self._plan.is_staged or cut or bool(self._plan.recompute)
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
@@ -313,23 +317,4 @@ def _refuse_with_plan(**others: Any) -> None:
             f"A plan was given together with {', '.join(given)}.",
             why="The plan already says which devices, shares and owners there are.",
             fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
-        )
-
-
-def _refuse_unsupported(plan: Plan) -> None:
-    lacking = [
-        name
-        for name, is_used in (
-            ("several stages in one replica", any(len(r.stages) > 1 for r in plan.replicas)),
-            ("micro-batches", any(r.num_micro_batches > 1 for r in plan.replicas)),
-            ("recomputation of activations", bool(plan.recompute)),
-        )
-        if is_used
-    ]
-    if lacking:
-        raise EngineError(
-            "ENG-001",
-            f"This plan cannot be run yet: the engine lacks {' and '.join(lacking)}.",
-            why="The engine runs replicas of one stage and one micro-batch each.",
-            fix="Use Plan.data_parallel(...), with shares that fit the memory of each device.",
         )

@@ -14,35 +14,18 @@ and its gradient with respect to them is handed back to the replicas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import added, batch, totals
+from evener.engine import batch
 from evener.engine.clock import Stopwatch
 from evener.engine.context import whole_batch
 from evener.engine.masked_moments import masked_moments_in_lockstep
 from evener.engine.program import Program, StepInput, StepResult
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaOutput
-
-
-class _Seeds(NamedTuple):
-    """The loss of the whole batch, and what each replica's backward pass begins with.
-
-    Attributes:
-        values: The value of each compiled loss.
-        total: The loss.
-        of_replicas: For each replica, one gradient per target (`_targets`).
-        of_weights: Gradients of a loss that reads weights itself; empty for others.
-    """
-
-    values: list[tf.Tensor]
-    total: tf.Tensor
-    of_replicas: list[list[tf.Tensor]]
-    of_weights: list[list[Gradient]]
 
 
 def forward_backward(program: Program, step: StepInput, scale: tf.Tensor) -> StepResult:
@@ -53,16 +36,16 @@ def forward_backward(program: Program, step: StepInput, scale: tf.Tensor) -> Ste
         step: The global batch, split.
         scale: The optimizer's loss scale, float32 scalar.
     """
-    num_replicas = len(step.replicas)
+    num_replicas = len(step.pieces)
     borrowed = [program.borrow(k) for k in range(num_replicas)]
     stopwatch = Stopwatch(program)
     tapes: list[Any] = [None] * num_replicas
     outputs: list[Any] = [None] * num_replicas
     gradients: list[list[Gradient]] = [[]] * num_replicas
-    seeds: list[_Seeds] = []
+    seeds: list[batch.Seeds] = []
 
     def forward(k: int) -> None:
-        given = stopwatch.start(k, step.replicas[k])
+        given = stopwatch.start(k, step.pieces[k])
         weights, state = borrowed[k]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
@@ -70,18 +53,18 @@ def forward_backward(program: Program, step: StepInput, scale: tf.Tensor) -> Ste
         tapes[k] = tape
 
     def between() -> None:
-        make_seeds = _added_up if program.replica.loss_here else _gathered
+        make_seeds = _added_up if program.replica.loss_here else batch.gathered
         seeds.append(make_seeds(program, step, outputs, scale))
 
     def backward(k: int) -> None:
-        targets, begin = _targets(program, outputs[k]), seeds[0].of_replicas[k]
+        targets, begin = batch.targets(program, outputs[k]), seeds[0].of_pieces[k]
         gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=begin)
         stopwatch.stop(k, [*outputs[k].numerators, *gradients[k]])
 
-    live = [tf.cast(given.num_samples > 0, tf.float32) for given in step.replicas]
+    live = [tf.cast(given.num_samples > 0, tf.float32) for given in step.pieces]
     with program.strategy.extended.counting(live):
         _advance(program, forward, between, backward)
-    stopwatch.record(step.replicas)
+    stopwatch.record(step.pieces)
     return StepResult(
         outputs=outputs,
         gradients=[*gradients, *seeds[0].of_weights],
@@ -130,59 +113,11 @@ def _on_each_device(program: Program, part: Callable[[int], None]) -> None:
             part(k)
 
 
-def _targets(program: Program, output: ReplicaOutput) -> list[tf.Tensor]:
-    """Return what a replica's gradient begins with, in the order of its seeds."""
-    if program.replica.loss_here:
-        return [*output.numerators, *output.added]
-    return [*_float_leaves(output.y_pred), *output.added]
-
-
-def _float_leaves(y_pred: Any) -> list[tf.Tensor]:
-    return [leaf for leaf in keras.tree.flatten(y_pred) if leaf.dtype.is_floating]
-
-
 def _added_up(
     program: Program, step: StepInput, outputs: list[ReplicaOutput], scale: tf.Tensor
-) -> _Seeds:
+) -> batch.Seeds:
     """Add the parts of the replicas up: no output has to leave its device."""
     divisors = batch.divisors_of(program, step, [out.denominators for out in outputs])
-    coefficients = totals.coefficients(program.loss_weights, divisors, scale)
-    kinds = program.kinds_of_added(training=True)
-    of_replicas = [
-        [*coefficients, *added.seeds(kinds, given.weight, scale)] for given in step.replicas
-    ]
+    of_pieces = batch.seeds_from(program, step, divisors, scale)
     values, total = batch.loss_of(program, step, outputs, training=True)
-    return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=[])
-
-
-def _gathered(
-    program: Program, step: StepInput, outputs: list[ReplicaOutput], scale: tf.Tensor
-) -> _Seeds:
-    """Compute the loss on the outputs of the whole batch, and its gradient for each replica."""
-    with tf.device(program.devices[0]):
-        added_values = batch.added_over(program, step, outputs, training=True)
-        y_pred = batch.gather(program, outputs)
-        leaves = _float_leaves(y_pred)
-        weights = program.borrow(0)[0] if program.own_compute_loss else []
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*leaves, *added_values, *weights])
-            values, total = batch.gathered_loss(
-                program, step, y_pred, added_values, training=True, weights=weights
-            )
-            scaled = total * tf.cast(scale, total.dtype)
-        found: Any = tape.gradient(scaled, [leaves, added_values, weights])
-        d_leaves, d_added, d_weights = found
-        d_leaves = [_dense(d, leaf) for d, leaf in zip(d_leaves, leaves, strict=True)]
-        d_added = [_dense(d, term) for d, term in zip(d_added, added_values, strict=True)]
-    kinds = program.kinds_of_added(training=True)
-    of_replicas = []
-    for k, given in enumerate(step.replicas):
-        own = [d[step.cuts[k] : step.cuts[k + 1]] for d in d_leaves]
-        of_added = added.parts(kinds, given.weight, d_added)
-        of_replicas.append([*own, *of_added])
-    of_weights = [d_weights] if program.own_compute_loss else []
-    return _Seeds(values=values, total=total, of_replicas=of_replicas, of_weights=of_weights)
-
-
-def _dense(gradient: Gradient, source: tf.Tensor) -> tf.Tensor:
-    return tf.zeros_like(source) if gradient is None else tf.convert_to_tensor(gradient)
+    return batch.Seeds(values=values, total=total, of_pieces=of_pieces, of_weights=[])

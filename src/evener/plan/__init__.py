@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from evener.plan.evening import Evened, ShareEvener, Window, even_shares
 from evener.plan.names import HOST, HOST_DEVICE, DeviceName, parse_device_name
-from evener.plan.owners import owner_of, owner_rules
+from evener.plan.owners import computing_devices, owner_of, owner_rules
 from evener.plan.parts import (
     DeviceBytes,
     OwnerRule,
@@ -16,10 +16,14 @@ from evener.plan.parts import (
     Predicted,
     Rejected,
     Replica,
+    ScheduleName,
     Stage,
 )
 from evener.plan.plan import Plan
+from evener.plan.schedule import Schedule, forward_schedule_for, schedule_for
 from evener.plan.shares import check_shares, split_batch
+from evener.plan.task import Task, TaskKind, dependencies
+from evener.plan.timing import TimedTask, Timeline, timeline
 
 __all__ = [
     "HOST",
@@ -34,13 +38,24 @@ __all__ = [
     "Predicted",
     "Rejected",
     "Replica",
+    "Schedule",
+    "ScheduleName",
     "ShareEvener",
     "Stage",
+    "Task",
+    "TaskKind",
+    "TimedTask",
+    "Timeline",
     "Window",
     "check_shares",
+    "computing_devices",
+    "dependencies",
     "even_shares",
+    "forward_schedule_for",
     "owner_of",
     "owner_rules",
     "parse_device_name",
+    "schedule_for",
     "split_batch",
+    "timeline",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from evener.plan.names import HOST, HOST_DEVICE
-from evener.plan.parts import OwnerRule
+from evener.plan.parts import OwnerRule, Replica
 
 
 def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
@@ -37,3 +37,30 @@ def owner_rules(devices: Mapping[str, str]) -> tuple[OwnerRule, ...]:
 def resolve_host(device: str) -> str:
     """Return ``"cpu:0"`` for ``"host"``, and every other name unchanged."""
     return HOST_DEVICE if device == HOST else device
+
+
+def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]:
+    """Return the devices that compute with a variable, as far as its path tells.
+
+    A variable's path leads through the layers that hold it, sometimes with the model's name
+    before them; the outermost layer that a stage names decides.
+
+    Args:
+        path: The variable's path, such as ``"encoder_3/attention/kernel"``.
+        replicas: Of a plan.
+
+    >>> from evener.plan import Replica, Stage
+    >>> stages = (Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",)))
+    >>> computing_devices("model/b/dense/kernel", [Replica(share=1, stages=stages)])
+    ('cpu:1',)
+    """
+    names = path.split("/")[:-1]
+    layers = ["/".join(names[i:j]) for i in range(len(names)) for j in range(i + 1, len(names) + 1)]
+    devices: dict[str, None] = {}
+    for replica in replicas:
+        for layer in layers:
+            matching = [s for s in replica.stages if any(fnmatchcase(layer, p) for p in s.layers)]
+            if matching:
+                devices[matching[0].device] = None
+                break
+    return tuple(devices)

@@ -102,6 +102,10 @@ Owners = Literal["sharded", "central"] | tuple[OwnerRule, ...]
 """``"sharded"``: spread over the devices. ``"central"``: on the host. Or rules, in order."""
 
 
+ScheduleName = Literal["1f1b", "gpipe", "zero_bubble"]
+"""In which order the micro-batches of a replica are computed: see `schedule_for`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A part of the layers of a replica, and the device that computes them.
@@ -131,12 +135,15 @@ class Replica:
         num_micro_batches: Into how many pieces the replica's samples are cut, at least 1.
         in_flight: How many of them are alive at once, from 1 (gradient accumulation) to
             ``num_micro_batches``. The number of stages gives the memory of 1F1B.
+        schedule: The order of their forward and backward passes: ``"1f1b"``, ``"gpipe"`` or
+            ``"zero_bubble"``.
     """
 
     share: float
     stages: tuple[Stage, ...]
     num_micro_batches: int = 1
     in_flight: int = 1
+    schedule: ScheduleName = "1f1b"
 
     def __post_init__(self) -> None:
         """Bring lists and numbers into one form."""

@@ -128,12 +128,16 @@ class Plan:
         replicas are ``"hybrid"`` if one of them has several stages; ``"central storage"``
         if one device or the host owns all variables; else ``"data parallel"``.
         """
-        staged = any(len(replica.stages) > 1 for replica in self.replicas)
         if len(self.replicas) == 1:
-            return "pipeline" if staged else "one device"
-        if staged:
+            return "pipeline" if self.is_staged else "one device"
+        if self.is_staged:
             return "hybrid"
         return "data parallel" if self.central_device is None else "central storage"
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether a replica has several stages."""
+        return any(len(replica.stages) > 1 for replica in self.replicas)
 
     @property
     def central_device(self) -> str | None:

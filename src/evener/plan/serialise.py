@@ -98,6 +98,7 @@ def _written_replica(replica: Replica) -> dict[str, object]:
         "share": _written_number(replica.share),
         "num_micro_batches": replica.num_micro_batches,
         "in_flight": replica.in_flight,
+        "schedule": replica.schedule,
         "stages": [{"device": stage.device, "layers": stage.layers} for stage in replica.stages],
     }
 

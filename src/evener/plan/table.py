@@ -15,7 +15,7 @@ from evener.plan.names import HOST
 from evener.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from evener.plan.parts import Predicted
+    from evener.plan.parts import Predicted, Replica
     from evener.plan.plan import Plan
 
 WIDTH = 100
@@ -80,12 +80,19 @@ def _replicas(plan: Plan) -> str:
             f"{replica.share:g}",
             f"{fraction:.1%}",
             str(replica.num_micro_batches),
-            str(replica.in_flight),
+            _in_flight(replica),
         )
         for index, stage in enumerate(replica.stages):
             shown = about if index == 0 else ("",) * len(about)
             rows.append((*shown, str(index), stage.device, ", ".join(stage.layers)))
     return _titled("Replicas", _table(columns, rows))
+
+
+def _in_flight(replica: Replica) -> str:
+    # One micro-batch in one stage can be computed in one order only.
+    if replica.num_micro_batches == 1 and len(replica.stages) == 1:
+        return str(replica.in_flight)
+    return f"{replica.in_flight} ({replica.schedule})"
 
 
 def _predicted(plan: Plan, predicted: Predicted) -> str:

@@ -7,11 +7,19 @@ of the mistake as it is written in Python and in JSON alike: ``replicas[1].stage
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from evener.errors import PlanError, did_you_mean
 from evener.plan.names import HOST, parse_device_name
-from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
+from evener.plan.parts import (
+    OwnerRule,
+    PlanDevice,
+    Predicted,
+    Rejected,
+    Replica,
+    ScheduleName,
+    Stage,
+)
 from evener.plan.places import (
     number_at,
     object_at,
@@ -126,6 +134,7 @@ def _check_replicas(replicas: object, names: Sequence[str]) -> None:
     for index, replica in enumerate(items):
         place = f"replicas[{index}]"
         _check_micro_batches(place, replica)
+        _check_schedule(f"{place}.schedule", replica.schedule)
         stages = tuple_at(f"{place}.stages", replica.stages, Stage)
         _check_stages(place, stages, names)
         _check_layers(place, stages)
@@ -149,6 +158,18 @@ def _check_micro_batches(place: str, replica: Replica) -> None:
             why=f"of {count} micro-batches, at least 1 and at most {count} can be alive at once.",
             fix=f"write {place}.in_flight = {min(max(in_flight, 1), count)}"
             + (f", or num_micro_batches = {in_flight}." if in_flight > 1 else "."),
+        )
+
+
+def _check_schedule(place: str, schedule: object) -> None:
+    known = get_args(ScheduleName)
+    name = text_at(place, schedule)
+    if name not in known:
+        raise PlanError(
+            "PLAN-034",
+            f"{place} is {name!r}, which is not a schedule.{did_you_mean(name.lower(), known)}",
+            why=f"the schedules are {', '.join(known)}.",
+            fix=f"write {place} = {known[0]!r}, or leave it out.",
         )
 
 

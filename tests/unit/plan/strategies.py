@@ -6,6 +6,7 @@ The devices can be given, so that the engine's tests draw plans for the devices 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from evener.plan import (
     Predicted,
     Rejected,
     Replica,
+    ScheduleName,
     Stage,
     owner_rules,
 )
@@ -67,6 +69,7 @@ def replicas(draw: st.DrawFn, names: Sequence[str], *, share: float, num_stages:
         share=share,
         num_micro_batches=num_micro_batches,
         in_flight=draw(st.integers(1, num_micro_batches)),
+        schedule=draw(st.sampled_from(get_args(ScheduleName))),
         stages=tuple(
             Stage(device=draw(st.sampled_from(names)), layers=tuple(part))
             for part in (parts if num_stages > 1 else single)

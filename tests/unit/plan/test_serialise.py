@@ -48,6 +48,7 @@ GOLDEN = """\
       "share": 320,
       "num_micro_batches": 8,
       "in_flight": 2,
+      "schedule": "1f1b",
       "stages": [
         {
           "device": "gpu:0",
@@ -69,6 +70,7 @@ GOLDEN = """\
       "share": 64,
       "num_micro_batches": 1,
       "in_flight": 1,
+      "schedule": "1f1b",
       "stages": [
         {
           "device": "gpu:2",

@@ -64,7 +64,7 @@ Owners (the first match wins)
 Replicas
  replica   share   of a batch   micro-batches   in flight   stage   device   layers
 ────────────────────────────────────────────────────────────────────────────────────────────────────
-       0       1       100.0%               8           2       0   gpu:0    embedding,
+       0       1       100.0%               8    2 (1f1b)       0   gpu:0    embedding,
                                                                              encoder_[0-7]
                                                                 1   gpu:1    encoder_[89], head
 
@@ -89,7 +89,7 @@ Owners (the first match wins)
 Replicas
  replica   share   of a batch   micro-batches   in flight   stage   device   layers
 ────────────────────────────────────────────────────────────────────────────────────────────────────
-       0     320        83.3%               8           2       0   gpu:0    embedding, block_[0-5]
+       0     320        83.3%               8    2 (1f1b)       0   gpu:0    embedding, block_[0-5]
                                                                 1   gpu:1    block_[6-9], head
        1      64        16.7%               1           1       0   gpu:2    *
 

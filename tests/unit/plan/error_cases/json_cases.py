@@ -70,6 +70,7 @@ CASES = [
                 written("replicas[1].stages[0].device", 0),
             ),
             ("replicas[0].stages must be a list", "str", written("replicas[0].stages", "x")),
+            ("replicas[0].schedule must be text", "int", written("replicas[0].schedule", 1)),
             (
                 "replicas[0].stages[1].layers must be a list",
                 "str",

@@ -122,6 +122,13 @@ CASES = [
         "replicas[1].in_flight = 1.",
     ),
     Case(
+        "PLAN-034",
+        lambda: second_replica(schedule="GPipes"),
+        "replicas[1].schedule is 'GPipes', which is not a schedule. Did you mean 'gpipe'?",
+        "the schedules are 1f1b, gpipe, zero_bubble",
+        "write replicas[1].schedule = '1f1b', or leave it out.",
+    ),
+    Case(
         "PLAN-015",
         lambda: staged(("a",), ()),
         "replicas[0].stages[1].layers is empty.",

@@ -1,0 +1,244 @@
+"""Which stage every operation of a traced forward pass belongs to.
+
+    operation                         its stage
+    made by a layer                   the layer's stage
+    made between layers               the latest stage among its inputs
+    a shared layer, called again      the latest stage among its inputs: the stage that asks
+    of the batch alone                none: every stage that needs it computes it
+
+The stage of an operation is never before that of its inputs, so samples pass through the
+stages in line, and whatever jumps over a stage is handed on as one more tensor.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine.stages.trace import LayerCall, Trace, layer_paths
+from evener.errors import EngineError, did_you_mean
+
+Patterns = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """The stages of the operations of a trace.
+
+    Attributes:
+        num_stages: How many stages there are.
+        stages: The stage of every operation of the forward pass; None for those that any
+            stage may compute for itself.
+        regions: For operations whose results are computed again in the backward pass, the
+            number of the layer call they belong to.
+    """
+
+    num_stages: int
+    stages: dict[tf.Operation, int | None]
+    regions: dict[tf.Operation, int]
+
+    def stage_of(self, tensor: tf.Tensor) -> int | None:
+        """Return the stage that makes a tensor of the forward pass."""
+        return self.stages.get(tensor.op)
+
+    def home_of(self, tensor: tf.Tensor) -> int:
+        """Return the stage that has to return a tensor: its own, or the last."""
+        stage = self.stage_of(tensor)
+        return self.num_stages - 1 if stage is None else stage
+
+
+def assign(trace: Trace, patterns: Patterns, recompute: Sequence[str]) -> Assignment:
+    """Give every operation of a trace its stage.
+
+    Args:
+        trace: The traced forward pass.
+        patterns: For each stage, patterns of its layers.
+        recompute: Patterns of the layers whose activations are computed again.
+
+    Raises:
+        EngineError: If a layer is in no stage or in two, if the stages are not in line, or
+            if a cut would go through a layer that cannot be cut.
+    """
+    stages_of_calls = _stages_of_calls(trace.calls, patterns)
+    operations = trace.graph.get_operations()[: trace.num_operations]
+    makers = _makers(trace, len(operations))
+    fed = {tensor.op for tensor in trace.inputs}
+    fed.update(placeholder.op for _, placeholder in trace.captured)
+    stages: dict[tf.Operation, int | None] = {}
+    for op, maker in zip(operations, makers, strict=True):
+        own = None if maker is None else stages_of_calls[maker]
+        stages[op] = None if op in fed else _stage_of(op, own, stages)
+    _check_in_line(trace, operations, stages_of_calls, stages)
+    regions = _regions(trace, recompute)
+    return Assignment(
+        num_stages=len(patterns),
+        stages=stages,
+        regions={op: regions[k] for k, op in enumerate(operations) if k in regions},
+    )
+
+
+def stage_of_path(path: str, patterns: Patterns) -> int | None:
+    """Return the stage whose patterns match a layer's path, or None.
+
+    Raises:
+        EngineError: If there are two of them.
+    """
+    matching = [k for k, stage in enumerate(patterns) if _matching(path, stage)]
+    if len(matching) > 1:
+        first, second = matching[:2]
+        raise EngineError(
+            "ENG-041",
+            f"The layer {path!r} is in two stages, {first} and {second}.",
+            why=f"It matches {_matching(path, patterns[first])[0]!r} of stage {first} and "
+            f"{_matching(path, patterns[second])[0]!r} of stage {second}, and a layer is "
+            "computed in one stage.",
+            fix="Make the patterns of one stage narrower.",
+        )
+    return matching[0] if matching else None
+
+
+def check_patterns(model: keras.Model, patterns: Iterable[str], place: str) -> None:
+    """Refuse patterns that no layer of a model matches.
+
+    Raises:
+        EngineError: With the layers that are nearest.
+    """
+    paths = [path for path in layer_paths(model).values() if path]
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
+            raise EngineError(
+                "ENG-042",
+                f"{place} names {pattern!r}, but the model {model.name!r} has no such layer.",
+                why=f"Its layers are {_listed(paths)}.{did_you_mean(pattern, paths)}",
+                fix="Write the names of layers as `model.summary()` shows them, with / before "
+                "a layer inside a layer.",
+            )
+
+
+def _stages_of_calls(calls: Sequence[LayerCall], patterns: Patterns) -> list[int | None]:
+    """Return the stage of every call: the layer's own, or that of the call around it."""
+    stages: list[int | None] = []
+    stray: dict[str, None] = {}
+    for call in calls:
+        outer = None if call.outer is None else stages[call.outer]
+        own = stage_of_path(call.path, patterns)
+        if own is not None and outer is not None and own != outer and call.inner_graph:
+            raise _cut_inside(call, own, calls, outer)
+        stages.append(outer if own is None else own)
+        if stages[-1] is None and call.end > call.begin and _is_leaf(call.layer):
+            stray[call.path] = None
+    if stray:
+        raise EngineError(
+            "ENG-040",
+            f"{'A layer is' if len(stray) == 1 else 'Layers are'} in no stage: "
+            f"{_listed(list(stray))}.",
+            why="Every layer that computes something needs a stage, and with it a device.",
+            fix="Add "
+            + ("its name" if len(stray) == 1 else "their names")
+            + f" to a stage, for example layers=({next(iter(stray))!r}, ...).",
+        )
+    return stages
+
+
+def _cut_inside(call: LayerCall, own: int, calls: Sequence[LayerCall], outer: int) -> EngineError:
+    assert call.outer is not None
+    around = calls[call.outer].path
+    return EngineError(
+        "ENG-043",
+        f"The cut between stages {min(own, outer)} and {max(own, outer)} goes through the "
+        f"layer {around!r}.",
+        why=f"{call.path!r} runs in a loop or a function inside it, which is computed as one.",
+        fix=f"Put {around!r} and all that is in it into one stage.",
+    )
+
+
+def _is_leaf(layer: keras.Layer) -> bool:
+    inner = _tf_private.sublayers(layer)
+    return not inner and not isinstance(layer, keras.layers.InputLayer)
+
+
+def _makers(trace: Trace, num_operations: int) -> list[int | None]:
+    """Return for every operation the innermost call that made it."""
+    makers: list[int | None] = [None] * num_operations
+    for position, call in enumerate(trace.calls):
+        # Inner calls begin later, so they overwrite the outer ones.
+        if not call.inner_graph:
+            makers[call.begin : call.end] = [position] * (call.end - call.begin)
+    return makers
+
+
+def _stage_of(
+    op: tf.Operation, own: int | None, stages: dict[tf.Operation, int | None]
+) -> int | None:
+    known = [s for t in op.inputs if (s := stages[t.op]) is not None]
+    stateful = op.op_def is not None and op.op_def.is_stateful
+    if own is None and not known:
+        return 0 if stateful else None
+    if not op.inputs and not stateful:
+        return None  # A constant is cheaper to make again than to send.
+    return max([*known, *([] if own is None else [own])])
+
+
+def _check_in_line(
+    trace: Trace,
+    operations: Sequence[tf.Operation],
+    stages_of_calls: Sequence[int | None],
+    stages: dict[tf.Operation, int | None],
+) -> None:
+    """Refuse a layer whose first call needs what a later stage makes."""
+    around = {call.outer for call in trace.calls}
+    called: set[int] = set()
+    for position, (call, own) in enumerate(zip(trace.calls, stages_of_calls, strict=True)):
+        if own is None or position in around or call.inner_graph or id(call.layer) in called:
+            continue
+        called.add(id(call.layer))
+        for op in operations[call.begin : call.end]:
+            stage = stages[op]
+            if stage is not None and stage > own:
+                raise _not_in_line(trace, call, own, stage, operations, stages)
+
+
+def _not_in_line(
+    trace: Trace,
+    call: LayerCall,
+    own: int,
+    later: int,
+    operations: Sequence[tf.Operation],
+    stages: dict[tf.Operation, int | None],
+) -> EngineError:
+    makers = _makers(trace, len(operations))
+    before = [makers[k] for k, op in enumerate(operations[: call.begin]) if stages[op] == later]
+    from_layers = [trace.calls[maker].path for maker in before if maker is not None]
+    source = f" (from {from_layers[-1]!r})" if from_layers else ""
+    return EngineError(
+        "ENG-044",
+        f"The layer {call.path!r} of stage {own} needs what stage {later} makes{source}.",
+        why="Samples pass through the stages in their order, and none comes back.",
+        fix=f"Move {call.path!r} to stage {later} or later, or the layers before it to "
+        f"stage {own} or earlier.",
+    )
+
+
+def _regions(trace: Trace, recompute: Sequence[str]) -> dict[int, int]:
+    """Return the outermost matching call of every operation that is computed again."""
+    regions: dict[int, int] = {}
+    for position, call in enumerate(trace.calls):
+        if call.inner_graph or call.begin in regions or not _matching(call.path, recompute):
+            continue
+        regions.update(dict.fromkeys(range(call.begin, call.end), position))
+    return regions
+
+
+def _matching(path: str, patterns: Sequence[str]) -> list[str]:
+    return [pattern for pattern in patterns if fnmatch.fnmatchcase(path, pattern)]
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 12
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more

@@ -1,0 +1,201 @@
+"""Runs the stages of one replica over its micro-batches, in the order of a schedule.
+
+      gpu:0   F0 F1 B0 F2 B1 F3 B2 B3
+      gpu:1      F0B0 F1B1 F2B2 F3B3
+
+Each task is one call. On every device a call waits for the one before it, so that no more
+micro-batches are alive than the schedule allows; between devices calls wait for data alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.reduction import Gradient, free_from_order
+from evener.engine.stages.cut import CutFunction
+from evener.engine.stages.functions import StageFunctions
+from evener.engine.stages.loans import Loans
+from evener.engine.stages.trace import Trace
+from evener.plan import Schedule, Task, dependencies
+
+Begin = Callable[[int, tf.Tensor], tf.Tensor | None]
+"""Micro-batch and output of the trace -> the gradient that begins there, or None."""
+
+
+class Pipeline:
+    """One replica at work in one step.
+
+    Args:
+        trace: The forward pass that the functions were cut from.
+        stages: The functions of each stage.
+        devices: TensorFlow's name of each stage's device.
+        variables: The trained variables, in the order of the trace's first inputs.
+        inputs: For each micro-batch, the trace's other inputs, flat.
+        begin: Gives the gradients that begin at the outputs; None for a forward pass.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        stages: Sequence[StageFunctions],
+        devices: Sequence[str],
+        variables: Sequence[Any],
+        inputs: Sequence[Sequence[tf.Tensor]],
+        begin: Begin | None = None,
+    ) -> None:
+        self._stages = stages
+        self._devices = devices
+        self._variables = variables
+        self._inputs = inputs
+        self._begin = begin
+        self._position = {id(t): k for k, t in enumerate(trace.inputs)}
+        self._num_weights = len(variables)
+        needed = [self._weights_of(stage) for stage in stages]
+        self._loans = {d: Loans(d, variables, needed) for d in dict.fromkeys(devices)}
+        self._last: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
+        # Tensors of the trace -> their value, and gradient parts, for each micro-batch.
+        self._values: list[dict[int, tf.Tensor]] = [{} for _ in inputs]
+        self._d_values: list[dict[int, list[tf.Tensor]]] = [{} for _ in inputs]
+        self._sums: dict[tuple[int, int], tf.Tensor] = {}
+        self._slices: list[tuple[int, Gradient]] = []
+
+    def run(self, schedule: Schedule) -> None:
+        """Run all tasks of a schedule."""
+        for task in _in_order(schedule):
+            if task.kind == "forward":
+                self._forward(task)
+            elif task.kind == "backward":
+                self._backward(task)
+            else:
+                self._weight_gradients(task)
+
+    def outputs(self, micro_batch: int, nest: Any) -> Any:
+        """Return the outputs of the trace for one micro-batch, in their structure."""
+        values = self._values[micro_batch]
+        return tf.nest.map_structure(
+            lambda t: None if t is None else values[id(t)], nest, expand_composites=True
+        )
+
+    def gradients(self) -> list[list[Gradient]]:
+        """Return for each trained variable the parts of its gradient."""
+        parts: list[list[Gradient]] = [[] for _ in self._variables]
+        for (_, position), total in self._sums.items():
+            parts[position].append(total)
+        for position, gradient in self._slices:
+            parts[position].append(gradient)
+        return parts
+
+    def _weights_of(self, stage: StageFunctions) -> list[int]:
+        functions = (stage.forward, stage.backward, stage.weight_gradients)
+        feeds = (tensor for f in functions if f is not None for tensor in f.feeds)
+        positions = {self._position.get(id(tensor), self._num_weights) for tensor in feeds}
+        return sorted(positions - set(range(self._num_weights, len(self._position) + 1)))
+
+    def _forward(self, task: Task) -> None:
+        function = self._stages[task.stage].forward
+        results = self._call(function, task, {})
+        self._values[task.micro_batch].update(
+            (id(t), value) for t, value in zip(function.fetches, results, strict=True)
+        )
+
+    def _backward(self, task: Task) -> None:
+        stage = self._stages[task.stage]
+        if stage.backward is None or stage.gradient is None:
+            return
+        given: dict[int, tf.Tensor] = {}
+        with tf.device(self._devices[task.stage]):
+            for tensor, place in stage.gradient.begins:
+                # Among the values, because gradients of weights that come later need it too.
+                begun = self._gradient_at(task.micro_batch, tensor)
+                self._values[task.micro_batch][id(place)] = begun
+            if stage.weight_gradients is None:
+                given = self._sums_so_far(task.stage)
+        results = self._call(stage.backward, task, given)
+        values = dict(zip(map(id, stage.backward.fetches), results, strict=True))
+        for tensor, gradient in stage.gradient.inputs:
+            parts = self._d_values[task.micro_batch].setdefault(id(tensor), [])
+            parts.append(values[id(gradient)])
+        if stage.weight_gradients is None:
+            self._keep_gradients(task.stage, values)
+        else:
+            self._values[task.micro_batch].update(values)
+
+    def _weight_gradients(self, task: Task) -> None:
+        function = self._stages[task.stage].weight_gradients
+        if function is None:
+            return
+        with tf.device(self._devices[task.stage]):
+            given = self._sums_so_far(task.stage)
+        results = self._call(function, task, given)
+        self._keep_gradients(task.stage, dict(zip(map(id, function.fetches), results, strict=True)))
+
+    def _gradient_at(self, micro_batch: int, tensor: tf.Tensor) -> tf.Tensor:
+        """Return the gradient of what a stage has handed on, from all that it went to."""
+        parts = list(self._d_values[micro_batch].pop(id(tensor), []))
+        assert self._begin is not None
+        begun = self._begin(micro_batch, tensor)
+        if begun is not None:
+            parts.append(tf.cast(begun, tensor.dtype))
+        if not parts:
+            return tf.zeros_like(self._values[micro_batch][id(tensor)])
+        return parts[0] if len(parts) == 1 else tf.add_n(parts)
+
+    def _sums_so_far(self, stage: int) -> dict[int, tf.Tensor]:
+        gradient = self._stages[stage].gradient
+        assert gradient is not None
+        given = {}
+        for position, place in gradient.sums:
+            so_far = self._sums.get((stage, position))
+            given[id(place)] = tf.zeros(place.shape, place.dtype) if so_far is None else so_far
+        return given
+
+    def _keep_gradients(self, stage: int, values: Mapping[int, tf.Tensor]) -> None:
+        gradient = self._stages[stage].gradient
+        assert gradient is not None
+        for position, symbolic in gradient.weights:
+            value = tf.nest.map_structure(lambda t: values[id(t)], symbolic, expand_composites=True)
+            if isinstance(value, tf.IndexedSlices):
+                self._slices.append((position, value))
+            else:
+                self._sums[stage, position] = value
+
+    def _call(
+        self, function: CutFunction, task: Task, given: Mapping[int, tf.Tensor]
+    ) -> list[tf.Tensor]:
+        device = self._devices[task.stage]
+        weights = self._loans[device].take(task.stage, [])
+        values, inputs = self._values[task.micro_batch], self._inputs[task.micro_batch]
+        args = []
+        for tensor in function.feeds:
+            position = self._position.get(id(tensor))
+            if id(tensor) in given:
+                args.append(given[id(tensor)])
+            elif position is None:
+                args.append(values[id(tensor)])
+            elif position < self._num_weights:
+                args.append(weights[position])
+            else:
+                args.append(inputs[position - self._num_weights])
+        with tf.device(device), tf.control_dependencies(self._last[device]):
+            results = function(args)
+        if results and not tf.executing_eagerly():
+            free_from_order(results)
+            self._last[device] = [results[0].op]
+        return results
+
+
+def _in_order(schedule: Schedule) -> Iterator[Task]:
+    """Yield the tasks of all devices, each after those whose results it needs."""
+    done: set[Task] = set()
+    waiting = [deque(order) for order in schedule.orders]
+    while any(waiting):
+        before = len(done)
+        for order in waiting:
+            while order and done.issuperset(dependencies(order[0], num_stages=schedule.num_stages)):
+                done.add(order[0])
+                yield order.popleft()
+        assert len(done) > before, f"no task can run next:\n{schedule}"

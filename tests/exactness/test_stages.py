@@ -1,0 +1,41 @@
+"""The law for models that are cut into stages, and batches that are cut into micro-batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from .harness import agree, train_case
+from .models import BY_NAME
+from .staged import Cut, layer_names, place_for, plan_of
+from .tolerances import tolerance
+
+CUTS = (
+    Cut(devices=(0, 1)),
+    Cut(devices=(0, 1), micro_batches=4, in_flight=2),
+    Cut(devices=(1,), micro_batches=5, in_flight=1),
+    Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
+    Cut(devices=(2, 0, 1), micro_batches=8, in_flight=3, schedule="zero_bubble"),
+    Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
+    Cut(devices=(3, 1, 2, 0), micro_batches=6, in_flight=4),
+    Cut(devices=(0, 0, 0), micro_batches=2, in_flight=1),
+)
+# Statistics over micro-batches are not those of the batch; the models without them cut all.
+WHOLE = {"cnn"}
+PAIRS = [
+    (name, cut)
+    for name in BY_NAME
+    for cut in CUTS
+    if name not in WHOLE or cut.micro_batches == 1
+]
+
+
+@pytest.mark.parametrize(("name", "cut"), PAIRS, ids=[f"{n}-{c}" for n, c in PAIRS])
+def test_stages(name: str, cut: Cut) -> None:
+    """Every model, cut in every way."""
+    case = BY_NAME[name]
+    plan = plan_of(layer_names(case.build), cut)
+    agree(
+        lambda place: train_case(place, case, "sgd"),
+        within=tolerance(name, "sgd", "stages"),
+        make_place=place_for(plan),
+    )
