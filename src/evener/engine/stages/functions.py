@@ -23,6 +23,8 @@ from evener.engine.stages.cut import CutFunction, operations_between
 from evener.engine.stages.gradients import StageGradient, differentiate
 from evener.engine.stages.trace import Trace, flat
 
+_BackwardCuts = tuple[CutFunction | None, CutFunction | None, CutFunction | None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFunctions:
@@ -32,6 +34,8 @@ class StageFunctions:
         forward: Its forward pass.
         backward: Its backward pass, or None if nothing is to be differentiated.
         weight_gradients: The rest of it, if the gradients of weights come later.
+        adding: That of the two which gives gradients of weights, adding them to a sum that
+            is given; None if there is one micro-batch, or nothing to add.
         gradient: What the backward pass begins with and ends in.
         kept: What the forward pass makes for the backward pass alone.
     """
@@ -39,6 +43,7 @@ class StageFunctions:
     forward: CutFunction
     backward: CutFunction | None
     weight_gradients: CutFunction | None
+    adding: CutFunction | None
     gradient: StageGradient | None
     kept: tuple[tf.Tensor, ...]
 
@@ -77,7 +82,8 @@ class Cutter:
 
     def forward_only(self) -> list[StageFunctions]:
         """Return the functions of a forward pass."""
-        return self._assemble([None] * self._assignment.num_stages, [None] * len(self._outputs))
+        nothing = [None] * self._assignment.num_stages
+        return self._assemble(nothing, [(None, None, None)] * len(nothing))
 
     def with_backward(
         self, targets: Sequence[tf.Tensor], *, accumulate: bool, weights_later: bool
@@ -94,7 +100,9 @@ class Cutter:
             self._trace, self._assignment, received, targets, used, accumulate=accumulate
         )
         cuts = [
-            None if g is None else self._backward(stage, g, weights_later=weights_later)
+            (None, None, None)
+            if g is None
+            else self._backward(stage, g, weights_later=weights_later)
             for stage, g in enumerate(gradients)
         ]
         return self._assemble(gradients, cuts)
@@ -160,22 +168,29 @@ class Cutter:
 
     def _backward(
         self, stage: int, gradient: StageGradient, *, weights_later: bool
-    ) -> tuple[CutFunction, CutFunction | None]:
-        of_weights = flat([g for _, g in gradient.weights])
+    ) -> _BackwardCuts:
+        """Return the backward pass, what is left of it for later, and what adds up."""
+        first = flat([g for _, g in gradient.weights])
+        totals = {k: total for k, _, total in gradient.sums}
+        summed = flat([totals.get(k, g) for k, g in gradient.weights])
         of_inputs = [g for _, g in gradient.inputs]
         fed = self._fed_backward(stage, gradient)
         if not weights_later:
-            fetches = [*of_inputs, *of_weights]
-            return self._cut_backward(stage, gradient, fetches, fed, "backward"), None
+            now = self._cut_backward(stage, gradient, [*of_inputs, *first], fed, "backward")
+            if not totals:
+                return now, None, None
+            fetches = [*of_inputs, *summed]
+            return now, None, self._cut_backward(stage, gradient, fetches, fed, "backward_adding")
         done, _ = operations_between(of_inputs, fed)
 
         def fed_later(tensor: tf.Tensor) -> bool:
             return fed(tensor) or (tensor.op in done and bool(tensor.op.inputs))
 
-        later = self._cut_backward(stage, gradient, of_weights, fed_later, "weights")
+        later = self._cut_backward(stage, gradient, first, fed_later, "weights")
+        adding = self._cut_backward(stage, gradient, summed, fed_later, "weights_adding")
         left = [t for t in later.feeds if t.op in done and not fed(t)]
         now = self._cut_backward(stage, gradient, [*of_inputs, *left], fed, "backward")
-        return now, later
+        return now, later, adding
 
     def _cut_backward(
         self,
@@ -199,12 +214,12 @@ class Cutter:
     def _assemble(
         self,
         gradients: Sequence[StageGradient | None],
-        cuts: Sequence[tuple[CutFunction, CutFunction | None] | None],
+        cuts: Sequence[_BackwardCuts],
     ) -> list[StageFunctions]:
         stages: list[StageFunctions] = []
         wanted = [list(outputs) for outputs in self._outputs]
         for stage in reversed(range(self._assignment.num_stages)):
-            backward, later = cuts[stage] or (None, None)
+            backward, later, adding = cuts[stage]
             made_backward = () if backward is None else backward.fetches
             for_backward = [
                 tensor
@@ -224,6 +239,7 @@ class Cutter:
                     forward=forward,
                     backward=backward,
                     weight_gradients=later,
+                    adding=adding,
                     gradient=gradients[stage],
                     kept=tuple({id(t): t for t in kept if id(t) not in handed}.values()),
                 )

@@ -27,8 +27,8 @@ class StageGradient:
         begins: What the stage has made and where its gradient is put in (a placeholder).
         inputs: What came from earlier stages and its gradient.
         weights: Position of each weight and its gradient.
-        sums: For dense gradients that add up over micro-batches, position of the weight and
-            where the sum so far is put in (a placeholder).
+        sums: For dense gradients that add up over micro-batches: position of the weight,
+            where the sum so far is put in (a placeholder), and that sum plus the gradient.
         regions: For each call that is computed again, gradients of its results: until they
             are there, nothing of it is needed.
         operations: What was added to the graph.
@@ -37,7 +37,7 @@ class StageGradient:
     begins: tuple[tuple[tf.Tensor, tf.Tensor], ...]
     inputs: tuple[tuple[tf.Tensor, tf.Tensor], ...]
     weights: tuple[tuple[int, Gradient], ...]
-    sums: tuple[tuple[int, tf.Tensor], ...]
+    sums: tuple[tuple[int, tf.Tensor, tf.Tensor], ...]
     regions: Mapping[int, tuple[tf.Tensor, ...]]
     operations: frozenset[tf.Operation]
 
@@ -59,7 +59,7 @@ def differentiate(
         received: For each stage, the tensors that come from earlier ones.
         targets: Where the gradient begins, whose gradients will be given.
         weights: For each stage, position and placeholder of the weights it uses.
-        accumulate: Whether dense gradients of weights are added to a sum that is given.
+        accumulate: Whether dense gradients of weights are also added to a sum.
 
     Returns:
         One per stage; None for a stage that the targets do not depend on.
@@ -109,7 +109,7 @@ def _one_stage(
         )
         d_received = [_as_dense(g) for g in found[: len(received)]]
         d_weights = found[len(received) : len(received) + len(weights)]
-        sums, totals = _added_up(weights, d_weights, accumulate=accumulate)
+        sums = _added_up(weights, d_weights) if accumulate else ()
     d_results = found[len(received) + len(weights) :]
     regions: dict[int, tuple[tf.Tensor, ...]] = {}
     for (region, _), gradient in zip(results, d_results, strict=True):
@@ -119,7 +119,7 @@ def _one_stage(
     return StageGradient(
         begins=tuple(zip(begins, seeds, strict=True)),
         inputs=tuple((t, g) for t, g in zip(received, d_received, strict=True) if g is not None),
-        weights=tuple((k, g) for k, g in zip(weights, totals, strict=True) if g is not None),
+        weights=tuple((k, g) for k, g in zip(weights, d_weights, strict=True) if g is not None),
         sums=tuple(sums),
         regions=regions,
         operations=frozenset(trace.graph.get_operations()[before:]),
@@ -135,23 +135,19 @@ def _as_dense(gradient: Gradient) -> tf.Tensor | None:
 
 
 def _added_up(
-    weights: Mapping[int, tf.Tensor], gradients: Sequence[Gradient], *, accumulate: bool
-) -> tuple[list[tuple[int, tf.Tensor]], list[Gradient]]:
+    weights: Mapping[int, tf.Tensor], gradients: Sequence[Gradient]
+) -> list[tuple[int, tf.Tensor, tf.Tensor]]:
     """Add each dense gradient to the sum of earlier micro-batches.
 
     Slices of an embedding are joined at the end instead: their sum would be as large as the
     whole table.
     """
-    sums: list[tuple[int, tf.Tensor]] = []
-    totals: list[Gradient] = []
+    sums = []
     for (position, weight), gradient in zip(weights.items(), gradients, strict=True):
-        if accumulate and isinstance(gradient, tf.Tensor):
+        if isinstance(gradient, tf.Tensor):
             so_far = tf.compat.v1.placeholder(weight.dtype, weight.shape)
-            sums.append((position, so_far))
-            totals.append(so_far + gradient)
-        else:
-            totals.append(gradient)
-    return sums, totals
+            sums.append((position, so_far, so_far + gradient))
+    return sums
 
 
 def _region_results(

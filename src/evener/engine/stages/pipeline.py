@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -71,7 +72,7 @@ class Pipeline:
             elif task.kind == "backward":
                 self._backward(task)
             else:
-                self._weight_gradients(task)
+                self._weight_gradients(task, self._stages[task.stage].weight_gradients)
 
     def outputs(self, micro_batch: int, nest: Any) -> Any:
         """Return the outputs of the trace for one micro-batch, in their structure."""
@@ -90,14 +91,14 @@ class Pipeline:
         return parts
 
     def _weights_of(self, stage: StageFunctions) -> list[int]:
-        functions = (stage.forward, stage.backward, stage.weight_gradients)
+        functions = (stage.forward, stage.backward, stage.weight_gradients, stage.adding)
         feeds = (tensor for f in functions if f is not None for tensor in f.feeds)
         positions = {self._position.get(id(tensor), self._num_weights) for tensor in feeds}
         return sorted(positions - set(range(self._num_weights, len(self._position) + 1)))
 
     def _forward(self, task: Task) -> None:
         function = self._stages[task.stage].forward
-        results = self._call(function, task, {})
+        results = self._call(function, task)
         self._values[task.micro_batch].update(
             (id(t), value) for t, value in zip(function.fetches, results, strict=True)
         )
@@ -106,32 +107,49 @@ class Pipeline:
         stage = self._stages[task.stage]
         if stage.backward is None or stage.gradient is None:
             return
-        given: dict[int, tf.Tensor] = {}
         with tf.device(self._devices[task.stage]):
             for tensor, place in stage.gradient.begins:
                 # Among the values, because gradients of weights that come later need it too.
                 begun = self._gradient_at(task.micro_batch, tensor)
                 self._values[task.micro_batch][id(place)] = begun
-            if stage.weight_gradients is None:
-                given = self._sums_so_far(task.stage)
-        results = self._call(stage.backward, task, given)
-        values = dict(zip(map(id, stage.backward.fetches), results, strict=True))
+        if stage.weight_gradients is None:
+            values = self._weight_gradients(task, stage.backward)
+        else:
+            results = self._call(stage.backward, task)
+            values = dict(zip(map(id, stage.backward.fetches), results, strict=True))
+            self._values[task.micro_batch].update(values)
         for tensor, gradient in stage.gradient.inputs:
             parts = self._d_values[task.micro_batch].setdefault(id(tensor), [])
             parts.append(values[id(gradient)])
-        if stage.weight_gradients is None:
-            self._keep_gradients(task.stage, values)
-        else:
-            self._values[task.micro_batch].update(values)
 
-    def _weight_gradients(self, task: Task) -> None:
-        function = self._stages[task.stage].weight_gradients
-        if function is None:
-            return
-        with tf.device(self._devices[task.stage]):
-            given = self._sums_so_far(task.stage)
-        results = self._call(function, task, given)
-        self._keep_gradients(task.stage, dict(zip(map(id, function.fetches), results, strict=True)))
+    def _weight_gradients(self, task: Task, first: CutFunction | None) -> dict[int, tf.Tensor]:
+        """Compute gradients of weights, added to those of earlier micro-batches.
+
+        Args:
+            task: A backward pass, or the weights' part of it.
+            first: The function that does so for the first micro-batch, with nothing to add to.
+        """
+        stage = self._stages[task.stage]
+        if first is None or stage.gradient is None:
+            return {}
+        so_far = {
+            id(place): self._sums[task.stage, position]
+            for position, place, _ in stage.gradient.sums
+            if (task.stage, position) in self._sums
+        }
+        function = stage.adding if so_far else first
+        assert function is not None
+        results = self._call(function, task, so_far)
+        values = dict(zip(map(id, function.fetches), results, strict=True))
+        totals = {k: total for k, _, total in stage.gradient.sums} if so_far else {}
+        for position, gradient in stage.gradient.weights:
+            symbolic = totals.get(position, gradient)
+            value = tf.nest.map_structure(lambda t: values[id(t)], symbolic, expand_composites=True)
+            if isinstance(value, tf.IndexedSlices):
+                self._slices.append((position, value))
+            else:
+                self._sums[task.stage, position] = value
+        return values
 
     def _gradient_at(self, micro_batch: int, tensor: tf.Tensor) -> tf.Tensor:
         """Return the gradient of what a stage has handed on, from all that it went to."""
@@ -144,27 +162,11 @@ class Pipeline:
             return tf.zeros_like(self._values[micro_batch][id(tensor)])
         return parts[0] if len(parts) == 1 else tf.add_n(parts)
 
-    def _sums_so_far(self, stage: int) -> dict[int, tf.Tensor]:
-        gradient = self._stages[stage].gradient
-        assert gradient is not None
-        given = {}
-        for position, place in gradient.sums:
-            so_far = self._sums.get((stage, position))
-            given[id(place)] = tf.zeros(place.shape, place.dtype) if so_far is None else so_far
-        return given
-
-    def _keep_gradients(self, stage: int, values: Mapping[int, tf.Tensor]) -> None:
-        gradient = self._stages[stage].gradient
-        assert gradient is not None
-        for position, symbolic in gradient.weights:
-            value = tf.nest.map_structure(lambda t: values[id(t)], symbolic, expand_composites=True)
-            if isinstance(value, tf.IndexedSlices):
-                self._slices.append((position, value))
-            else:
-                self._sums[stage, position] = value
-
     def _call(
-        self, function: CutFunction, task: Task, given: Mapping[int, tf.Tensor]
+        self,
+        function: CutFunction,
+        task: Task,
+        given: Mapping[int, tf.Tensor] = MappingProxyType({}),
     ) -> list[tf.Tensor]:
         device = self._devices[task.stage]
         weights = self._loans[device].take(task.stage, [])
