@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,7 @@ def layer_names(build: Callable[[], keras.Model]) -> list[str]:
     """Return the names of a model's layers, such that none comes before what it needs."""
     start()
     model = build()
-    return [
-        layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)
-    ]
+    return [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
 def plan_of(
@@ -66,7 +65,7 @@ def plan_of(
 def _replica(names: Sequence[str], cut: Cut) -> Replica:
     num_stages = min(len(cut.devices), len(names))
     bounds = [round(k * len(names) / num_stages) for k in range(num_stages + 1)]
-    runs = [tuple(names[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    runs = [tuple(names[a:b]) for a, b in itertools.pairwise(bounds)]
     return Replica(
         share=cut.share,
         num_micro_batches=cut.micro_batches,

@@ -22,10 +22,7 @@ CUTS = (
 # Statistics over micro-batches are not those of the batch; the models without them cut all.
 WHOLE = {"cnn"}
 PAIRS = [
-    (name, cut)
-    for name in BY_NAME
-    for cut in CUTS
-    if name not in WHOLE or cut.micro_batches == 1
+    (name, cut) for name in BY_NAME for cut in CUTS if name not in WHOLE or cut.micro_batches == 1
 ]
 
 

@@ -8,7 +8,6 @@ evener scope; a subclass that overrides them keeps its own.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +17,13 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import split
+from evener.engine.execution import Execution, without_optionals
+from evener.engine.model_checks import check_model
 from evener.engine.program import Program
 from evener.engine.step import Steps
 from evener.engine.strategy import Strategy
 from evener.errors import EngineError
 
-_STEPS = ("train_step", "test_step", "predict_step")
 _STEPS_OF = "_evener_steps"
 
 
@@ -117,7 +117,7 @@ def _build(original: Callable[..., Any]) -> Callable[..., Any]:
         if strategy is None:
             return original(self, iterator=iterator, data_batch=data_batch)
         if iterator is not None:
-            data_batch = _without_optionals(_tf_private.element_spec(iterator))
+            data_batch = without_optionals(_tf_private.element_spec(iterator))
         else:
             _check_eager_batch(data_batch)
         if self.optimizer is not None:
@@ -163,48 +163,16 @@ def steps_of(model: keras.Model, strategy: Strategy) -> Steps:
     return steps
 
 
+def _renewed_steps(model: keras.Model, strategy: Strategy) -> Steps:
+    """Return steps for a plan that has changed; what was made for the old one is dropped."""
+    model.__dict__.pop(_STEPS_OF, None)
+    model.test_function = model.predict_function = None
+    return steps_of(model, strategy)
+
+
 def _new_steps(model: keras.Model, strategy: Strategy) -> Steps:
-    _refuse_own_steps(model)
-    _refuse_foreign_variables(model, strategy)
-    _refuse_kept_states(model, strategy)
+    check_model(model, strategy)
     return Steps(Program(strategy, model, jit_compile=bool(model.jit_compile)))
-
-
-def _refuse_own_steps(model: keras.Model) -> None:
-    own = [name for name in _STEPS if getattr(type(model), name) is not getattr(keras.Model, name)]
-    if own:
-        raise EngineError(
-            "ENG-002",
-            f"The model {model.name!r} brings its own {' and '.join(own)}.",
-            why="The engine splits Keras's own steps over the devices, not those of a person.",
-            fix="Override compute_loss and compute_metrics instead, which see the whole batch; "
-            "or train this model without a strategy.",
-        )
-
-
-def _refuse_foreign_variables(model: keras.Model, strategy: Strategy) -> None:
-    for variable in model.variables:
-        if not strategy.ledger.holds(variable.value):
-            raise EngineError(
-                "ENG-008",
-                f"The variable {variable.path!r} was made outside the strategy's scope.",
-                why="Every variable needs an owner among the devices of the strategy.",
-                fix="Make all layers of the model inside `with strategy.scope():`.",
-            )
-
-
-def _refuse_kept_states(model: keras.Model, strategy: Strategy) -> None:
-    if len(strategy.replica_devices) == 1:
-        return
-    for layer in _tf_private.all_layers(model):
-        if isinstance(layer, keras.layers.RNN) and layer.stateful:
-            raise EngineError(
-                "ENG-009",
-                f"The layer {layer.name!r} keeps its state from batch to batch.",
-                why="The state of every sample lives with that sample's place in the batch, "
-                "which may go to another device when the shares change.",
-                fix="Use stateful=False, or a strategy of one device.",
-            )
 
 
 def _make(original: Callable[..., Any], attribute: str, step: str) -> Callable[..., Any]:
@@ -216,63 +184,13 @@ def _make(original: Callable[..., Any], attribute: str, step: str) -> Callable[.
         if strategy is None:
             return original(self, force=force)
         if getattr(self, attribute) is None or force:
-            steps = steps_of(self, strategy)
-            loop = _tf_private.step_loop(self, getattr(steps, step))
-            setattr(self, attribute, Execution(steps, loop, trains=step == "train"))
+            execution = Execution(
+                steps_of(self, strategy), step, renew=lambda: _renewed_steps(self, strategy)
+            )
+            setattr(self, attribute, execution)
         return getattr(self, attribute)
 
     return make_function
-
-
-class Execution:
-    """What Keras calls per execution: prepares before the first, evens the shares after each.
-
-    Args:
-        steps: The steps of the model.
-        loop: Keras's loop over the batches of one execution, around one of the steps.
-        trains: Whether that step trains.
-    """
-
-    def __init__(self, steps: Steps, loop: Callable[[Any], Any], *, trains: bool) -> None:
-        self.steps = steps
-        self._loop = loop
-        self._trains = trains
-
-    def __call__(self, iterator: Any) -> Any:
-        """Run one execution; return its logs."""
-        if self.steps.needs_spec(training=self._trains) or self._needs_samples():
-            iterator = self._prepare(iterator)
-        try:
-            logs = self._loop(iterator)
-        except tf.errors.InvalidArgumentError as error:
-            # In a graph, the size of a batch is only known when the step runs.
-            if split.no_samples().code in error.message:
-                raise split.no_samples() from error
-            raise
-        self.steps.watch.tell()
-        if self._trains:
-            program = self.steps.program
-            program.strategy.sharing.review(program.model.steps_per_execution)
-        return logs
-
-    def _prepare(self, iterator: Any) -> Any:
-        """Prepare the steps; return an iterator that still has every batch."""
-        if isinstance(iterator, tf.data.Iterator):
-            self._trace(iterator.element_spec)
-            if not self._needs_samples():
-                return iterator
-        first = next(iterator)
-        self._trace(first)
-        if self._needs_samples():
-            self.steps.learn_added(_without_optionals(first), training=self._trains)
-        return itertools.chain([first], iterator)
-
-    def _trace(self, spec: Any) -> None:
-        if self.steps.needs_spec(training=self._trains):
-            self.steps.prepare(_without_optionals(spec), training=self._trains)
-
-    def _needs_samples(self) -> bool:
-        return self.steps.needs_samples(training=self._trains)
 
 
 def _make_predict(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,7 +212,7 @@ def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[
 
     def predict(batches: list[Any]) -> Any:
         assert steps is not None
-        return split.join([steps.predict(_without_optionals(batch)) for batch in batches])
+        return split.join([steps.predict(without_optionals(batch)) for batch in batches])
 
     run = predict
     if not model.run_eagerly:
@@ -314,12 +232,6 @@ def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[
 def _build_to_predict(model: keras.Model, strategy: Strategy, batch: Any) -> None:
     if all(layer.built for layer in _tf_private.all_layers(model)):
         return
-    x, _, _ = split.unpack(_without_optionals(batch))
+    x, _, _ = split.unpack(without_optionals(batch))
     with strategy.scope():
         model(keras.tree.map_structure(lambda t: keras.KerasTensor(t.shape, t.dtype.name), x))
-
-
-def _without_optionals(batch: Any) -> Any:
-    """Return a batch, or its spec, with None for what the data leaves out."""
-    kinds = (tf.experimental.Optional, tf.OptionalSpec)
-    return keras.tree.map_structure(lambda leaf: None if isinstance(leaf, kinds) else leaf, batch)

@@ -23,6 +23,7 @@ from evener.engine.ownership import tf_device
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput, ReplicaProgram
 from evener.engine.state import is_seed, seed_for_replica
+from evener.errors import DataError
 
 if TYPE_CHECKING:
     from evener.engine.strategy import Strategy
@@ -86,6 +87,7 @@ class Program:
         jit_compile: Whether each replica's part is compiled by XLA.
 
     Attributes:
+        plan: The strategy's plan when the program was made.
         devices: TensorFlow's name of each replica's device, the first of several.
         pieces: The pieces of every batch, in the order of its samples.
         num_micro_batches: Of each replica.
@@ -101,16 +103,21 @@ class Program:
 
     def __init__(self, strategy: Strategy, model: keras.Model, *, jit_compile: bool) -> None:
         self.strategy = strategy
+        self.plan = strategy.plan
         self.model = model
         self.jit_compile = jit_compile
         self.devices = [tf_device(name) for name in strategy.replica_devices]
-        self.num_micro_batches = [r.num_micro_batches for r in strategy.plan.replicas]
+        self.num_micro_batches = [r.num_micro_batches for r in self.plan.replicas]
         self.pieces = [
             Piece(replica, micro_batch, count)
             for replica, count in enumerate(self.num_micro_batches)
             for micro_batch in range(count)
         ]
         self.staged = strategy.is_staged
+        with tf.init_scope(), tf.device(HOST):
+            self._largest_batch = tf.Variable(
+                tf.constant(0), trainable=False, name="evener_largest_batch"
+            )
         self.before_replica: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         self.added_kinds: dict[bool, list[AddedKind]] = {}
         alone = len(self.pieces) == 1
@@ -140,7 +147,7 @@ class Program:
         """What each piece is called in messages."""
         names = []
         for piece in self.pieces:
-            device = self.strategy.plan.replicas[piece.replica].stages[0].device
+            device = self.plan.replicas[piece.replica].stages[0].device
             part = f", micro-batch {piece.micro_batch}" if piece.num_micro_batches > 1 else ""
             names.append(f"replica {piece.replica}{part} ({device})")
         return names
@@ -153,7 +160,7 @@ class Program:
     @property
     def gathering_device(self) -> str:
         """Where the outputs of the whole batch are gathered: where they are made first."""
-        return tf_device(self.strategy.plan.replicas[0].stages[-1].device)
+        return tf_device(self.plan.replicas[0].stages[-1].device)
 
     @property
     def loss_weights(self) -> list[float | None]:
@@ -165,12 +172,19 @@ class Program:
         unknown: list[AddedKind] = ["mean"] * self.replica.num_added.get(training, 0)
         return self.added_kinds.get(training, unknown)
 
-    def split(self, data: Any) -> StepInput:
-        """Split a global batch by the shares of this moment."""
+    def split(self, data: Any, *, training: bool = False) -> StepInput:
+        """Split a global batch by the shares of this moment.
+
+        Args:
+            data: Nested tensors.
+            training: Whether to refuse a first batch with fewer samples than micro-batches.
+        """
         x, y, sample_weight = split.unpack(data)
         data = (x, y, sample_weight)
         with tf.device(HOST):
             num_samples = split.batch_size(data)
+            if training and max(self.num_micro_batches) > 1:
+                num_samples = self._enough(num_samples)
             if len(self.pieces) == 1:
                 relaxed = split.forget_batch_size(data)
                 alone = ReplicaInput(batch=relaxed, num_samples=num_samples, weight=tf.ones([]))
@@ -182,6 +196,20 @@ class Program:
                 )
             pieces = [_piece(data, cuts, num_samples, k) for k in range(len(self.pieces))]
         return StepInput(data, num_samples, cuts, pieces)
+
+    def _enough(self, num_samples: tf.Tensor) -> tf.Tensor:
+        """Return the number of samples, if there are enough or were in an earlier batch.
+
+        A last batch may be smaller: micro-batches without samples then do not count.
+        """
+        largest = tf.maximum(self._largest_batch.read_value(), num_samples)
+        check = tf.debugging.Assert(
+            largest >= max(self.num_micro_batches), [str(too_few_samples()), num_samples]
+        )
+        with tf.control_dependencies([] if check is None else [check]):
+            seen = self._largest_batch.assign(largest)
+        with tf.control_dependencies([seen]):
+            return tf.identity(num_samples)
 
     def borrow(self, replica: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the weights and the state that a replica computes with, on its device."""
@@ -201,6 +229,17 @@ class Program:
             with tf.device(device):
                 state.append(tf.identity(value))
         return state
+
+
+def too_few_samples() -> DataError:
+    """Return the error for a batch with fewer samples than micro-batches."""
+    return DataError(
+        "DATA-005",
+        "The first batch has fewer samples than the plan has micro-batches.",
+        why="A micro-batch without samples computes nothing; only a last, smaller batch may "
+        "have some.",
+        fix="Use larger batches, or a smaller num_micro_batches in the plan's replicas.",
+    )
 
 
 def _piece(data: Any, cuts: tf.Tensor, num_samples: tf.Tensor, number: int) -> ReplicaInput:

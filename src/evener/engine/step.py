@@ -45,6 +45,10 @@ class Steps:
         self.functions = _functions(program)
         self.watch = NonFiniteWatch(program.model, program.piece_names)
         self._state_rules: list[StateRule] = []
+        with tf.init_scope(), tf.device(HOST):
+            self._updating = tf.Variable(
+                tf.constant(False), trainable=False, name="evener_updating"
+            )
 
     def needs_spec(self, *, training: bool) -> bool:
         """Whether `prepare` has to be called before the first step of this kind."""
@@ -89,8 +93,23 @@ class Steps:
 
     def train(self, data: Any) -> dict[str, Any]:
         """Take one training step on a global batch; return the logs."""
+        return self._train(data, careful=False)
+
+    def train_carefully(self, data: Any) -> dict[str, Any]:
+        """Take a training step that writes nothing before all gradients are there.
+
+        Slower, because no update overlaps the backward pass; for a first step that may run
+        out of memory.
+        """
+        return self._train(data, careful=True)
+
+    def has_begun_to_update(self) -> bool:
+        """Return whether a careful step came as far as its update."""
+        return bool(self._updating)
+
+    def _train(self, data: Any, *, careful: bool) -> dict[str, Any]:
         with whole_batch():
-            step = self.program.split(data)
+            step = self.program.split(data, training=True)
             scale = update.loss_scale(self.program.model.optimizer)
             if isinstance(self.functions, driver.StagedFunctions):
                 result = driver.forward_backward(self.program, self.functions, step, scale)
@@ -98,11 +117,15 @@ class Steps:
                 result = together.forward_backward(self.program, step, scale)
             else:
                 result = apart.forward_backward(self.program, self.functions, step, scale)
-            looked = self.watch.look(result.total, step.data, step.cuts)
-            with tf.control_dependencies([looked]):
+            before = [self.watch.look(result.total, step.data, step.cuts)]
+            if careful:
+                gradients = tf.nest.flatten(result.gradients, expand_composites=True)
+                with tf.control_dependencies([*before, *(g for g in gradients if g is not None)]):
+                    before = [self._updating.assign(True)]
+            with tf.control_dependencies(before):
                 self._write_state(step, result.outputs)
                 self._update(result, scale)
-            return self._logs(step, result.outputs, result.values, result.total)
+                return self._logs(step, result.outputs, result.values, result.total)
 
     def test(self, data: Any) -> dict[str, Any]:
         """Evaluate one global batch; return the logs."""

@@ -98,6 +98,10 @@ class Strategy(tf.distribute.Strategy):
             check_shares(shares, num_expected=len(self._replica_devices), expected="replicas")
         )
 
+    def replan(self, plan: Plan) -> None:
+        """Use a plan that differs in its micro-batches alone; steps have to be made anew."""
+        self._plan = plan
+
     @property
     def is_staged(self) -> bool:
         """Whether replicas have several stages, micro-batches or layers computed again."""

@@ -190,36 +190,51 @@ def _check_in_line(
     stages_of_calls: Sequence[int | None],
     stages: dict[tf.Operation, int | None],
 ) -> None:
-    """Refuse a layer whose first call needs what a later stage makes."""
-    around = {call.outer for call in trace.calls}
+    """Refuse a layer whose first call needs what a later stage makes.
+
+    A layer with layers of other stages inside is no such layer: what it does between them
+    belongs to the later ones.
+    """
+    units = _units(trace.calls, stages_of_calls)
+    maker_of = dict(zip(operations, _makers(trace, len(operations)), strict=True))
     called: set[int] = set()
-    for position, (call, own) in enumerate(zip(trace.calls, stages_of_calls, strict=True)):
-        if own is None or position in around or call.inner_graph or id(call.layer) in called:
+    for position in sorted(set(units.values())):
+        call, own = trace.calls[position], stages_of_calls[position]
+        if own is None or call.inner_graph or id(call.layer) in called:
             continue
         called.add(id(call.layer))
         for op in operations[call.begin : call.end]:
-            stage = stages[op]
-            if stage is not None and stage > own:
-                raise _not_in_line(trace, call, own, stage, operations, stages)
+            later = stages[op]
+            if later is None or later <= own:
+                continue
+            before = [maker_of[t.op] for t in op.inputs if stages[t.op] == later]
+            sources = [trace.calls[units.get(m, m)].path for m in before if m is not None]
+            raise _not_in_line(call.path, own, later, sources)
 
 
-def _not_in_line(
-    trace: Trace,
-    call: LayerCall,
-    own: int,
-    later: int,
-    operations: Sequence[tf.Operation],
-    stages: dict[tf.Operation, int | None],
-) -> EngineError:
-    makers = _makers(trace, len(operations))
-    before = [makers[k] for k, op in enumerate(operations[: call.begin]) if stages[op] == later]
-    from_layers = [trace.calls[maker].path for maker in before if maker is not None]
-    source = f" (from {from_layers[-1]!r})" if from_layers else ""
+def _units(calls: Sequence[LayerCall], stages_of_calls: Sequence[int | None]) -> dict[int, int]:
+    """Return for every call the outermost one around it whose calls are all of its stage."""
+    mixed: set[int] = set()
+    for position, call in enumerate(calls):
+        outer = call.outer
+        while outer is not None:
+            if stages_of_calls[outer] != stages_of_calls[position]:
+                mixed.add(outer)
+            outer = calls[outer].outer
+    units: dict[int, int] = {}
+    for position, call in enumerate(calls):
+        whole = call.outer is not None and call.outer not in mixed
+        units[position] = units[call.outer] if whole and call.outer is not None else position
+    return {position: unit for position, unit in units.items() if unit not in mixed}
+
+
+def _not_in_line(path: str, own: int, later: int, sources: Sequence[str]) -> EngineError:
+    source = f" (from {sources[0]!r})" if sources else ""
     return EngineError(
         "ENG-044",
-        f"The layer {call.path!r} of stage {own} needs what stage {later} makes{source}.",
+        f"The layer {path!r} of stage {own} needs what stage {later} makes{source}.",
         why="Samples pass through the stages in their order, and none comes back.",
-        fix=f"Move {call.path!r} to stage {later} or later, or the layers before it to "
+        fix=f"Move {path!r} to stage {later} or later, or the layers before it to "
         f"stage {own} or earlier.",
     )
 

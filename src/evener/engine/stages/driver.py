@@ -8,7 +8,6 @@ and of the state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -22,26 +21,10 @@ from evener.engine.program import Program, StepInput, StepResult
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput
 from evener.engine.stages.assignment import assign, check_patterns
-from evener.engine.stages.cut import CutFunction
-from evener.engine.stages.functions import Cutter, StageFunctions
+from evener.engine.stages.functions import CutReplica, Cutter
 from evener.engine.stages.pipeline import Begin, Pipeline
-from evener.engine.stages.trace import Trace, flat, trace
+from evener.engine.stages.trace import flat, trace
 from evener.plan import Replica, Schedule, forward_schedule_for, schedule_for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutReplica:
-    """The functions of one replica's stages.
-
-    Attributes:
-        trace: The forward pass that they were cut from.
-        stages: One per stage.
-        denominators: Computes the computed denominators, if there are any.
-    """
-
-    trace: Trace
-    stages: list[StageFunctions]
-    denominators: CutFunction | None
 
 
 class StagedFunctions:
@@ -63,8 +46,16 @@ class StagedFunctions:
             training: Whether for training or for testing.
         """
         given = _spec_of(split.unpack(data))
-        for replica in self._program.strategy.plan.replicas:
+        for replica in self._program.plan.replicas:
             self.of(replica, given, "train" if training else "test")
+
+    def made_for_training(self, replica: Replica) -> CutReplica | None:
+        """Return the functions of a replica's training step, if it was traced."""
+        patterns = tuple(stage.layers for stage in replica.stages)
+        for (kind, others, *_), cut in self._made.items():
+            if kind == "train" and others == patterns:
+                return cut
+        return None
 
     def of(self, replica: Replica, given: ReplicaInput, kind: str) -> CutReplica:
         """Return the functions of a replica.
@@ -89,7 +80,7 @@ class StagedFunctions:
     ) -> CutReplica:
         program = self._program
         forward = program.replica
-        plan = program.strategy.plan
+        plan = program.plan
         for number, stage in enumerate(replica.stages):
             check_patterns(program.model, stage.layers, f"Stage {number}")
         check_patterns(program.model, plan.recompute, "The plan's recompute")
@@ -110,8 +101,10 @@ class StagedFunctions:
             num_state=len(state),
             jit_compile=program.jit_compile,
         )
+        counts = {"num_weights": len(weights), "num_static": len(weights) + len(state)}
         if kind != "train":
-            return CutReplica(trace=traced, stages=cutter.forward_only(), denominators=None)
+            stages = cutter.forward_only()
+            return CutReplica(trace=traced, stages=stages, denominators=None, **counts)
         stages = cutter.with_backward(
             batch.targets(program, traced.outputs),
             accumulate=accumulate,
@@ -119,7 +112,7 @@ class StagedFunctions:
         )
         divisors = traced.outputs.denominators
         denominators = cutter.of_inputs(divisors, "denominators") if divisors else None
-        return CutReplica(trace=traced, stages=stages, denominators=denominators)
+        return CutReplica(trace=traced, stages=stages, denominators=denominators, **counts)
 
 
 def forward_backward(
@@ -181,7 +174,7 @@ class _Work:
     ) -> None:
         self._program = program
         self.number = number
-        self.replica = program.strategy.plan.replicas[number]
+        self.replica = program.plan.replicas[number]
         self.places = [k for k, piece in enumerate(program.pieces) if piece.replica == number]
         self.pieces = [step.pieces[k] for k in self.places]
         self.cut = functions.of(self.replica, self.pieces[0], kind)
@@ -193,8 +186,7 @@ class _Work:
         """Run the tasks of a schedule; return the pipeline with what they have made."""
         states = [self._program.borrow_state(k, self.devices[0]) for k in self.places]
         pipeline = Pipeline(
-            self.cut.trace,
-            self.cut.stages,
+            self.cut,
             self.devices,
             self._program.replica.trainable,
             [[*state, *flat(given)] for state, given in zip(states, pieces, strict=True)],

@@ -48,6 +48,32 @@ class StageFunctions:
     kept: tuple[tf.Tensor, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutReplica:
+    """The functions of one replica's stages.
+
+    Attributes:
+        trace: The forward pass that they were cut from.
+        stages: One per stage.
+        denominators: Computes the computed denominators, if there are any.
+        num_weights: How many of the trace's inputs are weights; they come first.
+        num_static: How many of them are weights or state.
+    """
+
+    trace: Trace
+    stages: list[StageFunctions]
+    denominators: CutFunction | None
+    num_weights: int
+    num_static: int
+
+    def weights_of(self, stage: StageFunctions) -> list[int]:
+        """Return the positions of the weights that a stage computes with."""
+        functions = (stage.forward, stage.backward, stage.weight_gradients, stage.adding)
+        fed = {id(t) for f in functions if f is not None for t in f.feeds}
+        weights = self.trace.inputs[: self.num_weights]
+        return [k for k, tensor in enumerate(weights) if id(tensor) in fed]
+
+
 class Cutter:
     """Cuts a traced forward pass into the functions of its stages.
 
@@ -207,7 +233,9 @@ class Cutter:
         for op in operations:
             region = regions.get(op)
             inside = (t.op for t in op.inputs if not fed(t))
-            if region in gradient.regions and not any(regions.get(o) == region for o in inside):
+            if region is None or region not in gradient.regions:
+                continue
+            if not any(regions.get(o) == region for o in inside):
                 later[op] = gradient.regions[region]
         return self._cut(operations, feeds, fetches, f"{name}_{stage}", later)
 

@@ -18,9 +18,8 @@ import tensorflow as tf
 
 from evener.engine.reduction import Gradient, free_from_order
 from evener.engine.stages.cut import CutFunction
-from evener.engine.stages.functions import StageFunctions
+from evener.engine.stages.functions import CutReplica
 from evener.engine.stages.loans import Loans
-from evener.engine.stages.trace import Trace
 from evener.plan import Schedule, Task, dependencies
 
 Begin = Callable[[int, tf.Tensor], tf.Tensor | None]
@@ -31,8 +30,7 @@ class Pipeline:
     """One replica at work in one step.
 
     Args:
-        trace: The forward pass that the functions were cut from.
-        stages: The functions of each stage.
+        cut: The functions of its stages.
         devices: TensorFlow's name of each stage's device.
         variables: The trained variables, in the order of the trace's first inputs.
         inputs: For each micro-batch, the trace's other inputs, flat.
@@ -41,23 +39,23 @@ class Pipeline:
 
     def __init__(
         self,
-        trace: Trace,
-        stages: Sequence[StageFunctions],
+        cut: CutReplica,
         devices: Sequence[str],
         variables: Sequence[Any],
         inputs: Sequence[Sequence[tf.Tensor]],
         begin: Begin | None = None,
     ) -> None:
-        self._stages = stages
+        self._stages = cut.stages
         self._devices = devices
         self._variables = variables
         self._inputs = inputs
         self._begin = begin
-        self._position = {id(t): k for k, t in enumerate(trace.inputs)}
+        self._position = {id(t): k for k, t in enumerate(cut.trace.inputs)}
         self._num_weights = len(variables)
-        needed = [self._weights_of(stage) for stage in stages]
+        needed = [cut.weights_of(stage) for stage in cut.stages]
         self._loans = {d: Loans(d, variables, needed) for d in dict.fromkeys(devices)}
-        self._last: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
+        # The calls of each device, the last one last; and the stages of the next ones.
+        self._calls: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
         # Tensors of the trace -> their value, and gradient parts, for each micro-batch.
         self._values: list[dict[int, tf.Tensor]] = [{} for _ in inputs]
         self._d_values: list[dict[int, list[tf.Tensor]]] = [{} for _ in inputs]
@@ -89,12 +87,6 @@ class Pipeline:
         for position, gradient in self._slices:
             parts[position].append(gradient)
         return parts
-
-    def _weights_of(self, stage: StageFunctions) -> list[int]:
-        functions = (stage.forward, stage.backward, stage.weight_gradients, stage.adding)
-        feeds = (tensor for f in functions if f is not None for tensor in f.feeds)
-        positions = {self._position.get(id(tensor), self._num_weights) for tensor in feeds}
-        return sorted(positions - set(range(self._num_weights, len(self._position) + 1)))
 
     def _forward(self, task: Task) -> None:
         function = self._stages[task.stage].forward
@@ -169,7 +161,9 @@ class Pipeline:
         given: Mapping[int, tf.Tensor] = MappingProxyType({}),
     ) -> list[tf.Tensor]:
         device = self._devices[task.stage]
-        weights = self._loans[device].take(task.stage, [])
+        calls = self._calls[device]
+        # Weights may begin to move when the call before this one begins.
+        weights = self._loans[device].take(task.stage, calls[-2:-1])
         values, inputs = self._values[task.micro_batch], self._inputs[task.micro_batch]
         args = []
         for tensor in function.feeds:
@@ -182,11 +176,11 @@ class Pipeline:
                 args.append(weights[position])
             else:
                 args.append(inputs[position - self._num_weights])
-        with tf.device(device), tf.control_dependencies(self._last[device]):
+        with tf.device(device), tf.control_dependencies(calls[-1:]):
             results = function(args)
         if results and not tf.executing_eagerly():
             free_from_order(results)
-            self._last[device] = [results[0].op]
+            calls.append(results[0].op)
         return results
 
 

@@ -127,7 +127,7 @@ def _recording(model: keras.Model, graph: tf.Graph) -> Iterator[list[LayerCall]]
         finally:
             running.pop()
             calls[position] = LayerCall(
-                path=paths.get(id(self), self.name),
+                path=paths.get(id(self)) or str(self.name),
                 layer=self,
                 begin=begin,
                 end=len(graph.get_operations()),

@@ -1,0 +1,337 @@
+"""What stages and micro-batches must go together with, held against one device."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from keras import layers, ops
+
+from evener.plan import Plan, PlanDevice, Replica, Stage
+
+from .candidates import OneDevice, Place
+from .harness import agree, compile_model, fit_again, fit_model, sgd, train_case, unequal_weights
+from .models import BY_NAME, classes, regression, sentences, tabular
+from .optimizers import OPTIMIZERS
+from .staged import Cut, layer_names, place_for, plan_of
+
+TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
+HYBRID = (
+    Cut(devices=(0,), micro_batches=2, share=5),
+    Cut(devices=(1, 2), micro_batches=3, in_flight=2, share=3),
+)
+
+
+def deep() -> keras.Model:
+    """Six dense layers with skips over one layer and over all of them, and two outputs."""
+    x = first = keras.Input((8,), name="x")
+    outputs = []
+    for k in range(6):
+        hidden = layers.Dense(8, activation="tanh", name=f"dense_{k}")(x)
+        x = layers.Add(name=f"add_{k}")([x, hidden])
+        if k == 1:
+            outputs.append(layers.Dense(1, name="early")(x))
+    x = layers.Concatenate(name="join")([x, first])
+    return keras.Model(first, [layers.Dense(1, name="late")(x), *outputs])
+
+
+def two_losses(place: Place) -> dict[str, object]:
+    """Return what compiles the two outputs of `deep`.
+
+    The reference runs eagerly, for the reason beside the case ``two_by_two`` (models.py).
+    """
+    return {
+        "loss": ["mse", "log_cosh"],
+        "loss_weights": [1.0, 0.3],
+        "metrics": [["mae"], ["mae"]],
+        "optimizer": sgd(learning_rate=0.01),
+        "run_eagerly": isinstance(place, OneDevice),
+    }
+
+
+def train_deep(place: Place, **fit: object) -> dict[str, object]:
+    """Train the model with skips."""
+    x, y = regression(75)
+    model = compile_model(place, deep, lambda: two_losses(place))
+    trained = fit_again(place, model, (x, [y, y]), batch_size=16, **fit)
+    trained["evaluate"] = model.evaluate(x, [y, y], batch_size=20, verbose=0, return_dict=True)
+    trained["predict"] = model.predict(x[:33], batch_size=20, verbose=0)
+    return trained
+
+
+def deep_plan(*cuts: Cut, **plan: object) -> Plan:
+    """Cut the model with skips."""
+    return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 4])
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
+    """What jumps over a stage, and an output of an early stage."""
+    cut = Cut(
+        devices=tuple(range(num_stages)), micro_batches=5, in_flight=num_stages, schedule=schedule
+    )
+    agree(train_deep, make_place=place_for(deep_plan(cut)))
+
+
+def test_hybrid() -> None:
+    """One device beside two in line, with uneven shares and micro-batches."""
+    agree(train_deep, make_place=place_for(deep_plan(*HYBRID)))
+
+
+def test_hybrid_with_a_tied_embedding() -> None:
+    """The embedding's gradient comes from four stages of two replicas, sparse and dense."""
+    case = BY_NAME["transformer"]
+    plan = plan_of(layer_names(case.build), *HYBRID)
+    agree(lambda place: train_case(place, case, "adam"), make_place=place_for(plan))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion"])
+def test_optimizers(optimizer: str) -> None:
+    """Optimizers with state, weight decay and clipping see the gradients of the whole batch."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = tabular(75)
+        build = BY_NAME["mlp"].build
+        made = OPTIMIZERS[optimizer]
+        return fit_model(place, build, (x, y), lambda: {**classes(), "optimizer": made()})
+
+    plan = plan_of(layer_names(BY_NAME["mlp"].build), TWO_STAGES)
+    agree(train, make_place=place_for(plan))
+
+
+def test_clipping_accumulation_and_averages() -> None:
+    """One optimizer, once per variable, whatever the stages."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = regression(64)
+        optimizer = sgd(global_clipnorm=0.1, gradient_accumulation_steps=2, use_ema=True)
+        compiled = {**two_losses(place), "optimizer": optimizer}
+        model = compile_model(place, deep, lambda: compiled)
+        return fit_again(place, model, (x, [y, y]), batch_size=16)
+
+    agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
+
+
+def test_several_steps_per_execution() -> None:
+    """Three steps at once, the last execution shorter."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = regression(75)
+        model = compile_model(place, deep, lambda: {**two_losses(place), "steps_per_execution": 3})
+        return fit_again(place, model, (x, [y, y]), batch_size=16)
+
+    agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
+
+
+@pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
+def test_recompute(recompute: tuple[str, ...]) -> None:
+    """Activations that are computed again are the same."""
+    plan = deep_plan(TWO_STAGES, recompute=recompute)
+    agree(train_deep, make_place=place_for(plan))
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "mlp"])
+def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
+    """Loops, masks and layers within layers, computed again."""
+    case = BY_NAME[name]
+    plan = plan_of(layer_names(case.build), Cut(devices=(0,)), recompute=("*",))
+    agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
+
+
+@pytest.mark.parametrize(
+    "owners", ["central", {"dense_2/*": "host", "*": "cpu:3"}, {"dense_0/*": "host"}]
+)
+def test_owners(owners: object) -> None:
+    """Weights on the host, on a device of their own, or one layer's weights away."""
+    plan = deep_plan(Cut(devices=(3, 1, 3, 1), micro_batches=2, in_flight=2), owners=owners)
+    agree(train_deep, make_place=place_for(plan))
+
+
+def test_sample_weights_and_masks() -> None:
+    """A loss that is divided by what the whole batch says."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = sentences(75)
+        build = BY_NAME["transformer"].build
+        loss = keras.losses.SparseCategoricalCrossentropy(
+            from_logits=True, reduction="mean_with_sample_weight"
+        )
+        model = compile_model(place, build, lambda: {"loss": loss, "weighted_metrics": ["acc"]})
+        return fit_again(
+            place,
+            model,
+            (x, y),
+            sample_weight=np.tile(unequal_weights(75)[:, None], 8),
+            batch_size=16,
+        )
+
+    plan = plan_of(layer_names(BY_NAME["transformer"].build), TWO_STAGES)
+    agree(train, make_place=place_for(plan))
+
+
+def contrast(y_true: object, y_pred: object) -> object:
+    """A loss of the batch as a whole: no sample has a loss of its own."""
+    errors = ops.square(y_true - y_pred)
+    return ops.log(ops.mean(ops.exp(errors)))
+
+
+def test_loss_of_the_whole_batch() -> None:
+    """A loss that a person wrote sees all micro-batches at once."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = regression(75)
+        return fit_model(place, BY_NAME["add_loss_mean"].build, (x, y), lambda: {"loss": contrast})
+
+    names = layer_names(BY_NAME["add_loss_mean"].build)
+    agree(train, make_place=place_for(plan_of(names, TWO_STAGES)))
+
+
+class Tower(keras.Model):
+    """A subclassed model with layers in layers, a shared layer, and work between layers."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.tower = [
+            keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(8)], name=f"b{k}")
+            for k in range(3)
+        ]
+        self.shared = layers.Dense(8, activation="tanh", name="shared")
+        self.gain = self.add_weight(shape=(8,), initializer="ones", name="gain")
+        self.head = layers.Dense(1, name="head")
+
+    def call(self, x: object) -> object:
+        """Call one layer at the beginning and at the end, and add in between."""
+        x = self.shared(x)
+        for block in self.tower:
+            x = x + ops.tanh(block(x)) * self.gain
+        return self.head(self.shared(x))
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        (("shared", "b0"), ("b1", "b2", "head")),
+        (("shared", "b0/dense*"), ("b1/dense_2", "b1/dense_3"), ("b2*",), ("head",)),
+    ],
+)
+def test_subclassed(patterns: tuple[tuple[str, ...], ...]) -> None:
+    """Stages by layer path; a layer that is called in two stages has one owner."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = regression(75)
+        return fit_model(place, Tower, (x, y), lambda: {"loss": "mse", "metrics": ["mae"]})
+
+    plan = Plan(
+        devices=tuple(PlanDevice.named(f"cpu:{k}") for k in range(len(patterns))),
+        replicas=(
+            Replica(
+                share=1,
+                num_micro_batches=3,
+                in_flight=2,
+                stages=tuple(
+                    Stage(device=f"cpu:{k}", layers=layers_of)
+                    for k, layers_of in enumerate(patterns)
+                ),
+            ),
+        ),
+    )
+    agree(train, make_place=place_for(plan))
+
+
+def test_saving_and_loading(tmp_path: Path) -> None:
+    """A model saved from stages is loaded into stages, and goes on as on one device."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = regression(64)
+        model = compile_model(place, deep, lambda: two_losses(place))
+        fit_again(place, model, (x, [y, y]), batch_size=16)
+        path = tmp_path / f"{type(place).__name__}.keras"
+        model.save(path)
+        with place.scope():
+            again = keras.models.load_model(path)
+        return fit_again(place, again, (x, [y, y]), batch_size=16)
+
+    agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
+
+
+MODELS = {"mlp": BY_NAME["mlp"], "lstm": BY_NAME["lstm"], "transformer": BY_NAME["transformer"]}
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> list[Cut]:
+    """Draw one to three replicas on up to five devices."""
+    drawn = []
+    for _ in range(draw(st.integers(1, 3))):
+        micro_batches = draw(st.integers(1, 8))
+        drawn.append(
+            Cut(
+                devices=tuple(draw(st.lists(st.integers(0, 4), min_size=1, max_size=4))),
+                micro_batches=micro_batches,
+                in_flight=draw(st.integers(1, micro_batches)),
+                schedule=draw(st.sampled_from(["1f1b", "gpipe", "zero_bubble"])),
+                share=draw(st.sampled_from([1.0, 2.0, 0.5, 3.0])),
+            )
+        )
+    return drawn
+
+
+def check_drawn(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
+    """Hold a drawn plan against one device."""
+    case = MODELS[name]
+    plan = plan_of(layer_names(case.build), *drawn, recompute=recompute, owners=owners)
+    agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
+
+
+COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
+DRAWN = {
+    "name": st.sampled_from(sorted(MODELS)),
+    "drawn": cuts(),
+    "recompute": st.sampled_from([[], ["*"]]),
+    "owners": st.sampled_from(["sharded", "central", {"*kernel": "host"}]),
+}
+
+
+@settings(max_examples=6, derandomize=True, **COMMON)
+@given(**DRAWN)
+def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
+    """Six draws, the same ones every time."""
+    check_drawn(name, drawn, recompute, owners)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@settings(max_examples=int(os.environ.get("EVENER_TEST_DRAWS", "150")), **COMMON)
+@given(**DRAWN)
+def test_drawn_plans_for_long(
+    name: str, drawn: list[Cut], recompute: list[str], owners: object
+) -> None:
+    """Many draws, other ones every time."""
+    check_drawn(name, drawn, recompute, owners)
+
+
+def test_dropout_draws_differently_in_each_micro_batch() -> None:
+    """Masks differ between micro-batches, and the same seed gives the same masks again."""
+    from evener.engine import Strategy
+
+    def step(seed: int) -> np.ndarray:
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(seed)
+        plan = plan_of(["dropout", "dense"], TWO_STAGES)
+        with Strategy(plan).scope():
+            stack = [keras.Input((6,)), layers.Dropout(0.5), layers.Dense(1, use_bias=False)]
+            model = keras.Sequential(stack)
+            model.compile(keras.optimizers.SGD(1.0), "mse")
+        before = model.get_weights()[0]
+        x = np.ones((8, 6), "float32")
+        x[2:] = 0.0  # only the first micro-batch counts
+        model.train_on_batch(x, np.ones((8, 1), "float32"))
+        return model.get_weights()[0] - before
+
+    assert np.array_equal(step(3), step(3))
+    assert not np.array_equal(step(3), step(4))
