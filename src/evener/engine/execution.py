@@ -21,6 +21,9 @@ from evener.engine.step import Steps
 from evener.errors import EvenerError
 
 
+_CAREFUL_EXECUTIONS = 3
+
+
 class Execution:
     """Runs the steps of one execution.
 
@@ -35,13 +38,18 @@ class Execution:
         self._trains = kind == "train"
         self._renew = renew
         self._loop = _tf_private.step_loop(steps.program.model, getattr(steps, kind))
-        # Whether to look out for memory that runs out: it does in the first step or never.
-        self._first = self._trains and exhausted.can_happen(steps.program.plan)
+        self._careful_loop: Callable[[Any], Any] | None = None
+        # Memory runs out in the first steps or never.
+        careful = self._trains and exhausted.can_happen(steps.program.plan)
+        self._careful_left = _CAREFUL_EXECUTIONS if careful else 0
 
     def __call__(self, iterator: Any) -> Any:
         """Run one execution; return its logs."""
-        logs = self._run_first(iterator) if self._first else self._run(self._loop, iterator)
-        self._first = False
+        if self._careful_left:
+            logs = self._run_carefully(iterator)
+            self._careful_left -= 1
+        else:
+            logs = self._run(self._loop, iterator)
         self.steps.watch.tell()
         if self._trains:
             program = self.steps.program
@@ -60,9 +68,8 @@ class Execution:
                 raise
             raise known from error
 
-    def _run_first(self, iterator: Iterator[Any]) -> Any:
-        """Run the first execution; its first step again, in smaller micro-batches, if memory
-        runs out.
+    def _run_carefully(self, iterator: Iterator[Any]) -> Any:
+        """Run one of the first executions, in smaller micro-batches if memory runs out.
 
         The batch is held until it has been trained on, and nothing is written before all
         gradients are there, so no batch is lost and none counts twice.
@@ -72,9 +79,10 @@ class Execution:
         began_with = self.steps.program.plan
         first: tf.errors.OpError | None = None
         while True:
-            careful = _tf_private.step_loop(model, self.steps.train_carefully)
+            if self._careful_loop is None:
+                self._careful_loop = _tf_private.step_loop(model, self.steps.train_carefully)
             try:
-                logs = self._run(careful, iter([batch]))
+                logs = self._run(self._careful_loop, iter([batch]))
             except exhausted.ERRORS as error:
                 first = first or error
                 self._make_smaller(error, batch)
@@ -94,6 +102,7 @@ class Execution:
         program.strategy.replan(smaller)
         self.steps = self._renew()
         self._loop = _tf_private.step_loop(program.model, self.steps.train)
+        self._careful_loop = None
 
     def _prepare(self, iterator: Any) -> Any:
         """Prepare the steps; return an iterator that still has every batch."""

@@ -13,7 +13,8 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
     """Return the device of the first rule whose pattern matches a variable's path.
 
     Args:
-        path: The variable's path, such as ``"encoder/dense_1/kernel"``.
+        path: The variable's path, such as ``"encoder/dense_1/kernel"``. What stands before
+            its first slash may be the model's name, so the rest is matched as well.
         rules: In order; the first match wins. Upper and lower case differ.
 
     Returns:
@@ -23,8 +24,10 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
     >>> owner_of("embedding/table", rules), owner_of("dense/kernel", rules)
     ('cpu:0', 'gpu:0')
     """
+    # Some models put their own name before those of their layers, others do not.
+    _, _, below = path.partition("/")
     for rule in rules:
-        if fnmatchcase(path, rule.pattern):
+        if fnmatchcase(path, rule.pattern) or ("/" in below and fnmatchcase(below, rule.pattern)):
             return resolve_host(rule.device)
     return None
 

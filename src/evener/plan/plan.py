@@ -15,6 +15,7 @@ from evener.plan.parts import (
     Predicted,
     Rejected,
     Replica,
+    ScheduleName,
     Stage,
     as_tuple,
     as_whole,
@@ -102,6 +103,58 @@ class Plan:
                 Replica(share=share, stages=(Stage(device=device.name),))
                 for share, device in zip(checked, named, strict=True)
             ),
+            owners=owner_rules(owners) if isinstance(owners, Mapping) else owners,
+        )
+
+    @classmethod
+    def pipeline(
+        cls,
+        stages: Mapping[str, str | Sequence[str]] | Sequence[tuple[str, str | Sequence[str]]],
+        *,
+        num_micro_batches: int = 1,
+        in_flight: int | None = None,
+        schedule: ScheduleName = "1f1b",
+        recompute: Sequence[str] = (),
+        owners: Owners | Mapping[str, str] = "sharded",
+    ) -> Plan:
+        """Return the plan of one replica whose layers are spread over devices.
+
+        Args:
+            stages: Device and patterns of layers of each stage, in the order in which
+                samples pass: a mapping, or pairs where a device has several stages.
+            num_micro_batches: Into how many pieces every batch is cut.
+            in_flight: How many of them are alive at once; by default as many as there are
+                stages, which keeps every device busy.
+            schedule: As in `Replica`.
+            recompute: As in `Plan`.
+            owners: As in `Plan`, or a mapping from pattern to device. By default every
+                variable lives where its layer is computed.
+
+        Raises:
+            PlanError: If one of them is wrong.
+
+        >>> plan = Plan.pipeline({"gpu:0": "encoder_*", "gpu:1": ["decoder_*", "head"]},
+        ...                      num_micro_batches=8)
+        >>> plan.layout, plan.replicas[0].in_flight
+        ('pipeline', 2)
+        """
+        pairs = list(stages.items()) if isinstance(stages, Mapping) else list(stages)
+        names = dict.fromkeys(device for device, _ in pairs)
+        most = max(1, min(len(pairs), num_micro_batches))
+        replica = Replica(
+            share=1,
+            num_micro_batches=num_micro_batches,
+            in_flight=most if in_flight is None else in_flight,
+            schedule=schedule,
+            stages=tuple(
+                Stage(device=device, layers=(given,) if isinstance(given, str) else tuple(given))
+                for device, given in pairs
+            ),
+        )
+        return cls(
+            devices=tuple(_device(f"stages[{k}]", name) for k, name in enumerate(names)),
+            replicas=(replica,),
+            recompute=tuple(recompute),
             owners=owner_rules(owners) if isinstance(owners, Mapping) else owners,
         )
 

@@ -28,25 +28,6 @@ def plan_with(**replica: object) -> Plan:
     return Plan(devices=devices, replicas=(Replica(share=1, stages=stages, **replica),))
 
 
-@pytest.mark.parametrize(
-    ("plan", "lacks"),
-    [
-        (plan_with(num_micro_batches=4), "micro-batches"),
-        (
-            plan_with(stages=(
-                Stage(device="cpu:0", layers=("a",)), Stage(device="cpu:1", layers=("b",)),
-            )),
-            "several stages",
-        ),
-    ],
-)  # fmt: skip
-def test_a_plan_that_cannot_run_yet_says_what_is_lacking(plan: Plan, lacks: str) -> None:
-    with pytest.raises(EngineError) as caught:
-        Strategy(plan)
-    assert caught.value.code == "ENG-001"
-    assert lacks in str(caught.value)
-
-
 def test_a_plan_excludes_the_other_arguments() -> None:
     with pytest.raises(PlanError) as caught:
         Strategy(plan_with(), shares=[1])

@@ -158,3 +158,17 @@ def test_the_spec_of_keras_own_iterator_is_found(strategy: Strategy) -> None:
     # Fails with an AttributeError inside fit if Keras renames the dataset.
     model.fit(tf.ones([4, 3]), tf.ones([4, 2]), batch_size=2, verbose=0)
     assert not model.train_function.steps.needs_spec(training=True)
+
+
+def test_layers_below_a_layer() -> None:
+    inner = keras.Sequential([layers.Dense(1, name="deep")], name="inner")
+    outer = keras.Sequential([keras.Input((3,)), inner])
+    assert inner in _tf_private.sublayers(outer)
+    assert "deep" in [layer.name for layer in _tf_private.sublayers(inner)]
+
+
+def test_an_operation_can_be_made_to_wait() -> None:
+    with tf.Graph().as_default():
+        first, second = tf.constant(1.0) + 1.0, tf.constant(2.0) + 1.0
+        _tf_private.run_after(first.op, [second.op])
+        assert second.op in first.op.control_inputs

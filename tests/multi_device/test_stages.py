@@ -1,0 +1,206 @@
+"""What stages must do besides being exact: where they run, in which order, in what memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from evener import Plan, Strategy
+from evener.engine.keras_bridge import steps_of
+from evener.engine.stages.footprint import footprints
+
+RunPython = Callable[..., CompletedProcess[str]]
+
+PLACEMENT = """
+    import tensorflow as tf
+    tf.debugging.set_log_device_placement(True)
+    import evener, keras, numpy as np
+    plan = evener.Plan.pipeline(
+        [("cpu:1", "a*"), ("cpu:2", "b*"), ("cpu:0", "head")], num_micro_batches=2, recompute=["a*"]
+    )
+    with evener.Strategy(plan).scope():
+        model = keras.Sequential([
+            keras.Input((4,)),
+            keras.layers.Dense(5, activation="gelu", name="a0"),
+            keras.layers.Dense(5, activation="tanh", name="b0"),
+            keras.layers.Dense(5, activation="tanh", name="b1"),
+            keras.layers.Dense(1, name="head"),
+        ])
+        model.compile("adam", "mse")
+    model.train_on_batch(np.ones((4, 4), "float32"), np.ones((4, 1), "float32"))
+"""
+HOMES = {"a0": "CPU:1", "b0": "CPU:2", "b1": "CPU:2", "head": "CPU:0"}
+
+
+def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
+    """Forward, gradient, optimizer and variables: TensorFlow tells where it ran."""
+    told = run_python(PLACEMENT, num_cpus=3, env={"TF_CPP_MIN_LOG_LEVEL": "0"}, timeout=300)
+    lines = re.findall(r"(\S+): \((\w+)\): \S+device:(CPU:\d)", told.stdout + told.stderr)
+    wrong, seen = [], {name: set() for name in HOMES}
+    for name, kind, device in lines:
+        layer = re.search(r"/(a0|b0|b1|head)_?\d*/", name) or re.search(
+            r"/(a0|b0|b1|head)_(?:kernel|bias)", name
+        )
+        if layer is None or kind in ("Const", "_Recv", "_Send", "NoOp"):
+            continue
+        seen[layer[1]].add("gradient" if "_grad/" in name else "forward")
+        if device != HOMES[layer[1]]:
+            wrong.append((name, kind, device))
+    assert not wrong
+    assert all(kinds == {"forward", "gradient"} for kinds in seen.values())
+
+
+def block(width: int = 16) -> list[keras.Layer]:
+    """Return the layers of a small network, named by their halves."""
+    return [layers.Dense(width, activation="gelu", name=f"{half}{k}")
+            for half in "ab" for k in range(2)]  # fmt: skip
+
+
+def trained(plan: Plan, num_samples: int = 64, width: int = 16) -> tuple[keras.Model, Strategy]:
+    """Build, compile and train one step."""
+    strategy = Strategy(plan)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((width,)), *block(width)])
+        model.compile(keras.optimizers.Adam(), "mse")
+    x = np.random.default_rng(0).normal(size=(num_samples, width)).astype("float32")
+    model.fit(x, x, batch_size=num_samples, verbose=0)
+    return model, strategy
+
+
+def nodes_of_step(num_micro_batches: int) -> tuple[int, int]:
+    """Return the operations of a traced step, and the functions it calls."""
+    plan = Plan.pipeline({"cpu:0": "a*", "cpu:1": "b*"}, num_micro_batches=num_micro_batches)
+    model, strategy = trained(plan)
+    steps = steps_of(model, strategy)
+    spec = tf.TensorSpec([None, 16])
+    graph = tf.function(steps.train).get_concrete_function((spec, spec)).graph
+    called = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    return len(graph.get_operations()), len({op.get_attr("f").name for op in called})
+
+
+def test_graphs_grow_with_stages_and_not_with_layers_times_micro_batches() -> None:
+    few, functions = nodes_of_step(2)
+    many, same_functions = nodes_of_step(16)
+    assert functions == same_functions
+    # A call of each function, and the cutting of inputs, for every further micro-batch.
+    assert (many - few) / 14 < 80
+
+
+def test_variables_are_made_on_the_device_of_their_stage() -> None:
+    plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, owners={"a1/*": "host"})
+    model, strategy = trained(plan)
+    homes = {v.path.partition("/")[2]: v.value.device[-5:] for v in model.trainable_variables}
+    assert homes == {
+        "a0/kernel": "CPU:1", "a0/bias": "CPU:1", "a1/kernel": "CPU:0", "a1/bias": "CPU:0",
+        "b0/kernel": "CPU:2", "b0/bias": "CPU:2", "b1/kernel": "CPU:2", "b1/bias": "CPU:2",
+    }  # fmt: skip
+    slots = {v.path: v.value.device[-5:] for v in model.optimizer.variables[2:]}
+    assert {home for path, home in slots.items() if "a1" in path} == {"CPU:0"}
+    assert {home for path, home in slots.items() if "b0" in path} == {"CPU:2"}
+    owned = strategy.ledger.owned_bytes()
+    assert owned["cpu:2"] == 2 * owned["cpu:1"]  # two layers beside one
+
+
+def test_footprint() -> None:
+    """What a step needs, against sums by hand."""
+    plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=4, in_flight=2)
+    model, strategy = trained(plan, num_samples=64)
+    needs = footprints(steps_of(model, strategy), 64)
+    layer = (16 * 16 + 16) * 4
+    for device in ("cpu:1", "cpu:2"):
+        assert needs[device].variables == 2 * 3 * layer  # weights and two slots of Adam
+        assert needs[device].gradients == 2 * 2 * layer  # a sum, and the next one
+        assert needs[device].borrowed == 0
+    row = 16 * 16 * 4  # a tensor of a micro-batch of 16 samples
+    # Of each layer its input and what gelu is differentiated by; two micro-batches alive in
+    # the first stage, one in the last.
+    first, last = needs["cpu:1"].activations, needs["cpu:2"].activations
+    shapes = 200  # a few bytes of shapes are kept as well
+    assert first // (2 * row) == 6
+    assert first % (2 * row) < shapes
+    assert last // row == 6
+    assert last % row < shapes
+
+
+def test_footprint_of_weights_on_the_host() -> None:
+    plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, owners={"b*": "host"})
+    model, strategy = trained(plan)
+    needs = footprints(steps_of(model, strategy), 64)
+    layer = (16 * 16 + 16) * 4
+    assert (needs["cpu:2"].variables, needs["cpu:2"].borrowed) == (0, 2 * layer)
+    assert needs["cpu:0"].variables >= 2 * 3 * layer
+
+
+EXHAUSTED = """
+    import sys, warnings
+    import evener, keras, numpy as np
+    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares="even")
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        stack = [keras.layers.Dense(256, activation="tanh") for _ in range(12)]
+        model = keras.Sequential([keras.Input((256,)), *stack])
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+    x = np.random.default_rng(0).normal(size=(3 * {batch}, 256)).astype("float32")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        history = model.fit(x, np.tanh(x[:, ::-1]), batch_size={batch}, shuffle=False, verbose=0)
+    print("told", sum("ENG-050" in str(one.message) for one in told))
+    print("pieces", [r.num_micro_batches for r in strategy.plan.replicas])
+    print("steps", int(model.optimizer.iterations.numpy()))
+    np.savez("{file}", *model.get_weights(), history.history["loss"])
+"""
+LIMITED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "230"}
+
+
+def test_exhausted_memory_makes_micro_batches_smaller(
+    run_python: RunPython, tmp_path: Path
+) -> None:
+    """The same weights as with memory enough; no batch lost, none counted twice."""
+    free = run_python(
+        EXHAUSTED.format(batch=8192, file=tmp_path / "free.npz"), num_cpus=2, timeout=300
+    )
+    assert "told 0" in free.stdout
+    limited = run_python(
+        EXHAUSTED.format(batch=8192, file=tmp_path / "limited.npz"),
+        num_cpus=2,
+        env=LIMITED,
+        timeout=300,
+    )
+    assert "told 1" in limited.stdout
+    assert "steps 3" in limited.stdout
+    assert "pieces [1, 1]" not in limited.stdout
+    free_arrays = np.load(tmp_path / "free.npz")
+    limited_arrays = np.load(tmp_path / "limited.npz")
+    for name in free_arrays.files:
+        np.testing.assert_allclose(free_arrays[name], limited_arrays[name], atol=1e-6)
+
+
+TOO_LARGE = """
+    import evener, keras, numpy as np
+    plan = evener.Plan.pipeline({"cpu:0": "a*", "cpu:1": "b*"}, num_micro_batches=2)
+    with evener.Strategy(plan).scope():
+        stack = [keras.layers.Dense(2048, name=f"{half}{k}") for half in "ab" for k in range(2)]
+        model = keras.Sequential([keras.Input((2048,)), *stack])
+        model.compile("sgd", "mse")
+    x = np.ones((4, 2048), "float32")
+    try:
+        model.fit(x, x, batch_size=4, verbose=0)
+    except evener.EvenerError as error:
+        print(error)
+"""
+
+
+def test_a_model_that_does_not_fit_at_all_gets_a_table(run_python: RunPython) -> None:
+    limit = {**LIMITED, "TF_CPU_BFC_MEM_LIMIT_IN_MB": "100"}
+    told = run_python(TOO_LARGE, num_cpus=2, env=limit, timeout=300)
+    assert "[ENG-051]" in told.stdout
+    assert "cpu:0: " in told.stdout
+    assert "variables 32" in told.stdout
+    assert "gradients" in told.stdout
