@@ -14,7 +14,7 @@ from keras import layers, ops
 
 from evener.plan import Plan, PlanDevice, Replica, Stage
 
-from .candidates import OneDevice, Place
+from .candidates import OneDevice, Place, make_candidate
 from .harness import agree, compile_model, fit_again, fit_model, sgd, train_case, unequal_weights
 from .models import BY_NAME, classes, regression, sentences, tabular
 from .optimizers import OPTIMIZERS
@@ -129,6 +129,19 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
+@pytest.mark.parametrize("how", ["jit_compile", "run_eagerly"])
+def test_compiled_by_xla_and_eager(how: str) -> None:
+    """The stages' functions under XLA, and called one by one."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = tabular(75)
+        more = {} if isinstance(place, OneDevice) else {how: True}
+        return fit_model(place, BY_NAME["mlp"].build, (x, y), lambda: {**classes(), **more})
+
+    plan = plan_of(layer_names(BY_NAME["mlp"].build), TWO_STAGES)
+    agree(train, make_place=place_for(plan))
+
+
 @pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
 def test_recompute(recompute: tuple[str, ...]) -> None:
     """Activations that are computed again are the same."""
@@ -173,6 +186,39 @@ def test_sample_weights_and_masks() -> None:
 
     plan = plan_of(layer_names(BY_NAME["transformer"].build), TWO_STAGES)
     agree(train, make_place=place_for(plan))
+
+
+class Positions(layers.Layer):
+    """An embedding of places: its slices are as many as places, whatever the batch."""
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self.table = layers.Embedding(6, 3, name="table")
+
+    def call(self, x: object) -> object:
+        """Add the embedding of every place."""
+        return x + self.table(ops.arange(6))
+
+
+def placed() -> keras.Model:
+    """Return a model with an embedding of places."""
+    return keras.Sequential(
+        [keras.Input((6, 3)), Positions(name="places"), layers.LSTM(4), layers.Dense(1)]
+    )
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_slices_that_do_not_grow_with_the_batch(staged: bool) -> None:
+    """Adam squares slices one by one, so those of two shares must be one slice."""
+
+    def train(place: Place) -> dict[str, object]:
+        x, y = BY_NAME["lstm"].data(75)
+        return fit_model(
+            place, placed, (x, y), lambda: {"loss": "mse", "optimizer": OPTIMIZERS["adam"]()}
+        )
+
+    plan = plan_of(layer_names(placed), TWO_STAGES) if staged else None
+    agree(train, make_place=place_for(plan) if plan else make_candidate)
 
 
 def contrast(y_true: object, y_pred: object) -> object:

@@ -2,57 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from evener.plan import split_batch
 
-ROOT = Path(__file__).parents[2]
-DIGITS = ROOT / "examples" / "digits.py"
+from .running import run, start
 
-
-def environment() -> dict[str, str]:
-    # Without a GPU on any machine, and as if nobody had set anything.
-    own = {"PYTHONPATH": str(ROOT / "src"), "CUDA_VISIBLE_DEVICES": "-1", "COLUMNS": "100"}
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("EVENER_DEVICES", "TF_CPP_MIN_LOG_LEVEL")
-    }
-    return {**inherited, **own}
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(DIGITS), *arguments],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A background job ignores Ctrl-C, and so would every process that it starts.
-        preexec_fn=hear_interrupts,
-    )
-
-
-def hear_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def run(*arguments: str) -> tuple[int, str, str]:
-    process = start(*arguments)
-    out, err = process.communicate(timeout=250)
-    return process.returncode, out, err
+PROGRAM = "digits.py"
 
 
 @pytest.fixture(scope="module")
 def short_run() -> tuple[int, str, str]:
-    return run("--epochs", "2", "--shares", "2,1")
+    return run(PROGRAM, "--epochs", "2", "--shares", "2,1")
 
 
 def test_it_learns_and_agrees_with_one_device(short_run: tuple[int, str, str]) -> None:
@@ -91,13 +55,13 @@ def test_without_a_terminal_it_is_plain_and_quiet(short_run: tuple[int, str, str
 
 
 def test_a_run_that_learns_too_little_says_so_and_fails() -> None:
-    code, out, _ = run("--epochs", "1", "--batch-size", "3000", "--devices", "cpu:1")
+    code, out, _ = run(PROGRAM, "--epochs", "1", "--batch-size", "3000", "--devices", "cpu:1")
     assert code == 1
     assert "NOT at least 0.97" in out
 
 
 def test_ctrl_c_ends_it_with_one_line() -> None:
-    process = start("--epochs", "500")
+    process = start(PROGRAM, "--epochs", "500")
     assert process.stdout is not None
     # The first epoch is over, and hundreds are left.
     for line in process.stdout:
@@ -118,5 +82,5 @@ def test_ctrl_c_ends_it_with_one_line() -> None:
     ],
 )
 def test_wrong_usage_is_told_at_once(arguments: tuple[str, ...], says: str) -> None:
-    code, out, err = run(*arguments)
+    code, out, err = run(PROGRAM, *arguments)
     assert code == 2 and says in err and out == ""

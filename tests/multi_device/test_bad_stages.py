@@ -145,3 +145,18 @@ def test_a_nan_names_the_micro_batch() -> None:
     x[9] = np.nan
     with pytest.warns(EvenerWarning, match=r"(?s)ENG-030.*micro-batch 2 .*samples 8 to 11"):
         model.train_on_batch(x, y)
+
+
+def test_weights_of_a_model_inside_a_model_are_told_to_be_away() -> None:
+    def nested() -> keras.Model:
+        x = keras.Input((4,))
+        inner = keras.Model(x, layers.Dense(4, name="hidden")(x), name="block")
+        again = keras.Input((4,))
+        return keras.Model(again, layers.Dense(1, name="last")(inner(again)))
+
+    # The emptiest device is the first, which computes the last stage here.
+    model = compiled(
+        Plan.pipeline([("cpu:1", "block"), ("cpu:0", "last")], num_micro_batches=2), nested
+    )
+    with pytest.warns(EvenerWarning, match=r"ENG-046.*hidden"):
+        model.train_on_batch(*data())

@@ -4,8 +4,10 @@ Importing this package lets Keras models made under a `Strategy` train through i
 """
 
 from evener.engine import keras_bridge
+from evener.engine.keras_bridge import footprint
+from evener.engine.stages.footprint import Footprint
 from evener.engine.strategy import Strategy
 
 keras_bridge.install()
 
-__all__ = ["Strategy"]
+__all__ = ["Footprint", "Strategy", "footprint"]

@@ -64,6 +64,7 @@ class Functions:
         seeds = [*coefficients, *added.seeds(kinds, given.weight, scale)]
         seeds = [tf.cast(s, t.dtype) for s, t in zip(seeds, targets, strict=True)]
         gradients: Any = tape.gradient(targets, weights, output_gradients=seeds)
+        self._program.replica.learn_slices(gradients)
         return outputs, gradients
 
     def _denominators(

@@ -20,7 +20,6 @@ from evener.engine.program import too_few_samples
 from evener.engine.step import Steps
 from evener.errors import EvenerError
 
-
 _CAREFUL_EXECUTIONS = 3
 
 
@@ -87,6 +86,7 @@ class Execution:
                 first = first or error
                 self._make_smaller(error, batch)
                 continue
+            self.steps.end_update()
             if first is not None:
                 exhausted.tell(began_with, self.steps.program.plan, first)
             rest = list(itertools.islice(iterator, model.steps_per_execution - 1))
@@ -96,8 +96,10 @@ class Execution:
         """Go on with twice as many micro-batches, or give up."""
         program = self.steps.program
         num_samples = int(split.batch_size(split.unpack(without_optionals(batch))))
+        if self.steps.has_begun_to_update():
+            raise exhausted.while_updating(self.steps, num_samples, error) from error
         smaller = exhausted.smaller(program.plan, error, num_samples)
-        if smaller is None or self.steps.has_begun_to_update():
+        if smaller is None:
             raise exhausted.gives_up(self.steps, num_samples, error) from error
         program.strategy.replan(smaller)
         self.steps = self._renew()

@@ -91,12 +91,10 @@ def tell(before: Plan, after: Plan, error: tf.errors.OpError) -> None:
 
 def gives_up(steps: Steps, num_samples: int, error: tf.errors.OpError) -> EngineError:
     """Return the error that says what each device would need."""
-    needs = footprints(steps, num_samples)
-    table = "; ".join(f"{device}: {_in_words(need)}" for device, need in needs.items())
     return EngineError(
         "ENG-051",
         "The model does not fit, even with the smallest micro-batches.",
-        why=f"{_reason(error)} A step needs at least: {table}.",
+        why=f"{_reason(error)} In micro-batches of one sample, a step needs at least:{table}",
         fix="More stages on more devices, recompute=('*',) for activations, owners on 'host' "
         "for large variables, or a smaller model.",
     )
@@ -108,10 +106,28 @@ def _reason(error: tf.errors.OpError) -> str:
     return f"{found[0][:200]}." if found else "One of the devices had no memory left."
 
 
+def while_updating(steps: Steps, num_samples: int, error: tf.errors.OpError) -> EngineError:
+    """Return the error for memory that ran out too late to take the step again."""
+    return EngineError(
+        "ENG-052",
+        "Memory ran out while weights were updated.",
+        why=f"{_reason(error)} Some weights are those of before the step and some of after it, so "
+        f"it cannot be taken again. A step needs at least:{_table(steps, num_samples)}",
+        fix="Begin again with the weights of before, and with owners on 'host' for large "
+        "variables, or on more devices.",
+    )
+
+
+def _table(steps: Steps, num_samples: int) -> str:
+    needs = {name: need for name, need in footprints(steps, num_samples).items() if need.total}
+    width = max(map(len, needs), default=0)
+    return "".join(f"\n    {name:{width}}  {_in_words(need)}" for name, need in needs.items())
+
+
 def _in_words(need: Footprint) -> str:
     parts = [
         f"{name.replace('_', ' ')} {format_bytes(value)}"
         for name, value in dataclasses.asdict(need).items()
         if value
     ]
-    return f"{format_bytes(need.total)} ({', '.join(parts)})"
+    return f"{format_bytes(need.total)}: {', '.join(parts)}"

@@ -20,6 +20,7 @@ from evener.engine import split
 from evener.engine.execution import Execution, without_optionals
 from evener.engine.model_checks import check_model
 from evener.engine.program import Program
+from evener.engine.stages.footprint import Footprint, footprints
 from evener.engine.step import Steps
 from evener.engine.strategy import Strategy
 from evener.errors import EngineError
@@ -168,6 +169,28 @@ def _renewed_steps(model: keras.Model, strategy: Strategy) -> Steps:
     model.__dict__.pop(_STEPS_OF, None)
     model.test_function = model.predict_function = None
     return steps_of(model, strategy)
+
+
+def footprint(model: keras.Model, num_samples: int) -> dict[str, Footprint]:
+    """Return what a training step of a model needs on every device.
+
+    Args:
+        model: Made and compiled in an evener scope, and trained for one step at least. Without
+            stages and micro-batches only its variables are known.
+        num_samples: Samples of the global batch.
+
+    Raises:
+        EngineError: If the model was not made in an evener scope.
+    """
+    strategy = evener_strategy(model)
+    if strategy is None:
+        raise EngineError(
+            "ENG-011",
+            f"The model {model.name!r} was not made in an evener scope.",
+            why="What it needs depends on the plan of its strategy, and it has none.",
+            fix="Make and compile it inside `with strategy.scope():`.",
+        )
+    return footprints(steps_of(model, strategy), num_samples)
 
 
 def _new_steps(model: keras.Model, strategy: Strategy) -> Steps:

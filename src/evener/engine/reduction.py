@@ -22,7 +22,9 @@ from evener import _tf_private
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
-def sum_on_owner(gradients: Sequence[Gradient], device: str) -> Gradient:
+def sum_on_owner(
+    gradients: Sequence[Gradient], device: str, *, row_by_row: bool = False
+) -> Gradient:
     """Return the sum of one variable's gradients, computed on its owner.
 
     Slices of an embedding are joined, not made dense, so that clipping sees what it would
@@ -31,15 +33,25 @@ def sum_on_owner(gradients: Sequence[Gradient], device: str) -> Gradient:
     Args:
         gradients: One per replica; None where the loss does not depend on the variable.
         device: TensorFlow's name of the owner.
+        row_by_row: Whether slices are of the same rows in the same order, so that they are
+            added, not joined: an optimizer may square each slice by itself.
     """
     present = [g for g in gradients if g is not None]
     if not present:
         return None
     with tf.device(device):
         if all(isinstance(g, tf.IndexedSlices) for g in present):
-            return _join_slices(present)
+            return (_add_slices if row_by_row else _join_slices)(present)
         dense = [tf.convert_to_tensor(g) for g in present]
         return tf.identity(dense[0]) if len(dense) == 1 else tf.add_n(dense)
+
+
+def _add_slices(slices: list[Any]) -> tf.IndexedSlices:
+    return tf.IndexedSlices(
+        values=tf.add_n([s.values for s in slices]),
+        indices=slices[0].indices,
+        dense_shape=slices[0].dense_shape,
+    )
 
 
 def _join_slices(slices: list[Any]) -> tf.IndexedSlices:

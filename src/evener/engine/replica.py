@@ -90,6 +90,9 @@ class ReplicaProgram:
         state: The Keras variables that the forward pass may update. It grows when a trace
             finds a write to another variable, such as the global seed generator.
         denominators: How each compiled loss is divided; known after the first trace.
+        whole_slices: Positions of the weights whose gradient is a set of slices that does not
+            grow with the batch, such as an embedding of positions: the slices of two shares are
+            of the same rows, and add up row by row. Known after the first trace.
         num_added: Number of ``add_loss`` terms in training (True) and in testing (False);
             known after the first trace of each.
     """
@@ -108,6 +111,7 @@ class ReplicaProgram:
         ])  # fmt: skip
         self.metric_variables = metrics.compiled_metric_variables(model) if metrics_here else []
         self.denominators: list[Denominator] = []
+        self.whole_slices: set[int] = set()
         self.num_added: dict[bool, int] = {}
 
     def forward(
@@ -188,6 +192,12 @@ class ReplicaProgram:
         self.num_added[training] = num_added
         known = {id(v) for v in (*self.trainable, *self.state, *self.metric_variables)}
         self.state.extend(v for key, v in scope.written.items() if key not in known)
+
+    def learn_slices(self, gradients: Sequence[Any]) -> None:
+        """Keep which slices do not grow with the batch: their number is known in a trace."""
+        for position, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices) and gradient.indices.shape[0] is not None:
+                self.whole_slices.add(position)
 
     def predict(
         self,

@@ -104,8 +104,12 @@ class Steps:
         return self._train(data, careful=True)
 
     def has_begun_to_update(self) -> bool:
-        """Return whether a careful step came as far as its update."""
+        """Return whether a careful step came as far as its update, and did not end it."""
         return bool(self._updating)
+
+    def end_update(self) -> None:
+        """Note that a careful step has ended."""
+        self._updating.assign(False)
 
     def _train(self, data: Any, *, careful: bool) -> dict[str, Any]:
         with whole_batch():
@@ -173,7 +177,8 @@ class Steps:
         gradients = list(result.gradients)
         if not self.program.own_compute_loss:
             gradients.append(update.penalties(trainable, scale)[1])
-        update.apply_gradients(optimizer, trainable, gradients)
+        whole_slices = self.program.replica.whole_slices
+        update.apply_gradients(optimizer, trainable, gradients, whole_slices)
 
     def _logs(
         self,

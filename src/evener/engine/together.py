@@ -59,6 +59,8 @@ def forward_backward(program: Program, step: StepInput, scale: tf.Tensor) -> Ste
     def backward(k: int) -> None:
         targets, begin = batch.targets(program, outputs[k]), seeds[0].of_pieces[k]
         gradients[k] = tapes[k].gradient(targets, borrowed[k][0], output_gradients=begin)
+        if not tf.executing_eagerly():
+            program.replica.learn_slices(gradients[k])
         stopwatch.stop(k, [*outputs[k].numerators, *gradients[k]])
 
     live = [tf.cast(given.num_samples > 0, tf.float32) for given in step.pieces]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -46,6 +46,7 @@ def apply_gradients(
     optimizer: keras.optimizers.Optimizer,
     trainable: Sequence[Any],
     gradients: Sequence[Sequence[Gradient]],
+    whole_slices: Collection[int] = (),
 ) -> None:
     """Sum every variable's gradients on its owner, and run the optimizer once.
 
@@ -53,9 +54,13 @@ def apply_gradients(
         optimizer: The compiled optimizer, built.
         trainable: Keras variables.
         gradients: For each contributor, one per variable.
+        whole_slices: Positions of variables whose slices add up row by row.
     """
     columns = zip(*gradients, strict=True)
-    sums = [sum_on_owner(g, v.value.device) for v, g in zip(trainable, columns, strict=True)]
+    sums = [
+        sum_on_owner(g, v.value.device, row_by_row=k in whole_slices)
+        for k, (v, g) in enumerate(zip(trainable, columns, strict=True))
+    ]
     with beside_inputs():
         optimizer.apply_gradients(zip(sums, trainable, strict=True))
 

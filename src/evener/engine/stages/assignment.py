@@ -33,7 +33,7 @@ class Assignment:
     Attributes:
         num_stages: How many stages there are.
         stages: The stage of every operation of the forward pass; None for those that any
-            stage may compute for itself.
+            stage may compute for itself. It grows when a gradient asks for shapes.
         regions: For operations whose results are computed again in the backward pass, the
             number of the layer call they belong to.
     """

@@ -16,7 +16,7 @@ import tensorflow as tf
 from evener.engine import batch, split
 from evener.engine.clock import Stopwatch
 from evener.engine.context import whole_batch
-from evener.engine.ownership import tf_device
+from evener.engine.ownership import device_name, tf_device
 from evener.engine.program import Program, StepInput, StepResult
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput
@@ -24,7 +24,14 @@ from evener.engine.stages.assignment import assign, check_patterns
 from evener.engine.stages.functions import CutReplica, Cutter
 from evener.engine.stages.pipeline import Begin, Pipeline
 from evener.engine.stages.trace import flat, trace
-from evener.plan import Replica, Schedule, forward_schedule_for, schedule_for
+from evener.errors import warn
+from evener.plan import (
+    Replica,
+    Schedule,
+    computing_devices,
+    forward_schedule_for,
+    schedule_for,
+)
 
 
 class StagedFunctions:
@@ -112,7 +119,36 @@ class StagedFunctions:
         )
         divisors = traced.outputs.denominators
         denominators = cutter.of_inputs(divisors, "denominators") if divisors else None
-        return CutReplica(trace=traced, stages=stages, denominators=denominators, **counts)
+        for stage in stages:
+            found = dict(stage.gradient.weights) if stage.gradient else {}
+            forward.learn_slices([found.get(k) for k in range(len(weights))])
+        cut = CutReplica(trace=traced, stages=stages, denominators=denominators, **counts)
+        _warn_of_strays(program, replica, cut)
+        return cut
+
+
+def _warn_of_strays(program: Program, replica: Replica, cut: CutReplica) -> None:
+    """Name the weights that were put somewhere because their path names no stage's layer."""
+    if program.plan.owners != "sharded" or not program.plan.is_staged:
+        return
+    strays = [
+        variable.path
+        for stage, given in zip(cut.stages, replica.stages, strict=True)
+        for variable in (program.replica.trainable[k] for k in cut.weights_of(stage))
+        if device_name(variable.value.device) != given.device
+        and not computing_devices(variable.path, program.plan.replicas)
+    ]
+    if strays:
+        warn(
+            "ENG-046",
+            f"{len(strays)} variables live away from their stage, {strays[0]!r} among them.",
+            why="Where a variable lives is decided by its path when it is made, and the paths of "
+            "these name no layer of the plan's stages: a model inside a model leaves its own "
+            "name out. They are sent to their stage in every step.",
+            fix="Say where they live, for example owners={'attention/*': 'gpu:0'}, or make the "
+            "inner model a keras.layers.Layer.",
+            stacklevel=2,
+        )
 
 
 def forward_backward(

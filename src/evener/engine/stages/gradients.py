@@ -110,6 +110,10 @@ def _one_stage(
         d_received = [_as_dense(g) for g in found[: len(received)]]
         d_weights = found[len(received) : len(received) + len(weights)]
         sums = _added_up(weights, d_weights) if accumulate else ()
+    added = trace.graph.get_operations()[before:]
+    shapes = {op for op in added if _asks_for_a_shape(op, assignment)}
+    # Known in the forward pass already: else whole tensors would be kept for their shapes.
+    assignment.stages.update(dict.fromkeys(shapes, stage))
     d_results = found[len(received) + len(weights) :]
     regions: dict[int, tuple[tf.Tensor, ...]] = {}
     for (region, _), gradient in zip(results, d_results, strict=True):
@@ -122,8 +126,12 @@ def _one_stage(
         weights=tuple((k, g) for k, g in zip(weights, d_weights, strict=True) if g is not None),
         sums=tuple(sums),
         regions=regions,
-        operations=frozenset(trace.graph.get_operations()[before:]),
+        operations=frozenset(added) - shapes,
     )
+
+
+def _asks_for_a_shape(op: tf.Operation, assignment: Assignment) -> bool:
+    return op.type in ("Shape", "Size", "Rank") and op.inputs[0].op in assignment.stages
 
 
 def _placeholder(tensor: tf.Tensor) -> tf.Tensor:
