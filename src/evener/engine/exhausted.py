@@ -94,7 +94,8 @@ def gives_up(steps: Steps, num_samples: int, error: tf.errors.OpError) -> Engine
     return EngineError(
         "ENG-051",
         "The model does not fit, even with the smallest micro-batches.",
-        why=f"{_reason(error)} In micro-batches of one sample, a step needs at least:{table}",
+        why=f"{_reason(error)} With these micro-batches, a step needs at least:"
+        f"{_table(steps, num_samples)}",
         fix="More stages on more devices, recompute=('*',) for activations, owners on 'host' "
         "for large variables, or a smaller model.",
     )
