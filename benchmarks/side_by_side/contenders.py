@@ -164,7 +164,7 @@ class MirroredLoop:
 
     def run(self, num_steps: int) -> Ran:
         """Train for some steps; return what they took."""
-        return _run_steps(self._step, self._batches, num_steps)
+        return run_steps(self._step, self._batches, num_steps)
 
     def notes(self) -> dict[str, Any]:
         """Return nothing: there is nothing else to know."""
@@ -203,7 +203,7 @@ class PlainLoop:
         """Train for some steps; return what they took."""
         if self._start is not None:
             self._start.wait()
-        return _run_steps(self._step, self._batches, num_steps)
+        return run_steps(self._step, self._batches, num_steps)
 
     def notes(self) -> dict[str, Any]:
         """Return nothing: there is nothing else to know."""
@@ -226,7 +226,8 @@ def _gradient_step(problem: Problem, model: Any, optimizer: Any, batch_size: int
     return step
 
 
-def _run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> Ran:
+def run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> Ran:
+    """Take some steps, the first of which do not count; return what the others took."""
     for _ in range(_UNTIMED):
         step(*next(batches))
     begin = now()

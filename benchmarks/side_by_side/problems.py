@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from side_by_side.chains import mlp, transformer
+
 Arrays = tuple[np.ndarray, np.ndarray]
 SEED = 11
 
@@ -104,9 +106,27 @@ def _images(rng: np.random.Generator, num_samples: int) -> Arrays:
 
 
 def _sentences(rng: np.random.Generator, num_samples: int) -> Arrays:
-    text = rng.integers(0, _VOCABULARY, (num_samples, _LENGTH + 1)).astype("int32")
+    return _text(rng, num_samples, _VOCABULARY)
+
+
+def _bytes(rng: np.random.Generator, num_samples: int) -> Arrays:
+    return _text(rng, num_samples, _BYTES)
+
+
+def _text(rng: np.random.Generator, num_samples: int, vocabulary: int) -> Arrays:
+    text = rng.integers(0, vocabulary, (num_samples, _LENGTH + 1)).astype("int32")
     return text[:, :-1], text[:, 1:]
 
+
+# Few different tokens, so that the head does not make the second half longer than the first.
+_BYTES = 256
+
+CHAINS = {
+    "deep_mlp": mlp(num_blocks=8, width=1024, num_classes=10),
+    "deep_transformer": transformer(
+        num_blocks=6, width=192, num_heads=4, length=_LENGTH, vocabulary=_BYTES
+    ),
+}
 
 PROBLEMS = {
     one.name: one
@@ -129,6 +149,21 @@ PROBLEMS = {
             targets_per_sample=_LENGTH,
         ),
         Problem(name="tiny", batch_size=32, num_batches=64, build=_tiny, data=_vectors(32)),
+        Problem(
+            name="deep_mlp",
+            batch_size=1024,
+            num_batches=8,
+            build=CHAINS["deep_mlp"].build,
+            data=_vectors(1024),
+        ),
+        Problem(
+            name="deep_transformer",
+            batch_size=64,
+            num_batches=16,
+            build=CHAINS["deep_transformer"].build,
+            data=_bytes,
+            targets_per_sample=_LENGTH,
+        ),
     )
 }
 

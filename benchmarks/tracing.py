@@ -1,0 +1,158 @@
+"""Seconds until the first step of a deep model in stages is over, and what they go to.
+
+A transformer of 48 narrow blocks in 4 stages, 32 micro-batches, 4 of them in flight: next to
+nothing to compute, but a step of hundreds of calls.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from side_by_side.chains import plan_of, transformer
+from side_by_side.contenders import stand_ins
+from side_by_side.figures import Aim, terminal, write_json
+from side_by_side.problems import make_loss
+from side_by_side.workers import Worker, closing
+
+WIDTH, HEADS, LENGTH, VOCABULARY = 64, 4, 32, 256
+MOST_SECONDS = 60.0
+_SAMPLES_EACH = 1
+
+
+class FirstStep:
+    """A model that takes its first step, timed part by part.
+
+    Args:
+        num_stages: One logical CPU for each.
+    """
+
+    def __init__(self, *, num_stages: int) -> None:
+        stand_ins(num_stages)
+        self._devices = [f"cpu:{k}" for k in range(num_stages)]
+
+    def take(self, num_blocks: int, optimizer: str, profile: str, **order: int) -> dict[str, Any]:
+        """Return the seconds of each part, and the nodes of the step's graph.
+
+        Args:
+            num_blocks: Of the transformer.
+            optimizer: Its name.
+            profile: Where the profile of the tracing goes; nowhere if empty.
+            **order: Given to `plan_of`.
+        """
+        import keras
+        import numpy as np
+        import tensorflow as tf
+
+        import evener
+        from evener.engine.keras_bridge import steps_of
+
+        begin = time.perf_counter()
+        keras.utils.set_random_seed(1)
+        chain = transformer(
+            num_blocks=num_blocks,
+            width=WIDTH,
+            num_heads=HEADS,
+            length=LENGTH,
+            vocabulary=VOCABULARY,
+        )
+        strategy = evener.Strategy(plan_of(chain, self._devices, **order))
+        with strategy.scope():
+            model = chain.build()
+            model.compile(optimizer, make_loss())
+        num_samples = _SAMPLES_EACH * order["num_micro_batches"]
+        rng = np.random.default_rng(0)
+        text = rng.integers(0, VOCABULARY, (num_samples, LENGTH + 1)).astype("int32")
+        data = (tf.constant(text[:, :-1]), tf.constant(text[:, 1:]))
+        spec = tuple(tf.TensorSpec((None, *t.shape[1:]), t.dtype) for t in data)
+        # What `fit` does before its first step: losses are built, and the optimizer's slots.
+        model._maybe_symbolic_build(data_batch=data)
+        built = time.perf_counter()
+        profiler = cProfile.Profile()
+        if profile:
+            profiler.enable()
+        steps = steps_of(model, strategy)
+        steps.prepare(spec, training=True)
+        cut = time.perf_counter()
+        with strategy.scope():
+            step = tf.function(steps.train, autograph=False).get_concrete_function((*spec, None))
+        traced = time.perf_counter()
+        if profile:
+            profiler.disable()
+            with Path(profile).open("w") as text_file:
+                stats = pstats.Stats(profiler, stream=text_file)
+                stats.sort_stats("cumulative").print_stats(70)
+                stats.sort_stats("tottime").print_stats(50)
+        run_seconds = []
+        for _ in range(3):
+            before = time.perf_counter()
+            logs = step(*data)
+            float(tf.nest.flatten(logs)[0])
+            run_seconds.append(time.perf_counter() - before)
+        definition = step.graph.as_graph_def()
+        return {
+            "seconds": {
+                "building": built - begin,
+                "tracing the stages": cut - built,
+                "tracing the step": traced - cut,
+                "the first run": run_seconds[0],
+            },
+            "later_run_seconds": min(run_seconds[1:]),
+            "nodes": len(definition.node),
+            "nodes_of_functions": sum(len(f.node_def) for f in definition.library.function),
+            "functions": len(definition.library.function),
+        }
+
+
+def main(
+    blocks: Annotated[int, typer.Option(min=1, help="a multiple of the stages")] = 48,
+    stages: Annotated[int, typer.Option(min=2)] = 4,
+    micro_batches: Annotated[int, typer.Option(min=1)] = 32,
+    in_flight: Annotated[int, typer.Option(min=1)] = 4,
+    optimizer: Annotated[str, typer.Option()] = "adam",
+    profile: Annotated[str, typer.Option(help="file for the profile of the tracing")] = "",
+    json: Annotated[Path, typer.Option(help="where the figures go")] = Path("results/tracing.json"),
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if the aim is missed")] = False,
+) -> None:
+    """Time the way to the end of the first step."""
+    worker = Worker(FirstStep, num_stages=stages)
+    with closing(worker):
+        found = worker.call(
+            "take",
+            blocks,
+            optimizer,
+            profile,
+            num_micro_batches=micro_batches,
+            in_flight=in_flight,
+        )
+    console = terminal()
+    title = f"{blocks} blocks, {stages} stages, {micro_batches} micro-batches, {optimizer}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("part", no_wrap=True)
+    table.add_column("seconds", justify="right")
+    for part, seconds in found["seconds"].items():
+        table.add_row(part, f"{seconds:.1f}")
+    total = sum(found["seconds"].values())
+    table.add_row("all", f"{total:.1f}")
+    table.add_row("a later run", f"{found['later_run_seconds']:.2f}")
+    console.print(table)
+    console.print(
+        f"{found['nodes']:,} nodes in the step, {found['nodes_of_functions']:,} in its "
+        f"{found['functions']} functions",
+        highlight=False,
+    )
+    what = "seconds to the end of the first step"
+    aim = Aim(what=what, wanted=MOST_SECONDS, got=total, at_least=False)
+    console.print(str(aim), highlight=False)
+    write_json(json, found, [aim])
+    if check and not aim.is_met:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
