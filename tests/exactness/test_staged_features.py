@@ -69,8 +69,9 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("num_stages", [2, 3, 4])
-@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+@pytest.mark.parametrize(
+    ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
+)
 def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
     """What jumps over a stage, and an output of an early stage."""
     cut = Cut(
@@ -91,7 +92,7 @@ def test_hybrid_with_a_tied_embedding() -> None:
     agree(lambda place: train_case(place, case, "adam"), make_place=place_for(plan))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "lion"])
+@pytest.mark.parametrize("optimizer", ["adamw", "lion"])
 def test_optimizers(optimizer: str) -> None:
     """Optimizers with state, weight decay and clipping see the gradients of the whole batch."""
 
@@ -149,7 +150,7 @@ def test_recompute(recompute: tuple[str, ...]) -> None:
     agree(train_deep, make_place=place_for(plan))
 
 
-@pytest.mark.parametrize("name", ["lstm", "transformer", "mlp"])
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
 def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
     """Loops, masks and layers within layers, computed again."""
     case = BY_NAME[name]
@@ -343,10 +344,10 @@ DRAWN = {
 }
 
 
-@settings(max_examples=6, derandomize=True, **COMMON)
+@settings(max_examples=4, derandomize=True, **COMMON)
 @given(**DRAWN)
 def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
-    """Six draws, the same ones every time."""
+    """Four draws, the same ones every time."""
     check_drawn(name, drawn, recompute, owners)
 
 

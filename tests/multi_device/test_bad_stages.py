@@ -79,11 +79,11 @@ def compiled(given: Plan, build: Callable[[], keras.Model] = chain) -> keras.Mod
         (plan(["first", "shape"], ["last"]), "ENG-040", ["memory"]),
         (plan(["first"], ["last"]), "ENG-040", ["memory", "shape"]),
         (plan(["first", "m*"], ["shape", "mem*", "last"]), "ENG-041", ["memory", "m*", "mem*"]),
-        (plan(["first", "shpae"], ["memory", "last"]), "ENG-042", ["shpae", "'shape'"]),
+        (plan(["first", "shap"], ["memory", "last"]), "ENG-042", ["shap", "'shape'"]),
         (plan(["first", "shape", "memory"], ["memory/*", "last"]), "ENG-043", ["memory"]),
         (plan(["first", "memory"], ["shape", "last"]), "ENG-044", ["memory", "shape"]),
         (plan(["last"], ["first", "shape", "memory"]), "ENG-044", ["last"]),
-        (plan(["*"], recompute=["frist"]), "ENG-042", ["frist", "'first'", "recompute"]),
+        (plan(["*"], recompute=["firsts"]), "ENG-042", ["firsts", "'first'", "recompute"]),
     ],
 )
 def test_a_plan_that_does_not_fit_the_model(given: Plan, code: str, names: list[str]) -> None:
