@@ -131,11 +131,14 @@ def _warn_of_strays(program: Program, replica: Replica, cut: CutReplica) -> None
     """Name the weights that were put somewhere because their path names no stage's layer."""
     if program.plan.owners != "sharded" or not program.plan.is_staged:
         return
+    # The model's own weights belong to no layer: they may be needed in every stage.
+    of_layers = {id(v) for call in cut.trace.calls for v in call.layer.trainable_variables}
     strays = [
         variable.path
         for stage, given in zip(cut.stages, replica.stages, strict=True)
         for variable in (program.replica.trainable[k] for k in cut.weights_of(stage))
-        if device_name(variable.value.device) != given.device
+        if id(variable) in of_layers
+        and device_name(variable.value.device) != given.device
         and not computing_devices(variable.path, program.plan.replicas)
     ]
     if strays:
