@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,44 @@ def test_graphs_grow_with_stages_and_not_with_layers_times_micro_batches() -> No
     assert functions == same_functions
     # A call of each function, and the cutting of inputs, for every further micro-batch.
     assert (many - few) / 14 < 80
+
+
+def calls_of_step(plan: Plan) -> list[tf.Operation]:
+    """Return the calls of a training step, in the order in which they were made."""
+    model, strategy = trained(plan)
+    spec = tf.TensorSpec([None, 16])
+    step = tf.function(steps_of(model, strategy).train).get_concrete_function((spec, spec))
+    return [op for op in step.graph.get_operations() if op.type.endswith("PartitionedCall")]
+
+
+def waits_for(op: tf.Operation) -> set[tf.Operation]:
+    """Return what an operation waits for, by its data or by a control dependency."""
+    return {*(tensor.op for tensor in op.inputs), *op.control_inputs}
+
+
+def test_calls_on_a_device_wait_for_each_other() -> None:
+    """The order of the schedule holds, so that no more is alive than it allows."""
+    calls = calls_of_step(Plan.pipeline({"cpu:0": "a*", "cpu:1": "b*"}, num_micro_batches=4))
+    for device in ("CPU:0", "CPU:1"):
+        in_order = [op for op in calls if op.device.endswith(device)]
+        assert len(in_order) == 2 * 4
+        assert all(a in waits_for(b) for a, b in itertools.pairwise(in_order))
+
+
+def test_weights_of_a_later_turn_are_fetched_late() -> None:
+    """Each turn of a stage has a loan of its own, fetched while the turn before it ends."""
+    plan = Plan.pipeline([("cpu:1", "a*"), ("cpu:1", "b*")], owners={"*": "host"})
+    forward_a, forward_b, _, backward_a = calls_of_step(plan)
+    (weight,) = (  # Of the last layer of a: the first has no gradient to hand on.
+        tensor.op
+        for tensor in backward_a.inputs
+        if tensor.op.type == "Identity" and tensor.shape == (16, 16)
+    )
+    on_owner = weight.inputs[0].op
+    read = on_owner.inputs[0].op
+    assert (weight.device[-5:], on_owner.device[-5:]) == ("CPU:1", "CPU:0")
+    assert forward_b in waits_for(read) | waits_for(on_owner)
+    assert forward_a not in waits_for(read) | waits_for(on_owner)
 
 
 def test_variables_are_made_on_the_device_of_their_stage() -> None:

@@ -22,7 +22,7 @@ def check_model(model: keras.Model, strategy: Strategy) -> None:
     _refuse_own_steps(model)
     _refuse_foreign_variables(model, strategy)
     _refuse_kept_states(model, strategy.plan)
-    if strategy.is_staged:
+    if strategy.plan.is_cut:
         _warn_of_statistics(model, strategy.plan)
 
 

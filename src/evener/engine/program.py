@@ -113,7 +113,7 @@ class Program:
             for replica, count in enumerate(self.num_micro_batches)
             for micro_batch in range(count)
         ]
-        self.staged = strategy.is_staged
+        self.staged = self.plan.is_cut
         with tf.init_scope(), tf.device(HOST):
             self._largest_batch = tf.Variable(
                 tf.constant(0), trainable=False, name="evener_largest_batch"

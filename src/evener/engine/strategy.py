@@ -103,12 +103,6 @@ class Strategy(tf.distribute.Strategy):
         self._plan = plan
 
     @property
-    def is_staged(self) -> bool:
-        """Whether replicas have several stages, micro-batches or layers computed again."""
-        cut = any(replica.num_micro_batches > 1 for replica in self._plan.replicas)
-        return self._plan.is_staged or cut or bool(self._plan.recompute)
-
-    @property
     def replica_devices(self) -> tuple[str, ...]:
         """The device of each replica."""
         return self._replica_devices

@@ -193,6 +193,12 @@ class Plan:
         return any(len(replica.stages) > 1 for replica in self.replicas)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether replicas have several stages, micro-batches or layers computed again."""
+        micro_batches = any(replica.num_micro_batches > 1 for replica in self.replicas)
+        return self.is_staged or micro_batches or bool(self.recompute)
+
+    @property
     def central_device(self) -> str | None:
         """The device that owns all variables, or None if more than one may own some."""
         if self.owners == "central":

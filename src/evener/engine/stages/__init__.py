@@ -8,7 +8,8 @@ stage of the layer that made it, and the graph is cut where stages meet:
     gradients.py   the gradient of every stage, in the same graph
     cut.py         a part of the graph as a function of its own
     functions.py   the functions of every stage: forward, backward, weight gradients
-    weights.py     weights on loan: when they are fetched, and when they are given back
+    loans.py       weights on loan: when they are fetched, and when they are given back
     pipeline.py    runs the functions in the order of a schedule
     driver.py      one step of a program whose plan has stages or micro-batches
+    footprint.py   what a step needs on every device
 """

@@ -10,6 +10,7 @@ It is what must be there, not all that is: the results of single operations come
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -88,10 +89,9 @@ def kept_bytes(cut: CutReplica, stage: StageFunctions, micro_batch_size: int) ->
         micro_batch_size: Samples of the micro-batch; stands in for every size that is
             unknown, so sequences of unknown length are not counted right.
     """
-    functions = (stage.backward, stage.weight_gradients, stage.adding)
     weights = {id(tensor) for tensor in cut.trace.inputs[: cut.num_static]}
     given = set() if stage.gradient is None else set(stage.gradient.operations)
-    feeds = [tensor for f in functions if f is not None for tensor in f.feeds]
+    feeds = [tensor for function in stage.of_backward for tensor in function.feeds]
     roots = {
         id(root): root
         for tensor in feeds
@@ -165,10 +165,8 @@ def _gradients(cut: CutReplica, replica: Replica, trainable: Sequence[Any]) -> d
 
 def _add(needs: dict[str, Footprint], device: str, **more: int) -> None:
     before = needs.get(device, Footprint())
-    values = {name: getattr(before, name) for name in Footprint.__dataclass_fields__}
-    for name, value in more.items():
-        values[name] += value
-    needs[device] = Footprint(**values)
+    sums = {name: getattr(before, name) + value for name, value in more.items()}
+    needs[device] = dataclasses.replace(before, **sums)
 
 
 def _root(tensor: tf.Tensor) -> tf.Tensor:

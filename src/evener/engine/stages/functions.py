@@ -47,6 +47,12 @@ class StageFunctions:
     gradient: StageGradient | None
     kept: tuple[tf.Tensor, ...]
 
+    @property
+    def of_backward(self) -> list[CutFunction]:
+        """The functions of the backward pass, those that there are."""
+        functions = (self.backward, self.weight_gradients, self.adding)
+        return [function for function in functions if function is not None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutReplica:
@@ -68,8 +74,8 @@ class CutReplica:
 
     def weights_of(self, stage: StageFunctions) -> list[int]:
         """Return the positions of the weights that a stage computes with."""
-        functions = (stage.forward, stage.backward, stage.weight_gradients, stage.adding)
-        fed = {id(t) for f in functions if f is not None for t in f.feeds}
+        functions = (stage.forward, *stage.of_backward)
+        fed = {id(tensor) for function in functions for tensor in function.feeds}
         weights = self.trace.inputs[: self.num_weights]
         return [k for k, tensor in enumerate(weights) if id(tensor) in fed]
 

@@ -35,7 +35,6 @@ class Loans:
         self._needed = needed
         self._stage: int | None = None
         self._lent: dict[int, tf.Tensor] = {}
-        self._started: list[tf.Operation] = []
 
     def take(self, stage: int, first: Sequence[tf.Operation]) -> dict[int, tf.Tensor]:
         """Return the weights of a stage, by their position.

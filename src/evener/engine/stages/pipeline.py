@@ -54,7 +54,7 @@ class Pipeline:
         self._num_weights = len(variables)
         needed = [cut.weights_of(stage) for stage in cut.stages]
         self._loans = {d: Loans(d, variables, needed) for d in dict.fromkeys(devices)}
-        # The calls of each device, the last one last; and the stages of the next ones.
+        # The calls of each device, in their order.
         self._calls: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
         # Tensors of the trace -> their value, and gradient parts, for each micro-batch.
         self._values: list[dict[int, tf.Tensor]] = [{} for _ in inputs]

@@ -138,6 +138,15 @@ def test_what_is_computed_again_is_not_kept() -> None:
         sizes.append(sum(int(t.shape[-1] or 0) == 30 for t in stage.kept))
     assert sizes[0] > 1
     assert sizes[1] == 1  # the layer's result, which the next one needs
+    assert stage.backward is not None
+    again = [
+        op
+        for op in stage.backward.graph.get_operations()
+        if op.type == "MatMul" and "/wide" in op.name and "_grad/" not in op.name
+    ]
+    # Not before the gradient of the result is there, or all layers would be in memory at once.
+    assert len(again) == 1
+    assert again[0].control_inputs
 
 
 def test_a_cut_function_computes_its_part_alone() -> None:
