@@ -41,6 +41,7 @@ class Execution:
         # Memory runs out in the first steps or never.
         careful = self._trains and exhausted.can_happen(steps.program.plan)
         self._careful_left = _CAREFUL_EXECUTIONS if careful else 0
+        self._told = False
 
     def __call__(self, iterator: Any) -> Any:
         """Run one execution; return its logs."""
@@ -87,8 +88,9 @@ class Execution:
                 self._make_smaller(error, batch)
                 continue
             self.steps.end_update()
-            if first is not None:
+            if first is not None and not self._told:
                 exhausted.tell(began_with, self.steps.program.plan, first)
+                self._told = True
             rest = list(itertools.islice(iterator, model.steps_per_execution - 1))
             return self._run(self._loop, iter(rest)) if rest else logs
 

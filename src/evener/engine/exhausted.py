@@ -83,8 +83,8 @@ def tell(before: Plan, after: Plan, error: tf.errors.OpError) -> None:
         f"Memory ran out in the first step; training goes on with {', '.join(changes)}.",
         why=f"{_reason(error)} The batch is the same, and so is the result; "
         "a step takes a little longer.",
-        fix="Write these numbers into the plan, so that the first step need not find them, or "
-        "use a smaller batch.",
+        fix="Write the numbers that strategy.plan shows after training into the plan, so that "
+        "the first steps need not find them, or use a smaller batch.",
         stacklevel=5,
     )
 
