@@ -44,12 +44,14 @@ class DistributedDataset(_tf_private.DistributedDatasetInterface):
         self._any_size = any_size
 
     def __iter__(self) -> DistributedIterator:
+        if tf.executing_eagerly():
+            self._between_steps()
         with tf.device(_HOST):
             iterator = iter(self._dataset)
         return DistributedIterator(iterator, any_size=self._any_size, before=self._between_steps)
 
     def _between_steps(self) -> None:
-        self._strategy.loop_state.between_steps()
+        self._strategy.sharing.review_recorded()
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -177,12 +179,13 @@ def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
             fix="Make one, for example with "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size).",
         )
-    size = static_batch_size(dataset.element_spec)
+    spec: Any = dataset.element_spec
+    size = static_batch_size(spec)
     keeps_sizes = size is not None and not strategy.sharing.is_measured
 
     def cut(*element: Any) -> tuple[Any, ...]:
         # `map` hands over a tuple as several arguments, and everything else as one.
-        batch: Any = element if isinstance(dataset.element_spec, tuple) else element[0]
+        batch: Any = element if isinstance(spec, tuple) else element[0]
         return cut_by_shares(batch, strategy, size if keeps_sizes else None)
 
     with tf.device(_HOST):

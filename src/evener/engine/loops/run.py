@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import split
+from evener.engine.clock import Times
 from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.loops.scaled import remembering_how
 from evener.errors import EngineError
@@ -51,6 +52,7 @@ class Run:
         self.num_samples = num_samples
         self.graph = _graph_here()
         self._handed_in: dict[int, Any] = {}
+        self._times = Times(strategy.sharing, strategy.extended.worker_devices)
         count = strategy.num_replicas_in_sync
         with tf.device(_HOST):
             if num_samples is None or count == 1:
@@ -83,6 +85,36 @@ class Run:
     def in_one_graph(self) -> bool:
         """Whether replicas can wait for each other here: not inside a function or a loop."""
         return _graph_here() is self.graph
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.graph is not None and self.num_samples is not None
+
+    def begin_times(self, given: Any) -> Any:
+        """Start the time of every replica; return the nest with the samples on its device."""
+        if not self._is_timed:
+            return given
+        flat = tf.nest.flatten(given)
+        places = [k for k, leaf in enumerate(flat) if _is_batch(leaf)]
+        columns = [_tf_private.local_values(flat[k]) for k in places]
+        rows = [
+            self._times.begin(replica, list(row))
+            for replica, row in enumerate(zip(*columns, strict=True))
+        ]
+        for place, column in zip(places, zip(*rows, strict=True), strict=True):
+            flat[place] = _tf_private.per_replica(column)
+        return tf.nest.pack_sequence_as(given, flat)
+
+    def stop_times(self, results: Sequence[Any]) -> None:
+        """Stop the time of every replica, at its first update, when these results are there."""
+        if self._is_timed and not self._times.is_stopped:
+            for replica, result in enumerate(results):
+                self._times.stop(replica, list(result))
+
+    def end_times(self) -> None:
+        """Hand the times over; runs without an update, such as an evaluation's, are not timed."""
+        if self._is_timed and self._times.is_stopped:
+            self._times.hand_over(self.num_samples or ())
 
     def merge(self, replica: int, given: Any, merged: Callable[[list[Any]], Any]) -> Any:
         """Call ``merged`` once with what all replicas have given; return its result.
@@ -137,7 +169,8 @@ def call_for_each_replica(
         fn = _tf_private.autographed(fn)
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
     _warn_of_whole_batches(strategy, args, kwargs)
-    results = _call(run, fn, args, kwargs)
+    results = _call(run, fn, *run.begin_times((args, kwargs)))
+    run.end_times()
     strategy.loop_state.merge_kept(run)
     return strategy.extended.remember_run(run, _without_nothing(run, results))
 
@@ -178,20 +211,20 @@ def _sizes(args: Any, kwargs: Any, num_replicas: int) -> list[tf.Tensor] | None:
     if num_replicas == 1:
         return None
     for leaf in _leaves((args, kwargs)):
-        if not _tf_private.is_per_replica(leaf):
+        if not _is_batch(leaf):
             continue
         values = _tf_private.local_values(leaf)
         if all(_has_rows(value) for value in values):
             with tf.device(_HOST):
-                return [
-                    split.num_rows(
-                        tf.convert_to_tensor(value)
-                        if not isinstance(value, tf.RaggedTensor | tf.SparseTensor)
-                        else value
-                    )
-                    for value in values
-                ]
+                return [split.num_rows(value) for value in values]
     return None
+
+
+def _is_batch(leaf: Any) -> bool:
+    kinds = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+    return _tf_private.is_per_replica(leaf) and all(
+        isinstance(value, kinds) for value in _tf_private.local_values(leaf)
+    )
 
 
 def _leaves(nest: Any) -> list[Any]:

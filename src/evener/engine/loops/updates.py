@@ -34,6 +34,7 @@ def apply_in_replica(
     targets = optimizer._trainable_variables if known is None else known
 
     def merged(gradients: list[Any]) -> None:
+        run.stop_times(gradients)
         _update(run, optimizer, original, gradients, targets, known)
 
     run.merge(replica, list(grads), merged)

@@ -70,9 +70,6 @@ class LoopState:
         self._said.add(code)
         return first
 
-    def between_steps(self) -> None:
-        """Even the shares by the times of the runs since the last call."""
-
     def kept(self, variable: Any) -> Kept:
         """Return what replicas have added to a variable; made when first asked for."""
         found = self._kept.get(variable._unique_id)
