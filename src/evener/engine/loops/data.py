@@ -185,7 +185,9 @@ def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
 
     def cut(*element: Any) -> tuple[Any, ...]:
         # `map` hands over a tuple as several arguments, and everything else as one.
-        batch: Any = element if isinstance(spec, tuple) else element[0]
+        batch: Any = element
+        if not isinstance(spec, tuple):
+            (batch,) = element
         return cut_by_shares(batch, strategy, size if keeps_sizes else None)
 
     with tf.device(_HOST):

@@ -25,7 +25,6 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import split
 from evener.engine.clock import Times
-from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.loops.scaled import remembering_how
 from evener.errors import EngineError
 
@@ -56,10 +55,10 @@ class Run:
         count = strategy.num_replicas_in_sync
         with tf.device(_HOST):
             if num_samples is None or count == 1:
-                self._weights = [tf.constant(1.0 / count)] * count
+                self._weights = [tf.constant(1.0 / count, tf.float64)] * count
             else:
                 total = tf.maximum(tf.add_n(list(num_samples)), 1)
-                self._weights = [tf.cast(n / total, tf.float32) for n in num_samples]
+                self._weights = [n / total for n in num_samples]
             if count > 1:
                 strategy.loop_state.weights.assign(tf.stack(self._weights))
 
@@ -69,7 +68,7 @@ class Run:
         return len(self._weights) == 1
 
     def weight(self, replica: int) -> tf.Tensor:
-        """Return what the samples of a replica weigh in the batch, float32 scalar."""
+        """Return what the samples of a replica weigh in the batch, float64 scalar."""
         if _graph_here() is self.graph:
             return self._weights[replica]
         # A function inside the replica's may be called again from another trace, in which
@@ -184,8 +183,13 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with remembering_how():
             return fn(*own, **named)
 
-    with run.strategy.extended.running(run):
-        return _tf_private.call_for_each_replica(run.strategy, in_replica, args, kwargs)
+    try:
+        with run.strategy.extended.running(run):
+            return _tf_private.call_for_each_replica(run.strategy, in_replica, args, kwargs)
+    except BaseException:
+        if run.graph is None:
+            run.strategy.loop_state.forget_kept()
+        raise
 
 
 def _as_function(strategy: Strategy, fn: Any) -> Any:
@@ -233,7 +237,9 @@ def _leaves(nest: Any) -> list[Any]:
 
 def _has_rows(value: Any) -> bool:
     shape = getattr(value, "shape", None)
-    return shape is not None and getattr(shape, "rank", len(shape)) != 0
+    if isinstance(shape, tf.TensorShape):
+        return shape.rank != 0
+    return shape is not None and len(shape) > 0
 
 
 def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
@@ -246,8 +252,8 @@ def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
         for leaf in leaves
         if not isinstance(leaf, tf.Variable | keras.Variable) and _has_rows(leaf)
     ]
-    if whole and strategy.loop_state.is_first("ENG-060"):
-        warn_at_user_line(
+    if whole:
+        strategy.loop_state.say_once(
             "ENG-060",
             f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
             f"{tuple(whole[0].shape)}.",
@@ -258,14 +264,13 @@ def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
 
 
 def _say_that_it_is_slow(strategy: Strategy) -> None:
-    if strategy.loop_state.is_first("ENG-061"):
-        warn_at_user_line(
-            "ENG-061",
-            "strategy.run runs eagerly.",
-            why="Replicas then compute one after the other, operation by operation: right, and "
-            "good for debugging, but slow.",
-            fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
-        )
+    strategy.loop_state.say_once(
+        "ENG-061",
+        "strategy.run runs eagerly.",
+        why="Replicas then compute one after the other, operation by operation: right, and "
+        "good for debugging, but slow.",
+        fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
+    )
 
 
 def _without_nothing(run: Run, results: Any) -> Any:

@@ -16,7 +16,6 @@ from evener import _tf_private
 from evener.engine.context import whole_batch
 from evener.engine.loops import run as runs
 from evener.engine.loops.losses import by_weight
-from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.loops.run import Run
 from evener.engine.loops.scaled import kind_of
 from evener.engine.reduction import beside_inputs, sum_on_owner
@@ -100,15 +99,14 @@ def gradient_in_replica(target: Any, gradients: Any) -> Any:
     run, replica = here
     if target.shape.rank != 0 or kind_of(target, run.strategy.num_replicas_in_sync) != "mean":
         return gradients
-    if run.strategy.loop_state.is_first("ENG-066"):
-        warn_at_user_line(
-            "ENG-066",
-            "The loss is the mean over the samples of one replica, and is not scaled.",
-            why="Gradients of replicas are added up, so the steps would be "
-            f"{run.strategy.num_replicas_in_sync} times as large as on one device. Each "
-            "replica's gradient is therefore weighed by its samples.",
-            fix="Use a Keras loss, or tf.nn.compute_average_loss(per_example_loss).",
-        )
+    run.strategy.loop_state.say_once(
+        "ENG-066",
+        "The loss is the mean over the samples of one replica, and is not scaled.",
+        why="Gradients of replicas are added up, so the steps would be "
+        f"{run.strategy.num_replicas_in_sync} times as large as on one device. Each "
+        "replica's gradient is therefore weighed by its samples.",
+        fix="Use a Keras loss, or tf.nn.compute_average_loss(per_example_loss).",
+    )
 
     def one(gradient: Any) -> Any:
         if gradient is None:
