@@ -239,7 +239,8 @@ def _concat(before: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
 
 def static_batch_size(spec: Any) -> int | None:
     """Return the batch size that all elements have, or None."""
-    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in tf.nest.flatten(spec)}
+    leaves: list[Any] = tf.nest.flatten(spec)
+    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in leaves}
     return sizes.pop() if len(sizes) == 1 else None
 
 

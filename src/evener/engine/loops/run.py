@@ -25,7 +25,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import split
 from evener.engine.clock import Times
-from evener.engine.loops.scaled import remembering_how
+from evener.engine.loops.scaled import kind_of, mended, remembering_how
 from evener.errors import EngineError
 
 if TYPE_CHECKING:
@@ -179,9 +179,9 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _HERE.run = run
         _HERE.replica = _tf_private.replica_number(tf.distribute.get_replica_context())
         if run.graph is not None or run.is_alone:
-            return fn(*own, **named)
+            return _as_parts(run, fn(*own, **named))
         with remembering_how():
-            return fn(*own, **named)
+            return _as_parts(run, fn(*own, **named))
 
     try:
         with run.strategy.extended.running(run):
@@ -190,6 +190,22 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if run.graph is None:
             run.strategy.loop_state.forget_kept()
         raise
+
+
+def _as_parts(run: Run, results: Any) -> Any:
+    """Return results of a replica; losses among them as parts, so that they can be added up."""
+    if run.is_alone:
+        return results
+    count = run.strategy.num_replicas_in_sync
+
+    def one(value: Any) -> Any:
+        if not (isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating):
+            return value
+        if kind_of(value, count) != "part":
+            return value
+        return mended(value, run.weight(_HERE.replica), count)
+
+    return tf.nest.map_structure(one, results)
 
 
 def _as_function(strategy: Strategy, fn: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,7 @@ def test_whole_arrays_are_warned_of_at_the_line_once() -> None:
         step(np.ones((5, 2), "f4"))
     (warning,) = [w for w in caught if "ENG-060" in str(w.message)]
     assert warning.filename == __file__
-    lines = open(__file__).read().splitlines()  # noqa: PTH123
-    assert "# here" in lines[warning.lineno - 1]
+    assert "# here" in linecache.getline(__file__, warning.lineno)
     assert "experimental_distribute_dataset" in str(warning.message)
 
 
