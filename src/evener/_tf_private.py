@@ -7,6 +7,7 @@ Each function says why it is needed and what breaks if TensorFlow or Keras chang
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -139,6 +140,24 @@ def loss_tracker(model: keras.Model) -> keras.metrics.Mean:
 def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
     """Return the strategy in whose scope a model was made, or None."""
     return getattr(model, "_distribute_strategy", None)
+
+
+def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Make every Keras variable from now on inside a context, in every thread.
+
+    Why: a `tf.variable_creator_scope` around a whole program holds in one thread only, and
+    ends with ``keras.utils.clear_session``, which begins a new graph.
+    If it changes: variables of an unchanged script have no owner, and its models are refused
+    in ``fit``.
+    """
+    original = keras.Variable._initialize
+
+    @functools.wraps(original)
+    def initialize(self: keras.Variable, value: Any) -> None:
+        with scope():
+            original(self, value)
+
+    keras.Variable._initialize = initialize
 
 
 def all_layers(model: keras.Model) -> list[keras.Layer]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,21 +94,26 @@ def run(
     with quiet_tensorflow(os.environ):
         session = prepare(read, layout)
     if report or as_json:
-        # The first to be registered is the last to run, after all that the script says.
-        atexit.register(functools.partial(_report, session, as_json=as_json, process=os.getpid()))
+        _report_at_the_end(session, as_json=as_json)
     raise Handover(session, args or [])
 
 
-def _report(session: Session, *, as_json: bool, process: int) -> None:
-    if os.getpid() != process:
-        # A fork of the script's.
-        return
+def _report_at_the_end(session: Session, *, as_json: bool) -> None:
+    # Now, not at the end: modules of the script may have the names of those needed then, and
+    # Python forgets that it ended by Ctrl-C when an import runs text as code.
     from evener.report.script_run import print_report, report_of
 
-    found = report_of(
-        session.script.given, session.strategy, [str(note) for note in session.notes.told]
-    )
-    print_report(found, as_json=as_json)
+    process = os.getpid()
+
+    def print_it() -> None:
+        # A fork of the script's has an end too.
+        if os.getpid() == process:
+            said = [str(note) for note in session.notes.told]
+            found = report_of(session.script.given, session.strategy, said)
+            print_report(found, as_json=as_json)
+
+    # The first to be registered is the last to run, after all that the script says.
+    atexit.register(print_it)
 
 
 def _parse_shares(text: str | None) -> str | list[float] | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.engine import Strategy
 from evener.engine.ownership import tf_device
 from evener.launch.notes import Notes
@@ -25,72 +25,66 @@ from evener.launch.place import own_place
 _STEPS = ("train_step", "test_step", "predict_step")
 
 
-def adopt_models(strategy: Strategy, notes: Notes) -> None:
-    """Let Keras models belong to a strategy, if they are made where there is none.
+def adopt_models(strategy: Strategy, notes: Notes, *, spread: bool) -> None:
+    """Let Keras models and variables belong to a strategy, if they are made where there is none.
 
     Args:
-        strategy: Whose models they become.
+        strategy: Whose they become.
         notes: Where it is told.
-    """
-    original = keras.Model.__init__
-    devices = ", ".join(strategy.replica_devices)
-
-    @functools.wraps(original)
-    def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
-        if tf.distribute.has_strategy():
-            original(self, *args, **kwargs)
-            return
-        reason = _reason_against(type(self))
-        if reason is not None:
-            notes.tell(f"{type(self).__name__} {reason}", own_place())
-            original(self, *args, **kwargs)
-            return
-        if not any("evener scope" in note.text for note in notes.told):
-            notes.tell(f"Keras models are made in an evener scope, on {devices}", own_place())
-        with strategy.scope():
-            original(self, *args, **kwargs)
-
-    keras.Model.__init__ = __init__
-
-
-@contextlib.contextmanager
-def owned_variables(strategy: Strategy, *, spread: bool) -> Iterator[None]:
-    """Give every variable an owner that is made inside, in this thread, outside of any scope.
-
-    Args:
-        strategy: In whose ledger they are entered.
-        spread: Whether they go to all devices. A loop that runs on the first device alone
-            should find them there, as without evener.
+        spread: Whether variables go to all devices. A loop that runs on the first device
+            alone should find them there, as without evener.
     """
     first = tf_device(strategy.replica_devices[0])
 
     def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+        device = contextlib.nullcontext()
+        if not spread and not _tf_private.explicit_device():
+            device = tf.device(first)
+        with device:
+            return strategy.ledger.create(next_creator, **kwargs)
+
+    def owned() -> contextlib.AbstractContextManager[Any]:
         if tf.distribute.has_strategy():
-            return next_creator(**kwargs)
-        if spread:
-            return strategy.ledger.create(next_creator, **kwargs)
-        with _by_default(first):
-            return strategy.ledger.create(next_creator, **kwargs)
+            return contextlib.nullcontext()
+        return tf.variable_creator_scope(create)
 
-    with tf.variable_creator_scope(create):
-        yield
+    _tf_private.around_new_variables(owned)
+    keras.Model.__init__ = _adopting(keras.Model.__init__, strategy, notes)
 
 
-def _by_default(device: str) -> contextlib.AbstractContextManager[Any]:
-    """Ask for a device, unless one is asked for already."""
-    from evener import _tf_private
+def _adopting(
+    original: Callable[..., None], strategy: Strategy, notes: Notes
+) -> Callable[..., None]:
+    """Return a replacement for the making of a model."""
+    where = f"in an evener scope, on {', '.join(strategy.replica_devices)}"
+    told = False
 
-    return contextlib.nullcontext() if _tf_private.explicit_device() else tf.device(device)
+    @functools.wraps(original)
+    def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
+        nonlocal told
+        if tf.distribute.has_strategy():
+            original(self, *args, **kwargs)
+            return
+        own = [name for name in _STEPS if _is_overridden(type(self), name)]
+        if own:
+            notes.tell(_left_alone(type(self).__name__, own), own_place())
+            original(self, *args, **kwargs)
+            return
+        if not told:
+            told = True
+            notes.tell(f"Keras models are made {where}", own_place())
+        with strategy.scope():
+            original(self, *args, **kwargs)
+
+    return __init__
 
 
-def _reason_against(kind: type[keras.Model]) -> str | None:
-    """Return why models of a class are left alone, or None."""
-    own = [name for name in _STEPS if getattr(kind, name) is not getattr(keras.Model, name)]
-    if own:
-        return (
-            f"brings its own {' and '.join(own)}, which evener cannot split: it trains on one "
-            "device, as without evener"
-        )
-    if threading.current_thread() is not threading.main_thread():
-        return "is made outside of the main thread: it trains on one device, as without evener"
-    return None
+def _is_overridden(kind: type[keras.Model], name: str) -> bool:
+    return getattr(kind, name) is not getattr(keras.Model, name)
+
+
+def _left_alone(name: str, steps: list[str]) -> str:
+    return (
+        f"{name} brings its own {' and '.join(steps)}, which evener cannot split: it trains on "
+        "one device, as without evener"
+    )

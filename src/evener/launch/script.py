@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.machinery
 import importlib.util
 import sys
@@ -72,7 +73,7 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
     main = ModuleType("__main__")
     main.__file__ = script.path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.path)
-    vars(main).update(__builtins__=__builtins__, __cached__=None)
+    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
     exec(compile(script.source, script.path, "exec", dont_inherit=True), vars(main))
 

@@ -56,14 +56,14 @@ class Session:
         from evener.launch.rewrite import is_plain
 
         strategies.replace_strategies(self.strategy, self.notes)
-        models.adopt_models(self.strategy, self.notes)
+        # What runs on one device alone should find its variables there.
+        spread = not is_plain(self.script.source)
+        models.adopt_models(self.strategy, self.notes, spread=spread)
         loops.notice_loops(self.strategy, self.notes)
         settings.skip_late_settings(self.strategy, self.notes)
         settings.watch_environment(os.environ, self.notes)
-        spread = not is_plain(self.script.source)
         try:
-            with models.owned_variables(self.strategy, spread=spread):
-                run_as_main(self.script, args)
+            run_as_main(self.script, args)
         except SystemExit:
             raise
         except BaseException:

@@ -26,9 +26,11 @@ _THREAD_CALLS = (
     ("set_inter_op_parallelism_threads", "TF_NUM_INTEROP_THREADS"),
 )
 # Read when TensorFlow or Keras is imported, or when TensorFlow starts.
-_READ_EARLY = ("CUDA_", "KERAS_", "TF_", "XLA_")
-# What is said to the log is no business of the training.
-_HARMLESS = ("TF_CPP_",)
+_READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
+# The log is no business of the training, and a cluster is read when a strategy is made.
+_READ_LATER = ("TF_CPP_", "TF_CONFIG")
+
+_IN_EFFECT = {"KERAS_BACKEND": "tensorflow"}
 
 
 def skip_late_settings(strategy: Strategy, notes: Notes) -> None:
@@ -73,12 +75,12 @@ def watch_environment(environ: Mapping[str, str], notes: Notes) -> None:
         if event != "os.putenv":
             return
         name, value = (os.fsdecode(text) for text in args)
-        if not name.startswith(_READ_EARLY) or name.startswith(_HARMLESS):
+        if not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
             return
         # The event comes before the change.
-        if environ.get(name) != value:
+        if value not in (environ.get(name), _IN_EFFECT.get(name)):
             notes.tell(
-                f"{name}={value} comes too late: evener has started TensorFlow; set it in the "
+                f"{name}={value} may have no effect: TensorFlow has started; set it in the "
                 "environment, before evener run",
                 own_place(),
             )
