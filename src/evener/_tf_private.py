@@ -14,8 +14,21 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope as _stateless_scope
+from keras.src.losses import loss as keras_loss
 from tensorflow.python.distribute import distribute_lib, distribute_utils, mirrored_run, values
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.framework import op_callbacks
+from tensorflow.python.ops import nn_impl_distribute, resource_variable_ops
+from tensorflow.python.types import distribute as distribute_types
+from tensorflow.python.util import tf_stack
+
+# Why: AutoGraph knows a loop over a distributed dataset by these classes, and `tf.function` an
+# argument made of tensors. There are no public names for them.
+# If they change: such loops and arguments fail in a graph.
+CompositeTensor = tf.__internal__.CompositeTensor
+DistributedDatasetInterface = distribute_types.DistributedDatasetInterface
+DistributedIteratorInterface = distribute_types.DistributedIteratorInterface
 
 
 def run_in_lockstep(strategy: tf.distribute.Strategy, fn: Callable[..., Any]) -> Any:
@@ -275,3 +288,183 @@ def adopt_optimizer(
     for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
         if one is not None and not one.built:
             one._distribution_strategy = strategy
+
+
+def call_for_each_replica(
+    strategy: tf.distribute.Strategy, fn: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    """Call a function once per replica, in threads that wait for each other at every merge.
+
+    Why: it is what `MirroredStrategy` runs replicas with, and keeps name scopes, control
+    dependencies, summaries and variable creation right. The strategy's own scope is there.
+    If it changes: `strategy.run` fails at its first call.
+    """
+    return mirrored_run._call_for_each_replica(strategy, fn, args, kwargs)
+
+
+def is_traced_function(fn: Any) -> bool:
+    """Return whether this is what `tf.function` makes.
+
+    Why: there is no public name for its class. If it changes: a traced function given to
+    `strategy.run` is called inside the replicas, where it cannot wait for the others.
+    """
+    return isinstance(fn, polymorphic_function.Function)
+
+
+def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
+    """Return a `tf.function` with the same options around another Python function.
+
+    Why: a traced function given to `strategy.run` has to be traced with the replicas inside,
+    keeping its signature and its retracing options; XLA is left out, because what is traced
+    runs on several devices. If it changes: such functions fail at their first call.
+    """
+    clone = function._clone(python_function=python_function)
+    clone._jit_compile = None
+    return clone
+
+
+def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph converts it, if it converts the code around.
+
+    Why: loops and conditions on tensors in a replica's function must work as they do under
+    `MirroredStrategy`. If it changes: they raise in a graph.
+    """
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
+
+
+def replica_number(context: tf.distribute.ReplicaContext) -> int:
+    """Return the number of the replica of a context.
+
+    Why: the public property makes a tensor of it every time.
+    If it changes: `strategy.run` fails at its first call.
+    """
+    return int(context._replica_id_in_sync_group)
+
+
+def is_per_replica(value: Any) -> bool:
+    """Return whether a value is a distributed one, with a value for each replica."""
+    return isinstance(value, values.DistributedValues)
+
+
+def per_replica(parts: Sequence[Any]) -> Any:
+    """Return one distributed value of what each replica has. See `regroup`."""
+    return values.PerReplica(tuple(parts))
+
+
+class _OfAnySize(values.PerReplica):
+    """A distributed value that functions are traced with for batches of every size.
+
+    Why: shares change, and a function must not be traced again for each of them.
+    If it changes: it is, and a test that counts the traces fails.
+    """
+
+    @property
+    def _type_spec(self) -> Any:
+        specs = [tf.type_spec_from_value(value) for value in self._values]
+        return values.PerReplicaSpec(*(_any_size(spec) for spec in specs))
+
+
+def _any_size(spec: Any) -> Any:
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec
+
+
+def regroup_or_one(per_replica: Sequence[Any], *, any_size: bool = False) -> Any:
+    """Return a nest of distributed values; with one replica, its own nest."""
+    if len(per_replica) == 1:
+        return per_replica[0]
+    wrap = _OfAnySize if any_size else values.PerReplica
+    return distribute_utils.regroup(tuple(per_replica), wrap_class=wrap, always_wrap=True)
+
+
+def spec_per_replica(specs: Any) -> Any:
+    """Return the spec of a nest of distributed values from those of its replicas."""
+    if len(specs) == 1:
+        return specs[0]
+    return tf.nest.map_structure(lambda *leaf: values.PerReplicaSpec(*leaf), *specs)
+
+
+def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
+    """Return a variable that no creator scope knows of.
+
+    Why: scratch variables of the engine are nobody's weights: they must neither get an owner
+    nor be shared between replicas, as variables made in a replica are.
+    If it changes: no strategy can be made.
+    """
+    return resource_variable_ops.ResourceVariable(
+        initial_value=initial_value, dtype=dtype, trainable=False
+    )
+
+
+def stack() -> list[tuple[str, int]]:
+    """Return file and line of all frames, the innermost last, as the person wrote them.
+
+    Why: AutoGraph runs code of its own; TensorFlow knows which line it came from.
+    If it changes: messages name lines of generated files.
+    """
+    return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
+
+
+def replace_loss_scaling(
+    scale: Callable[[tf.Tensor], tf.Tensor], unscale: Callable[[tf.Tensor], tf.Tensor]
+) -> None:
+    """Replace the functions by which Keras scales losses for `tf.distribute`.
+
+    Why: Keras divides by the number of replicas, which is only right if all have as many
+    samples, and does so outside of replicas too. Without a strategy of evener its own
+    functions run. If it changes: losses in replicas are not exact.
+    """
+    for name, own in (
+        ("scale_loss_for_distribution", scale),
+        ("unscale_loss_for_distribution", unscale),
+    ):
+        setattr(keras_loss, name, _under_evener(getattr(keras_loss, name), own))
+
+
+def _under_evener(keras_own: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(keras_own)
+    def call(value: tf.Tensor) -> tf.Tensor:
+        is_ours = hasattr(tf.distribute.get_strategy(), "loop_state")
+        return own(value) if is_ours else keras_own(value)
+
+    return call
+
+
+def replace_average_loss(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace `tf.nn.compute_average_loss` under all its names.
+
+    Why: without a global batch size it takes all replicas to have as many samples as this one.
+    If it changes: that loss is not exact with uneven shares.
+    """
+    wrapped = wrap(tf.nn.compute_average_loss)
+    for module in (tf.nn, tf.compat.v2.nn, nn_impl_distribute):
+        vars(module)["compute_average_loss"] = wrapped
+
+
+@contextlib.contextmanager
+def watching_operations(watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Call ``watch(type, inputs, outputs)`` after every eager operation inside.
+
+    Why: in a graph it can be seen how a number was computed; eagerly nothing keeps that.
+    If it changes: metrics of losses that a person composes are wrong in eager replicas.
+    """
+
+    def callback(
+        op_type: str,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> None:
+        del attrs, op_name
+        if graph is None:
+            watch(op_type, inputs, outputs)
+
+    op_callbacks.add_op_callback(callback)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(callback)

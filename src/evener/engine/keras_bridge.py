@@ -18,6 +18,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import split
 from evener.engine.execution import Execution, without_optionals
+from evener.engine.loops import own_steps
 from evener.engine.model_checks import check_model
 from evener.engine.program import Program
 from evener.engine.stages.footprint import Footprint, footprints
@@ -207,9 +208,13 @@ def _make(original: Callable[..., Any], attribute: str, step: str) -> Callable[.
         if strategy is None:
             return original(self, force=force)
         if getattr(self, attribute) is None or force:
-            execution = Execution(
-                steps_of(self, strategy), step, renew=lambda: _renewed_steps(self, strategy)
-            )
+            if own_steps.has_own(self, step):
+                check_model(self, strategy)
+                execution = own_steps.function_of(self, strategy, step)
+            else:
+                execution = Execution(
+                    steps_of(self, strategy), step, renew=lambda: _renewed_steps(self, strategy)
+                )
             setattr(self, attribute, execution)
         return getattr(self, attribute)
 
@@ -223,7 +228,11 @@ def _make_predict(original: Callable[..., Any]) -> Callable[..., Any]:
         if strategy is None:
             return original(self, force=force)
         if self.predict_function is None or force:
-            self.predict_function = _predict_function(self, strategy)
+            if own_steps.has_own(self, "predict"):
+                check_model(self, strategy)
+                self.predict_function = own_steps.function_of(self, strategy, "predict")
+            else:
+                self.predict_function = _predict_function(self, strategy)
         return self.predict_function
 
     return make_predict_function

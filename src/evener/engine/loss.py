@@ -45,7 +45,7 @@ _SEPARABLE = frozenset({
     keras.losses.sparse_categorical_crossentropy,
     keras.losses.squared_hinge,
 })  # fmt: skip
-_REDUCTIONS = frozenset({"sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"})
+REDUCTIONS = frozenset({"sum", "sum_over_batch_size", "mean", "mean_with_sample_weight"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def is_separable(loss: Any) -> bool:
         and getattr(loss, "fn", None) in _SEPARABLE
         and type(loss).call is _WRAPPER.call
         and getattr(loss, "_fn_kwargs", {}).get("axis", -1) != 0
-        and loss.reduction in _REDUCTIONS
+        and loss.reduction in REDUCTIONS
     )
 
 
@@ -120,6 +120,17 @@ def _scope_with(held: list[tuple[Any, tf.Tensor]]) -> keras.StatelessScope:
     return scope
 
 
+def separable_part(loss: Any, y: Any, y_pred: Any, sample_weight: Any) -> LossPart | None:
+    """Return a loss's part of samples that all count, or None if it gives one number for them.
+
+    A plain mean is left a mean over these samples.
+    """
+    values, masks = _values_of(loss, y, y_pred)
+    if values.shape.rank == 0:
+        return None
+    return _part_of_values(loss, values, masks, sample_weight, tf.ones([]))
+
+
 def _whole_part(loss: Any, y: Any, y_pred: Any, weight: Any, num_samples: tf.Tensor) -> LossPart:
     """Return a loss that needs the whole batch, as Keras itself reduces it."""
     del num_samples
@@ -130,13 +141,25 @@ def _whole_part(loss: Any, y: Any, y_pred: Any, weight: Any, num_samples: tf.Ten
 def _separable_part(
     loss: Any, y: Any, y_pred: Any, weight: Any, num_samples: tf.Tensor
 ) -> LossPart:
+    values, masks = _values_of(loss, y, y_pred)
+    return _part_of_values(loss, values, masks, weight, num_samples)
+
+
+def _values_of(loss: Any, y: Any, y_pred: Any) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return the losses of all entries, and the masks they come with."""
     dtype = loss.dtype
     mask = _tf_private.keras_mask(y_pred)
     y_pred = keras.tree.map_structure(lambda t: ops.convert_to_tensor(t, dtype=dtype), y_pred)
     y = keras.tree.map_structure(lambda t: ops.convert_to_tensor(t, dtype=dtype), y)
     values = ops.convert_to_tensor(loss.call(y, y_pred), dtype=dtype)
     own_mask = _tf_private.keras_mask(values)
-    masks = [m for m in (mask, own_mask) if m is not None]
+    return values, [m for m in (mask, own_mask) if m is not None]
+
+
+def _part_of_values(
+    loss: Any, values: tf.Tensor, masks: list[tf.Tensor], weight: Any, num_samples: tf.Tensor
+) -> LossPart:
+    dtype = loss.dtype
     live = tf.cast(num_samples > 0, dtype)
     if weight is not None:
         weight = ops.cast(ops.convert_to_tensor(weight), dtype)

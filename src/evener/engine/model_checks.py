@@ -19,7 +19,8 @@ def check_model(model: keras.Model, strategy: Strategy) -> None:
         EngineError: If the model has steps of its own, variables without an owner, or a state
             that belongs to places in the batch.
     """
-    _refuse_own_steps(model)
+    if strategy.plan.is_cut:
+        _refuse_own_steps(model)
     _refuse_foreign_variables(model, strategy)
     _refuse_kept_states(model, strategy.plan)
     if strategy.plan.is_cut:
@@ -32,9 +33,10 @@ def _refuse_own_steps(model: keras.Model) -> None:
         raise EngineError(
             "ENG-002",
             f"The model {model.name!r} brings its own {' and '.join(own)}.",
-            why="The engine splits Keras's own steps over the devices, not those of a person.",
+            why="The plan cuts models into stages or micro-batches, and the engine can only cut "
+            "Keras's own steps.",
             fix="Override compute_loss and compute_metrics instead, which see the whole batch; "
-            "or train this model without a strategy.",
+            "or use a plan with one stage and one micro-batch per replica.",
         )
 
 

@@ -62,8 +62,14 @@ class Ledger:
         """Return whether this variable was made in the strategy's scope."""
         return variable._unique_id in self._variables
 
-    def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        """Make a variable on its owner and enter it in the ledger."""
+    def create(
+        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
+    ) -> tuple[tf.Variable, Any | None]:
+        """Make a variable on its owner and enter it in the ledger.
+
+        Returns:
+            The variable, and the Keras variable it was made for, or None.
+        """
         beside = kwargs.pop("colocate_with", None)
         made = _tf_private.keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
@@ -80,7 +86,7 @@ class Ledger:
             path=path, device=device, num_bytes=num_bytes
         )
         self._load[device] = self._load.get(device, 0) + num_bytes
-        return variable
+        return variable, made
 
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
         if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:

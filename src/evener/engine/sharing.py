@@ -68,6 +68,11 @@ class Sharing:
         return tuple(self._events)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether the shares are evened by the measured times."""
+        return self._measured
+
+    @property
     def is_timed(self) -> bool:
         """Whether steps measure their replicas; one replica has nothing to be evened with."""
         return len(self._devices) > 1

@@ -37,14 +37,15 @@ def batch_size(data: Any) -> tf.Tensor:
         _check_leaf(leaf)
     if leaves[0].shape[0] == 0:
         raise no_samples()
-    num_samples = _num_rows(leaves[0])
+    num_samples = num_rows(leaves[0])
     # Everything in the step needs the batch size, so nothing happens before this check.
     check = tf.debugging.assert_positive(num_samples, message=str(no_samples()))
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(num_samples)
 
 
-def _num_rows(leaf: Any) -> tf.Tensor:
+def num_rows(leaf: Any) -> tf.Tensor:
+    """Return the size of a tensor's first axis, int32 scalar."""
     if isinstance(leaf, tf.RaggedTensor):
         return tf.cast(leaf.nrows(), tf.int32)
     if isinstance(leaf, tf.SparseTensor):

@@ -49,7 +49,7 @@ class StateRule:
 def rules_for(model: keras.Model, variables: Sequence[Any]) -> list[StateRule]:
     """Return the merge rule of every state variable, in the order given."""
     position = {id(v): k for k, v in enumerate(variables)}
-    rules = [StateRule(rule=_general_rule(v)) for v in variables]
+    rules = [StateRule(rule=rule_of(v)) for v in variables]
     for layer in _tf_private.all_layers(model):
         if not isinstance(layer, keras.layers.BatchNormalization):
             continue
@@ -61,12 +61,13 @@ def rules_for(model: keras.Model, variables: Sequence[Any]) -> list[StateRule]:
     return rules
 
 
-def _general_rule(variable: Any) -> Rule:
+def rule_of(variable: Any) -> Rule:
+    """Return the merge rule of one state variable, of Keras or of TensorFlow."""
     if is_seed(variable):
         return "seed"
-    if variable.aggregation == "sum":
+    if variable.aggregation in ("sum", tf.VariableAggregation.SUM):
         return "sum"
-    if variable.aggregation == "only_first_replica":
+    if variable.aggregation in ("only_first_replica", tf.VariableAggregation.ONLY_FIRST_REPLICA):
         return "first"
     return "mean" if tf.as_dtype(variable.dtype).is_floating else "first"
 

@@ -10,6 +10,10 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices import UsedDevice, resolve_devices, use_devices
+from evener.engine.loops import combine, data
+from evener.engine.loops import run as runs
+from evener.engine.loops.run import Run
+from evener.engine.loops.variables import LoopState, own
 from evener.engine.ownership import Ledger, tf_device
 from evener.engine.sharing import Sharing
 from evener.errors import DeviceError, EngineError, PlanError
@@ -74,6 +78,12 @@ class Strategy(tf.distribute.Strategy):
             names, [replica.share for replica in plan.replicas], measured=measured
         )
         super().__init__(StrategyExtended(self))
+        self._loop_state = LoopState(self, len(names))
+
+    @property
+    def loop_state(self) -> LoopState:
+        """What custom loops keep from run to run."""
+        return self._loop_state
 
     @property
     def plan(self) -> Plan:
@@ -129,6 +139,7 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         super().__init__(strategy)
         self._strategy = strategy
         self._live: list[tf.Tensor] | None = None
+        self._run: Run | None = None
 
     @contextlib.contextmanager
     def counting(self, live: list[tf.Tensor]) -> Iterator[None]:
@@ -147,14 +158,17 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
             self._live = None
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
-        return self._strategy.ledger.create(next_creator, **kwargs)
+        variable, made = self._strategy.ledger.create(next_creator, **kwargs)
+        own(variable, self._strategy, made)
+        return variable
 
     def update(
         self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
     ) -> Any:
         """Call ``fn`` on a variable, on its owner, from whichever context."""
+        args, kwargs = _tf_private.select_replica(0, (tuple(args), dict(kwargs or {})))
         with tf.device(var.device):
-            result = fn(var, *args, **(kwargs or {}))
+            result = fn(var, *args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
@@ -169,23 +183,42 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
                 fix="Make the model inside `with strategy.scope():`, before the optimizer.",
             )
 
+    @contextlib.contextmanager
+    def running(self, run: Run) -> Iterator[None]:
+        """Let reductions know what the replicas of this run weigh."""
+        before, self._run = self._run, run
+        try:
+            yield
+        finally:
+            self._run = before
+
+    def remember_run(self, run: Run, results: Any) -> Any:
+        """Let reductions of these values know in which run they were made; return them."""
+
+        def one(value: Any) -> Any:
+            if _tf_private.is_per_replica(value):
+                value._evener_run = run
+            return value
+
+        return tf.nest.map_structure(one, results)
+
     def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        del fn, args, kwargs
-        raise EngineError(
-            "ENG-004",
-            "strategy.run was called on an evener strategy.",
-            why="Custom training loops are not supported yet; Keras models are.",
-            fix="Train with model.fit or model.train_on_batch under the strategy's scope.",
-        )
+        return runs.call_for_each_replica(self._strategy, fn, tuple(args), dict(kwargs))
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        del dataset, options
-        raise EngineError(
-            "ENG-005",
-            "experimental_distribute_dataset was called on an evener strategy.",
-            why="Custom training loops are not supported yet; Keras models are.",
-            fix="Give the dataset to model.fit as it is: every batch is split by the shares.",
-        )
+        del options
+        return data.distribute(dataset, self._strategy)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
+        del options
+        return data.from_function(dataset_fn, self._strategy)
+
+    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
+        count = self._num_replicas_in_sync
+        contexts = [
+            tf.distribute.experimental.ValueContext(replica, count) for replica in range(count)
+        ]
+        return _tf_private.regroup_or_one([value_fn(context) for context in contexts])
 
     def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
         return [
@@ -194,9 +227,24 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         ]
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        del destinations, options
+        del options
+        if self._live is not None:
+            return self._reduce_live(reduce_op, value)
+        if not _tf_private.is_per_replica(value):
+            return combine.same_everywhere(reduce_op, value, self._num_replicas_in_sync)
+        where = combine.devices_of(destinations, self.worker_devices)
+        run = getattr(value, "_evener_run", None) or self._run
+        parts = _tf_private.local_values(value)
+        results = combine.reduced(
+            reduce_op, parts, [where] if isinstance(where, str) else where, run
+        )
+        return results[0] if isinstance(where, str) else _tf_private.regroup(results)
+
+    def _reduce_live(self, reduce_op: Any, value: Any) -> Any:
+        """Reduce in the engine's own replicas, of which some may have no samples."""
+        assert self._live is not None
         parts = list(_tf_private.local_values(value))
-        live = self._live or [tf.ones([])] * len(parts)
+        live = self._live
         counted = [part * tf.cast(one, part.dtype) for part, one in zip(parts, live, strict=True)]
         results = []
         for device, one in zip(self.worker_devices, live, strict=True):
@@ -206,6 +254,18 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
                     total = total / tf.cast(tf.add_n(live), total.dtype)
                 results.append(total * tf.cast(one, total.dtype))
         return _tf_private.regroup(results)
+
+    def _gather_to_implementation(
+        self, value: Any, destinations: Any, axis: Any, options: Any
+    ) -> Any:
+        del options
+        if not _tf_private.is_per_replica(value):
+            return value
+        where = combine.devices_of(destinations, self.worker_devices)
+        parts = _tf_private.local_values(value)
+        if isinstance(where, str):
+            return combine.gathered(parts, where, axis)
+        return _tf_private.regroup([combine.gathered(parts, one, axis) for one in where])
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
         return _tf_private.local_values(value)
@@ -218,6 +278,38 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     def worker_devices(self) -> tuple[str, ...]:
         """TensorFlow's names of the replicas' devices."""
         return tuple(tf_device(name) for name in self._strategy.replica_devices)
+
+    @property
+    def worker_devices_by_replica(self) -> tuple[str, ...]:
+        """The devices of each replica, as `ReplicaContext.devices` gives them."""
+        return self.worker_devices
+
+    def non_slot_devices(self, var_list: Any) -> str:
+        """Return the device for state that belongs to no variable."""
+        del var_list
+        return tf_device(HOST)
+
+    def _update_non_slot(
+        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
+    ) -> Any:
+        with tf.device(colocate_with):
+            result = fn(*args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+    def read_var(self, v: Any) -> Any:
+        """Return the value of a variable."""
+        return v.read_value()
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        where = combine.devices_of(destinations, self.worker_devices)
+        if isinstance(where, str):
+            with tf.device(where):
+                return tf.identity(tensor)
+        copies = []
+        for device in where:
+            with tf.device(device):
+                copies.append(tf.identity(tensor))
+        return _tf_private.regroup(copies)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:

@@ -1,0 +1,46 @@
+"""Which line of a person's program led here: for messages that name it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+import evener
+from evener import _tf_private
+from evener.errors import EvenerWarning, house_form
+
+_OURS = tuple(f"{Path(package.__file__ or '').parent}/" for package in (evener, keras, tf))
+
+
+class Line(NamedTuple):
+    """A line of a program.
+
+    Attributes:
+        file: Its path.
+        number: Counted from 1.
+    """
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+def user_line() -> Line:
+    """Return the innermost line outside of evener, Keras and TensorFlow."""
+    for file, number in reversed(_tf_private.stack()):
+        if not file.startswith(_OURS) and "/lib/python" not in file and not file.startswith("<"):
+            return Line(file, number)
+    return Line("<unknown>", 0)
+
+
+def warn_at_user_line(code: str, what: str, *, why: str, fix: str) -> None:
+    """Warn in the house form, at the line of the person's program."""
+    line = user_line()
+    text = house_form(code, what, f"{why}\nAt: {line}", fix)
+    warnings.warn_explicit(EvenerWarning(text), EvenerWarning, line.file, line.number)

@@ -1,0 +1,259 @@
+"""One call of ``strategy.run``: a function, called once per replica on its device.
+
+      run(fn, args)        args: what is per replica is handed out, the rest goes to all
+      ├──► replica 0: fn ──┐ merge_call: all replicas wait, one goes on for all of them
+      ├──► replica 1: fn ──┤
+      ▼                    ▼
+      state that every replica has kept for itself is merged on its owner
+
+Every replica knows what its samples weigh in the batch: ``b_r / B``. Losses, means and
+metrics in the replica are parts of the batch's by that weight, so that uneven shares and a
+smaller last batch stay exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine import split
+from evener.engine.loops.origin import warn_at_user_line
+from evener.engine.loops.scaled import remembering_how
+from evener.errors import EngineError
+
+if TYPE_CHECKING:
+    from evener.engine.strategy import Strategy
+
+_HOST = "/device:CPU:0"
+_HERE = threading.local()
+
+
+class Run:
+    """What is known about one call of ``strategy.run`` while it is traced or runs eagerly.
+
+    Args:
+        strategy: The strategy.
+        num_samples: Samples of each replica, int32 scalars; None if no argument is a batch.
+
+    Attributes:
+        graph: The graph in which the replicas are called.
+    """
+
+    def __init__(self, strategy: Strategy, num_samples: Sequence[tf.Tensor] | None) -> None:
+        self.strategy = strategy
+        self.num_samples = num_samples
+        self.graph = _graph_here()
+        self._handed_in: dict[int, Any] = {}
+        count = strategy.num_replicas_in_sync
+        with tf.device(_HOST):
+            if num_samples is None or count == 1:
+                self._weights = [tf.constant(1.0 / count)] * count
+            else:
+                total = tf.maximum(tf.add_n(list(num_samples)), 1)
+                self._weights = [tf.cast(n / total, tf.float32) for n in num_samples]
+            if count > 1:
+                strategy.loop_state.weights.assign(tf.stack(self._weights))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one replica, which is nothing but the whole batch."""
+        return len(self._weights) == 1
+
+    def weight(self, replica: int) -> tf.Tensor:
+        """Return what the samples of a replica weigh in the batch, float32 scalar."""
+        if _graph_here() is self.graph:
+            return self._weights[replica]
+        # A function inside the replica's may be called again from another trace, in which
+        # the tensors of this one are out of reach. The variable is not.
+        with tf.device(_HOST):
+            return self.strategy.loop_state.weights.read_value()[replica]
+
+    @property
+    def weights(self) -> list[tf.Tensor]:
+        """The weights of all replicas; they add up to 1."""
+        return list(self._weights)
+
+    def in_one_graph(self) -> bool:
+        """Whether replicas can wait for each other here: not inside a function or a loop."""
+        return _graph_here() is self.graph
+
+    def merge(self, replica: int, given: Any, merged: Callable[[list[Any]], Any]) -> Any:
+        """Call ``merged`` once with what all replicas have given; return its result.
+
+        Args:
+            replica: The replica that calls; all have to.
+            given: What it hands in.
+            merged: Called with one entry per replica, outside of all of them.
+        """
+        self._handed_in[replica] = given
+
+        @tf.autograph.experimental.do_not_convert
+        def merge(strategy: tf.distribute.Strategy) -> Any:
+            del strategy
+            return merged([self._handed_in.pop(r) for r in sorted(self._handed_in)])
+
+        return tf.distribute.get_replica_context().merge_call(merge)
+
+
+def current() -> tuple[Run, int] | None:
+    """Return the run and the number of the replica that this code is part of, or None."""
+    run = getattr(_HERE, "run", None)
+    if run is None or tf.distribute.in_cross_replica_context():
+        return None
+    if tf.distribute.get_strategy() is not run.strategy:
+        return None
+    return run, _HERE.replica
+
+
+def call_for_each_replica(
+    strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call ``fn`` once per replica; return a nest of values per replica.
+
+    Raises:
+        EngineError: If the strategy's plan cuts models into stages or micro-batches.
+    """
+    if strategy.plan.is_cut:
+        raise EngineError(
+            "ENG-004",
+            "strategy.run was called under a plan with stages, micro-batches or recomputation.",
+            why="The engine cuts the steps of Keras models itself; it cannot cut a function "
+            "that a person wrote.",
+            fix="Train with model.fit under this plan, or use a plan with one stage and one "
+            "micro-batch per replica.",
+        )
+    if _tf_private.is_traced_function(fn):
+        return _as_function(strategy, fn)(*args, **kwargs)
+    if tf.executing_eagerly():
+        _say_that_it_is_slow(strategy)
+    else:
+        fn = _tf_private.autographed(fn)
+    run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
+    _warn_of_whole_batches(strategy, args, kwargs)
+    results = _call(run, fn, args, kwargs)
+    strategy.loop_state.merge_kept(run)
+    return strategy.extended.remember_run(run, _without_nothing(run, results))
+
+
+def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def in_replica(*own: Any, **named: Any) -> Any:
+        _HERE.run = run
+        _HERE.replica = _tf_private.replica_number(tf.distribute.get_replica_context())
+        if run.graph is not None or run.is_alone:
+            return fn(*own, **named)
+        with remembering_how():
+            return fn(*own, **named)
+
+    with run.strategy.extended.running(run):
+        return _tf_private.call_for_each_replica(run.strategy, in_replica, args, kwargs)
+
+
+def _as_function(strategy: Strategy, fn: Any) -> Any:
+    """Return the traced function with the replicas inside, made once for each function."""
+    known = strategy.loop_state.functions
+    if fn not in known:
+        python_function = fn.python_function
+        weak = weakref.ref(strategy)
+
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            return call_for_each_replica(weak(), python_function, args, kwargs)
+
+        known[fn] = _tf_private.clone_function(fn, functools.wraps(python_function)(inside))
+    return known[fn]
+
+
+def _graph_here() -> Any:
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _sizes(args: Any, kwargs: Any, num_replicas: int) -> list[tf.Tensor] | None:
+    """Return the samples of each replica: the rows of the first values that have some."""
+    if num_replicas == 1:
+        return None
+    for leaf in _leaves((args, kwargs)):
+        if not _tf_private.is_per_replica(leaf):
+            continue
+        values = _tf_private.local_values(leaf)
+        if all(_has_rows(value) for value in values):
+            with tf.device(_HOST):
+                return [
+                    split.num_rows(
+                        tf.convert_to_tensor(value)
+                        if not isinstance(value, tf.RaggedTensor | tf.SparseTensor)
+                        else value
+                    )
+                    for value in values
+                ]
+    return None
+
+
+def _leaves(nest: Any) -> list[Any]:
+    return [leaf for leaf in keras.tree.flatten(nest) if leaf is not None]
+
+
+def _has_rows(value: Any) -> bool:
+    shape = getattr(value, "shape", None)
+    return shape is not None and getattr(shape, "rank", len(shape)) != 0
+
+
+def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
+    """Warn, once, of arrays that every replica would compute as a whole."""
+    leaves = _leaves((args, kwargs))
+    if strategy.num_replicas_in_sync == 1 or any(map(_tf_private.is_per_replica, leaves)):
+        return
+    whole = [
+        leaf
+        for leaf in leaves
+        if not isinstance(leaf, tf.Variable | keras.Variable) and _has_rows(leaf)
+    ]
+    if whole and strategy.loop_state.is_first("ENG-060"):
+        warn_at_user_line(
+            "ENG-060",
+            f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
+            f"{tuple(whole[0].shape)}.",
+            why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes "
+            "all of it. The result is right, but no faster than one device.",
+            fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
+        )
+
+
+def _say_that_it_is_slow(strategy: Strategy) -> None:
+    if strategy.loop_state.is_first("ENG-061"):
+        warn_at_user_line(
+            "ENG-061",
+            "strategy.run runs eagerly.",
+            why="Replicas then compute one after the other, operation by operation: right, and "
+            "good for debugging, but slow.",
+            fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
+        )
+
+
+def _without_nothing(run: Run, results: Any) -> Any:
+    """Return the results, with 0 for a number that a replica without samples could not tell."""
+    if run.num_samples is None:
+        return results
+    sizes = run.num_samples
+
+    def one(value: Any) -> Any:
+        if not _tf_private.is_per_replica(value):
+            return value
+        parts = _tf_private.local_values(value)
+        if not all(
+            isinstance(p, tf.Tensor) and p.dtype.is_floating and p.shape.rank == 0 for p in parts
+        ):
+            return value
+        known = []
+        for part, size in zip(parts, sizes, strict=True):
+            with tf.device(part.device):
+                given = tf.math.is_finite(part) | (size > 0)
+                known.append(tf.where(given, part, tf.zeros_like(part)))
+        return _tf_private.regroup(known)
+
+    return tf.nest.map_structure(one, results)
