@@ -90,38 +90,53 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    ("source", "devices"),
-    [(FIT, "['CPU:0', 'CPU:1']"), (LOOP, "['CPU:0']")],
-    ids=["fit", "loop"],
-)
-def test_a_script_without_a_strategy_trains_as_ever(
-    run: Run, tmp_path: Path, source: str, devices: str
-) -> None:
-    lone = run(source, "lone.npy", by=())
-    assert lone.returncode == 0, lone.stderr
-    # Another share than even, so that what a replica scales wrong is seen.
-    done = run(source, "all.npy", options=["--devices", "cpu:2", "--shares", "3,1"])
+# Another share than even, so that what a replica scales wrong is seen.
+UNEVEN = ["--devices", "cpu:2", "--shares", "3,1"]
+
+
+def trained(done: subprocess.CompletedProcess[str], file: Path) -> np.ndarray:
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == devices
-    lone_weights, weights = np.load(tmp_path / "lone.npy"), np.load(tmp_path / "all.npy")
-    np.testing.assert_allclose(weights, lone_weights, atol=1e-5)
-    said = done.stderr.splitlines()
-    assert said[0].endswith(": Keras models are made in an evener scope, on cpu:0, cpu:1")
-    if source is FIT:
-        assert said[0].startswith("evener: train.py:7: ")
-        assert said[1:] == []
-    else:
-        assert [line.partition("  #")[0].strip() for line in said[1:]] == [
-            "evener: train.py:24: this custom loop computes every batch on cpu:0; cpu:1 has "
-            "nothing to do",
-            "evener does not rewrite loops; these three lines would use all devices:",
-            "strategy = tf.distribute.get_strategy()",
-            "batches = strategy.experimental_distribute_dataset(batches)",
-            "loss = strategy.run(train_step, args=(x, y))",
-            "loss is then one value per replica: strategy.reduce('SUM', loss, axis=None) adds "
-            "them up",
-        ]
+    return np.load(file)
+
+
+def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.npy"
+    expected = trained(run(FIT, file.name, by=()), file)
+    done = run(FIT, file.name, options=UNEVEN)
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+    assert done.stdout == "['CPU:0', 'CPU:1']\n"
+    assert done.stderr == (
+        "evener: train.py:7: Keras models are made in an evener scope, on cpu:0, cpu:1\n"
+    )
+
+
+def test_a_custom_loop_is_left_alone_and_the_three_lines_are_true(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.npy"
+    expected = trained(run(LOOP, file.name, by=()), file)
+    done = run(LOOP, file.name, options=UNEVEN)
+    np.testing.assert_array_equal(trained(done, file), expected)
+    assert done.stdout == "['CPU:0']\n"
+    said = [line.partition("  #") for line in done.stderr.splitlines()]
+    assert [line.strip() for line, _, _ in said] == [
+        "evener: train.py:8: Keras models are made in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:24: this custom loop computes every batch on cpu:0; cpu:1 has nothing "
+        "to do",
+        "evener does not rewrite loops; these three lines would use all devices:",
+        "strategy = tf.distribute.get_strategy()",
+        "batches = strategy.experimental_distribute_dataset(batches)",
+        "loss = strategy.run(train_step, args=(x, y))",
+        "loss is then one value per replica: strategy.reduce('SUM', loss, axis=None) adds them up",
+    ]
+    source = textwrap.dedent(LOOP)
+    for where, (line, _, _) in zip(
+        ["keras.utils.set", "for epoch", "loss = train_step(x, y)"], said[3:6], strict=True
+    ):
+        kept = "" if where.startswith("loss") else f"\n{where}"
+        source = source.replace(where, f"{line.strip()}{kept}", 1)
+    done = run(source, file.name, options=UNEVEN)
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+    assert done.stdout == "['CPU:0', 'CPU:1']\n"
+    assert "custom loop" not in done.stderr
 
 
 STRATEGIES = """
@@ -246,13 +261,13 @@ SETTINGS = """
 """
 
 
-def test_settings_that_come_too_late_and_models_that_cannot_be_split(run: Run) -> None:
+def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     done = run(SETTINGS, options=["--devices", "cpu:2", "--json"])
     # What is wrong without evener is wrong with it.
     assert done.returncode == 1
     said = done.stderr.splitlines()
     assert done.stdout.splitlines() == [
-        "Own _DefaultDistributionStrategy",
+        "Own TrainerFace",
         "Mine TrainerFace",
         "Mine TrainerFace",
     ]
@@ -264,8 +279,6 @@ def test_settings_that_come_too_late_and_models_that_cannot_be_split(run: Run) -
         f"evener: train.py:12: set_logical_device_configuration is skipped: {chosen}",
         "evener: train.py:13: set_intra_op_parallelism_threads is skipped: TensorFlow has "
         "started; set TF_NUM_INTRAOP_THREADS in the environment instead",
-        "evener: train.py:17: Own brings its own train_step, which evener cannot split: it "
-        "trains on one device, as without evener",
         "evener: train.py:17: Keras models are made in an evener scope, on cpu:0, cpu:1",
     ]
     assert said[: len(notes)] == notes

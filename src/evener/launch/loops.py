@@ -32,6 +32,7 @@ def notice_loops(strategy: Strategy, notes: Notes) -> None:
     told = False
 
     @functools.wraps(original)
+    @tf.autograph.experimental.do_not_convert
     def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
         nonlocal told
         if not told and not tf.distribute.has_strategy():

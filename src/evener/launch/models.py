@@ -1,9 +1,9 @@
 """Keras models that are made outside of any scope train on all devices.
 
-The script does not run inside ``strategy.scope()``. There, losses are divided by the number
-of replicas and optimizers want to be called by `strategy.run`, so that a custom loop would
-train otherwise, or not at all. Only what is made gets what a scope would give it: a variable
-its owner, a model its strategy.
+The script does not run inside ``strategy.scope()``. There, optimizers are applied by
+`strategy.run` only, so that a plain custom loop would end at its first step; and a scope holds
+in one thread, and until ``keras.utils.clear_session``. Only what is made gets what a scope
+would give it: a variable its owner, a model its strategy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def adopt_models(strategy: Strategy, notes: Notes, *, spread: bool) -> None:
         if not spread and not _tf_private.explicit_device():
             device = tf.device(first)
         with device:
-            return strategy.ledger.create(next_creator, **kwargs)
+            return strategy.extended._create_variable(next_creator, **kwargs)
 
     def owned() -> contextlib.AbstractContextManager[Any]:
         if tf.distribute.has_strategy():
@@ -66,7 +66,7 @@ def _adopting(
             original(self, *args, **kwargs)
             return
         own = [name for name in _STEPS if _is_overridden(type(self), name)]
-        if own:
+        if own and strategy.plan.is_cut:
             notes.tell(_left_alone(type(self).__name__, own), own_place())
             original(self, *args, **kwargs)
             return
@@ -76,7 +76,8 @@ def _adopting(
         with strategy.scope():
             original(self, *args, **kwargs)
 
-    return __init__
+    # Else it would be rewritten, and read wrong, in functions that AutoGraph rewrites.
+    return tf.autograph.experimental.do_not_convert(__init__)
 
 
 def _is_overridden(kind: type[keras.Model], name: str) -> bool:
@@ -85,6 +86,6 @@ def _is_overridden(kind: type[keras.Model], name: str) -> bool:
 
 def _left_alone(name: str, steps: list[str]) -> str:
     return (
-        f"{name} brings its own {' and '.join(steps)}, which evener cannot split: it trains on "
-        "one device, as without evener"
+        f"{name} brings its own {' and '.join(steps)}, which evener cannot cut into stages or "
+        "micro-batches: it trains on one device, as without evener"
     )

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _TAPE = "GradientTape"
+# In these the trainer of Keras runs the tape.
+_STEPS_OF_MODELS = ("train_step", "test_step")
 _STRATEGY_WORDS = ("get_strategy", "experimental_distribute_dataset")
 # What people wrap around a dataset in the head of a loop.
 _WRAPPERS = ("enumerate", "tqdm", "trange")
@@ -44,14 +46,16 @@ class _Loop:
 
 
 def is_plain(source: str) -> bool:
-    """Return whether a script has a gradient tape and no strategy of its own.
+    """Return whether a script has a custom loop and no strategy of its own.
 
     >>> is_plain("with tf.GradientTape() as tape: pass")
     True
     """
-    words = _words(_parsed(source))
-    has_strategy = any(w in _STRATEGY_WORDS or w.endswith("Strategy") for w in words)
-    return _TAPE in words and not has_strategy
+    tree = _parsed(source)
+    words = _words(tree)
+    if any(w in _STRATEGY_WORDS or w.endswith("Strategy") for w in words):
+        return False
+    return _TAPE in words and not all(_is_in_a_model(tape, tree) for tape in _tapes(tree))
 
 
 def rewrite_of(source: str, line: int) -> Rewrite:
@@ -141,6 +145,23 @@ def _innermost(tree: ast.AST) -> Iterator[ast.For]:
     """Yield loops; of nested ones the inner comes first."""
     loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
     yield from sorted(loops, key=lambda loop: (loop.end_lineno or 0) - loop.lineno)
+
+
+def _tapes(tree: ast.AST) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and _name(node) == _TAPE:
+            yield node
+
+
+def _is_in_a_model(tape: ast.expr, tree: ast.Module) -> bool:
+    methods = (
+        method
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef)
+        for method in kind.body
+        if isinstance(method, Function) and method.name in _STEPS_OF_MODELS
+    )
+    return any(tape in ast.walk(method) for method in methods)
 
 
 def _holds_tape(tree: ast.AST) -> bool:

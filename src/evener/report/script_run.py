@@ -23,15 +23,13 @@ class ScriptRun:
 
     Args:
         script: Its path as it was given.
-        devices: What each device did and owns.
-        num_steps: The steps that were timed; None on a single device.
+        devices: The share of each device at the end, and what it owns.
         changes: Every change of shares, as a line.
         notes: What was said about the script, such as what was replaced.
     """
 
     script: str
     devices: tuple[DeviceWork, ...]
-    num_steps: int | None
     changes: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -60,7 +58,6 @@ def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRu
     return ScriptRun(
         script=script,
         devices=devices,
-        num_steps=None,
         changes=tuple(map(str, strategy.sharing.events)),
         notes=tuple(notes),
     )

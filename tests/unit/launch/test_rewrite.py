@@ -53,6 +53,14 @@ for one in others:
 """
 
 
+OWN_STEP = """\
+class Mine(keras.Model):
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(data)
+"""
+
+
 def code_of(source: str, line: int) -> list[str]:
     return [text.partition("  #")[0] for text in rewrite_of(source, line).lines]
 
@@ -124,6 +132,8 @@ def test_where_no_loop_is_seen_the_names_are_ours(source: str) -> None:
     [
         (STEP, True),
         ("model.fit(x, y)", False),
+        (OWN_STEP, False),
+        (OWN_STEP + STEP, True),
         (STEP + "tf.distribute.MirroredStrategy()", False),
         (STEP + "from tensorflow.distribute import OneDeviceStrategy", False),
         (STEP + "strategy = tf.distribute.get_strategy()", False),
