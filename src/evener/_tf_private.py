@@ -155,6 +155,24 @@ def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
     return getattr(model, "_distribute_strategy", None)
 
 
+def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Make every Keras variable from now on inside a context, in every thread.
+
+    Why: a `tf.variable_creator_scope` around a whole program holds in one thread only, and
+    ends with ``keras.utils.clear_session``, which begins a new graph.
+    If it changes: variables of an unchanged script have no owner, and its models are refused
+    in ``fit``.
+    """
+    original = keras.Variable._initialize
+
+    @functools.wraps(original)
+    def initialize(self: keras.Variable, value: Any) -> None:
+        with scope():
+            original(self, value)
+
+    keras.Variable._initialize = initialize
+
+
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Return a model's layers at every depth, itself included."""
     return list(model._flatten_layers(include_self=True, recursive=True))
