@@ -20,7 +20,7 @@ from keras import ops
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import note_scaled
+from evener.engine.loops.scaled import note_mean, note_scaled
 
 
 def call_in_replica(
@@ -111,7 +111,8 @@ def unscale(value: tf.Tensor) -> tf.Tensor:
     if here is None or here[0].is_alone:
         return value
     run, replica = here
-    return tf.math.divide_no_nan(value, tf.cast(run.weight(replica), value.dtype))
+    weight = tf.cast(run.weight(replica), value.dtype)
+    return note_mean(tf.math.divide_no_nan(value, weight))
 
 
 def additional(original: Callable[..., tf.Tensor], model: Any, loss: tf.Tensor) -> tf.Tensor:

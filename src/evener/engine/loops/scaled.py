@@ -78,6 +78,12 @@ def note_term(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
+def note_mean(tensor: tf.Tensor) -> tf.Tensor:
+    """Remember that this number is a mean over the replica's own samples; return it."""
+    _NOTES.add(tensor, "mean")
+    return tensor
+
+
 @contextlib.contextmanager
 def remembering_how() -> Iterator[None]:
     """Remember how tensors are made in eager mode, where no graph does it.
@@ -171,7 +177,7 @@ def ends_of(tensor: tf.Tensor) -> list[End]:
         if steps > _MOST_STEPS:
             ends.append(End("unknown", path.tensor))
         elif note is not None:
-            kind = "unknown" if note == "term" and path.is_varied else note
+            kind = "unknown" if note != "part" and path.is_varied else note
             ends.append(End(kind, path.tensor, path.factor))
         elif made.by in _THROUGH or made.by in _SUMS or _adds_numbers(made):
             waiting.extend(_through_sum(path, made))

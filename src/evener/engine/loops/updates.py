@@ -59,6 +59,11 @@ def apply_in_replica(
 def _outside(original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> Any:
     """Update in a scope, but in no replica: as on one device, each variable on its owner."""
     strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        made_in = _tf_private.optimizer_strategy(optimizer)
+        if hasattr(made_in, "loop_state"):
+            with made_in.scope():
+                _build(optimizer, made_in, variables)
     if not hasattr(strategy, "loop_state") or not tf.distribute.in_cross_replica_context():
         return original(optimizer, grads, variables)
     _build(optimizer, strategy, variables)
