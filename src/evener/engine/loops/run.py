@@ -293,8 +293,8 @@ def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
         return None
     strategy.loop_state.say_once(
         "ENG-060",
-        f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
-        f"{tuple(whole[0].shape)}.",
+        f"strategy.run was given a whole {'tensor' if tf.is_tensor(whole[0]) else 'array'} of "
+        f"shape {tuple(whole[0].shape)}.",
         why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes all "
         "of it, which is no faster than one device.",
         fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
