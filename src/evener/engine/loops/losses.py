@@ -17,10 +17,11 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from evener import _tf_private
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import note_mean, note_scaled
+from evener.engine.loops.scaled import is_sum, note_mean, note_scaled
 
 
 def call_in_replica(
@@ -128,9 +129,16 @@ def additional(original: Callable[..., tf.Tensor], model: Any, loss: tf.Tensor) 
     """Return a loss that layers add, or a weight penalty, as a part of the batch's.
 
     A penalty is the same in every replica and counts once, because the weights add up to 1;
-    what layers add in ``call`` is taken for a mean over samples.
+    what layers add in ``call`` is a sum if it shows that it is one, else a mean over samples.
     """
     here = runs.current()
     if here is None or here[0].is_alone:
         return original(model, loss)
-    return note_scaled(by_weight(ops.sum(loss), *here))
+    value = ops.sum(loss)
+    return note_scaled(value if is_added_sum(model, loss) else by_weight(value, *here))
+
+
+def is_added_sum(layer: keras.Layer, loss: tf.Tensor) -> bool:
+    """Return whether a term of ``layer.losses`` was added in ``call``, as a sum over samples."""
+    own = {id(term) for part in _tf_private.all_layers(layer) for term in part._losses}
+    return id(loss) in own and is_sum(loss)

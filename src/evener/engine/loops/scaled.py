@@ -6,6 +6,7 @@ batch's loss. How a number was computed shows what it adds up:
       what is added up                          its part, with w = b_r / B
       loss of Keras, compute_average_loss       as it is: evener has scaled it
       a sum of samples, times a constant        as it is
+      a sum of weights, times a constant        times R w: it is the same in all replicas
       a mean, or a term of ``model.losses``     times w
       the same, divided by the replicas         times R w: even shares were meant
 
@@ -36,6 +37,8 @@ _SUMS = frozenset({"AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2"})
 _TIMES = frozenset({"Mul", "MulNoNan"})
 _OVER = frozenset({"RealDiv", "DivNoNan", "Div"})
 _CONSTANT = frozenset({"Const", "ZerosLike", "Fill"})
+_READS = frozenset({"ReadVariableOp", "ResourceGather"})
+_MENDED = frozenset({"mean", "term", "penalty"})
 _MOST_STEPS = 1000
 
 
@@ -118,13 +121,13 @@ class End(NamedTuple):
     """Something that is added up in a number.
 
     Attributes:
-        kind: ``"part"``; ``"sum"``, of samples; ``"mean"``, of the replica's samples;
-            ``"term"``, of ``model.losses``; or ``"unknown"``.
+        kind: ``"part"``; ``"sum"``, of samples; ``"penalty"``, a sum of weights; ``"mean"``,
+            of the replica's samples; ``"term"``, of ``model.losses``; or ``"unknown"``.
         tensor: The scalar.
         factor: By what constant it is multiplied in the number.
     """
 
-    kind: Literal["part", "sum", "mean", "term", "unknown"]
+    kind: Literal["part", "sum", "penalty", "mean", "term", "unknown"]
     tensor: tf.Tensor
     factor: float = 1.0
 
@@ -147,15 +150,23 @@ class End(NamedTuple):
         weight = tf.cast(weight, self.tensor.dtype)
         if self.kind == "sum":
             return self.factor * (weight - 1.0)
-        share = weight * num_replicas if self.is_divided(num_replicas) else weight
+        is_shared = self.kind == "penalty" or self.is_divided(num_replicas)
+        share = weight * num_replicas if is_shared else weight
         return self.factor * (share - 1.0)
+
+
+def is_sum(tensor: tf.Tensor) -> bool:
+    """Return whether a number is made of sums over samples alone."""
+    ends = ends_of(tensor)
+    return bool(ends) and all(end.kind in ("part", "sum") for end in ends)
 
 
 def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     """Return what a scalar in a replica is, or ``"unknown"``."""
     ends = ends_of(tensor)
     if any(
-        end.kind in ("part", "sum", "term") or (end.kind == "mean" and end.is_divided(num_replicas))
+        end.kind in ("part", "sum", "penalty", "term")
+        or (end.kind == "mean" and end.is_divided(num_replicas))
         for end in ends
     ):
         return "part"
@@ -170,9 +181,7 @@ def to_mend(tensor: tf.Tensor, whole_rows: int | None = None) -> list[End]:
         tensor: The number.
         whole_rows: The size of the batch, if every replica has all of it.
     """
-    return [
-        end for end in ends_of(tensor) if end.kind in ("mean", "term") or end.is_mean_of(whole_rows)
-    ]
+    return [end for end in ends_of(tensor) if end.kind in _MENDED or end.is_mean_of(whole_rows)]
 
 
 def mended(
@@ -201,9 +210,11 @@ def ends_of(tensor: tf.Tensor) -> list[End]:
             waiting.extend(_through_sum(path, made))
         elif made.by in _TIMES or made.by in _OVER:
             waiting.extend(_through_factor(path, made))
-        elif made.by in ("Mean", "Sum"):
+        elif made.by in ("Mean", "Sum", "L2Loss"):
             is_known = not path.is_varied and not _is_scaled_inside(made)
             kind = "mean" if made.by == "Mean" else "sum"
+            if kind == "sum" and _is_of_weights(made):
+                kind = "penalty"
             ends.append(End(kind if is_known else "unknown", path.tensor, path.factor))
         elif made.by not in _CONSTANT:
             ends.append(End("unknown", path.tensor))
@@ -222,6 +233,23 @@ class _Path(NamedTuple):
     tensor: tf.Tensor
     factor: float
     is_varied: bool
+
+
+def _is_of_weights(made: _Made) -> bool:
+    """Whether something was computed of variables alone, and so is the same in all replicas."""
+    waiting, seen = list(made.inputs), set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        before = _how(tensor)
+        if before.by in _READS:
+            continue
+        if len(seen) > _MOST_STEPS or (not before.inputs and before.by not in _CONSTANT):
+            return False
+        waiting.extend(before.inputs)
+    return True
 
 
 def _adds_numbers(made: _Made) -> bool:
