@@ -362,5 +362,3 @@ def candidate_loop(case: Case, optimizer: str, layout: Layout) -> Results:
     start()
     place = make_candidate(layout.num_devices, layout.shares)
     return loop_over_case(place, case, optimizer, layout)
-
-

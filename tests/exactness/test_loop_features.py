@@ -186,9 +186,7 @@ def test_iterator_in_a_function() -> None:
 
         @tf.function
         def train(iterator: Any) -> Any:
-            return strategy.reduce(
-                "SUM", strategy.run(parts.step, args=next(iterator)), axis=None
-            )
+            return strategy.reduce("SUM", strategy.run(parts.step, args=next(iterator)), axis=None)
 
         losses = []
         for _ in range(2):
@@ -367,7 +365,9 @@ def test_shares_change_without_retracing() -> None:
     traces = {}
 
     def experiment(place: Place) -> dict[str, object]:
-        layout = None if isinstance(place, OneDevice) else Layout(num_devices=3, by_batch=CHANGES[3])
+        layout = (
+            None if isinstance(place, OneDevice) else Layout(num_devices=3, by_batch=CHANGES[3])
+        )
         with place.scope():
             parts = classifier()()
         log = run_loop(place, parts, dataset, epochs=1, layout=layout)

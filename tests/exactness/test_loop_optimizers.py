@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -207,8 +208,6 @@ def test_learning_rate_set_between_epochs() -> None:
             optimizer.learning_rate = rate
             losses.append(run_loop(place, parts, batches(*tabular(75)), epochs=1).losses)
         return {**parts.state(), "losses": np.ravel(losses)}
-
-    import numpy as np
 
     agree(experiment, THREE)
 
