@@ -33,6 +33,9 @@ class EvenerError(Exception):
         fix: What the reader can do about it.
     """
 
+    # AutoGraph else raises an error of its own in place of one with another signature.
+    ag_pass_through = True
+
     def __init__(self, code: str, what: str, *, why: str, fix: str) -> None:
         super().__init__(house_form(code, what, why, fix))
         self.code = code

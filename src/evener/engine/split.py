@@ -50,6 +50,9 @@ def num_rows(leaf: Any) -> tf.Tensor:
         return tf.cast(leaf.nrows(), tf.int32)
     if isinstance(leaf, tf.SparseTensor):
         return tf.cast(leaf.dense_shape[0], tf.int32)
+    if leaf.shape.rank is None:
+        # Its rank is only known when it runs; a number would be one row.
+        return tf.concat([tf.shape(leaf), [1]], 0)[0]
     return tf.shape(leaf)[0]
 
 

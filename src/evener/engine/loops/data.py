@@ -44,12 +44,14 @@ class DistributedDataset(_tf_private.DistributedDatasetInterface):
         self._any_size = any_size
 
     def __iter__(self) -> DistributedIterator:
+        if tf.executing_eagerly():
+            self._between_steps()
         with tf.device(_HOST):
             iterator = iter(self._dataset)
         return DistributedIterator(iterator, any_size=self._any_size, before=self._between_steps)
 
     def _between_steps(self) -> None:
-        self._strategy.loop_state.between_steps()
+        self._strategy.sharing.review_recorded()
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -177,12 +179,15 @@ def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
             fix="Make one, for example with "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size).",
         )
-    size = static_batch_size(dataset.element_spec)
+    spec: Any = dataset.element_spec
+    size = static_batch_size(spec)
     keeps_sizes = size is not None and not strategy.sharing.is_measured
 
     def cut(*element: Any) -> tuple[Any, ...]:
         # `map` hands over a tuple as several arguments, and everything else as one.
-        batch: Any = element if isinstance(dataset.element_spec, tuple) else element[0]
+        batch: Any = element
+        if not isinstance(spec, tuple):
+            (batch,) = element
         return cut_by_shares(batch, strategy, size if keeps_sizes else None)
 
     with tf.device(_HOST):
@@ -234,7 +239,8 @@ def _concat(before: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
 
 def static_batch_size(spec: Any) -> int | None:
     """Return the batch size that all elements have, or None."""
-    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in tf.nest.flatten(spec)}
+    leaves: list[Any] = tf.nest.flatten(spec)
+    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in leaves}
     return sizes.pop() if len(sizes) == 1 else None
 
 
