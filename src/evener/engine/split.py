@@ -184,10 +184,13 @@ def spec_of_any_size(leaf: Any) -> Any:
     else:
         leaf = tf.convert_to_tensor(leaf)
         return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-    return _any_size(spec)
+    return any_size(spec)
 
 
-def _any_size(spec: Any) -> Any:
+def any_size(spec: Any) -> Any:
+    """Return a spec with an unknown batch size."""
+    if not spec.shape.rank:
+        return spec
     shape = tf.TensorShape([None, *spec.shape[1:]])
     if isinstance(spec, tf.RaggedTensorSpec):
         ragged: Any = spec

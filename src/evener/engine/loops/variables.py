@@ -268,6 +268,8 @@ def _writing(name: str) -> Any:
         if meaning == "kept":
             return _keep(self, name, run, replica, value)
         if meaning == "together":
+            if _is_reduced(self) and name in _OVERWRITES:
+                raise _overwritten(self, name)
             return _together(self, run, replica, value, lambda v: own(v, *args, **kwargs))
         if replica > 0:
             return self  # A flag or a text: the first replica speaks for all.
@@ -289,6 +291,9 @@ _WRITES = (
     "scatter_mul",
     "scatter_div",
 )
+_OVERWRITES = frozenset(_WRITES[5:])
+"""What several replicas cannot do in the same places, and be added up."""
+
 for _name in _WRITES:
     setattr(Owned, _name, _writing(_name))
 
@@ -301,15 +306,23 @@ def _keep(variable: Any, name: str, run: Run, replica: int, value: Any) -> Any:
     elif name in ("assign_add", "assign_sub", "scatter_add", "scatter_sub"):
         getattr(kept.added[replica], name)(value)
     else:
-        raise EngineError(
-            "ENG-062",
-            f"{name} was called on the variable {variable.name!r} inside strategy.run.",
-            why="Every replica keeps its own value of this variable, and what several have "
-            "overwritten in places cannot be merged.",
-            fix="Make the variable with an aggregation, such as "
-            "aggregation=tf.VariableAggregation.SUM, or write it outside of strategy.run.",
-        )
+        raise _overwritten(variable, name)
     return variable
+
+
+def _is_reduced(variable: Any) -> bool:
+    return variable.aggregation in _REDUCED_BY
+
+
+def _overwritten(variable: Any, name: str) -> EngineError:
+    return EngineError(
+        "ENG-062",
+        f"{name} was called on the variable {variable.name!r} inside strategy.run.",
+        why="What several replicas overwrite in places of a variable can neither be added up "
+        "nor merged.",
+        fix="Make the variable with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or "
+        "write it outside of strategy.run.",
+    )
 
 
 def _together(variable: Any, run: Run, replica: int, value: Any, own: Callable[[Any], Any]) -> Any:
@@ -331,6 +344,10 @@ def _together(variable: Any, run: Run, replica: int, value: Any, own: Callable[[
     return variable
 
 
+def _has_means(variable: Any) -> bool:
+    return variable.dtype.is_floating or variable.dtype.is_complex
+
+
 @functools.cache
 def _owned_class(kind: type) -> type:
     return type(f"Owned{kind.__name__}", (Owned, kind), {"__module__": __name__})
@@ -338,6 +355,14 @@ def _owned_class(kind: type) -> type:
 
 def own(variable: tf.Variable, strategy: Strategy, keras_variable: Any | None) -> None:
     """Let a variable know what it means inside the replicas of a strategy."""
+    if variable.aggregation == tf.VariableAggregation.MEAN and not _has_means(variable):
+        raise EngineError(
+            "ENG-068",
+            f"The variable {variable.name!r} of {variable.dtype.name} was made with "
+            "aggregation=MEAN.",
+            why="The mean of what replicas write to it is no whole number.",
+            fix="Use a float dtype, or another aggregation.",
+        )
     made: Any = variable
     made.__class__ = _owned_class(type(variable))
     made._evener_strategy = weakref.ref(strategy)
