@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,44 @@ def test_replicas_without_samples(name: str) -> None:
     agree(experiment, Layout(num_devices=5))
 
 
+def convolutions() -> keras.Model:
+    """Return two convolutions, without BatchNormalization."""
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(4, 3, activation="tanh"),
+            layers.MaxPooling2D(),
+            layers.Conv2D(6, 2, activation="tanh"),
+            layers.Flatten(),
+            layers.Dense(4),
+        ]
+    )
+
+
+def test_convolutions_without_samples() -> None:
+    """The same for convolutions; the evaluation has replicas without samples too."""
+    x, y = pictures(18)
+
+    def experiment(place: Place) -> dict[str, object]:
+        with place.scope():
+            parts = classifier(convolutions)()
+        log = run_loop(place, parts, batches(x, y), epochs=3)
+        return {
+            **parts.state(),
+            **log.results(),
+            "predict": predict_loop(place, parts.model, x, 16),
+        }
+
+    agree(experiment, Layout(num_devices=5))
+
+
 def test_an_unknown_batch_size() -> None:
     """Batches from a generator, each of another size."""
     x, y = tabular(40)
     bounds = [0, 7, 20, 21, 37, 40]
 
     def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for a, b in zip(bounds, bounds[1:], strict=False):
+        for a, b in itertools.pairwise(bounds):
             yield x[a:b], y[a:b]
 
     spec = (tf.TensorSpec((None, 8), tf.float32), tf.TensorSpec((None,), tf.int32))
@@ -716,8 +748,9 @@ def test_gradients_accumulated_by_hand() -> None:
     agree(experiment, TWO, FIVE)
 
 
-def test_gradients_accumulated_in_plain_variables() -> None:
-    """The same with variables of the usual kind, which people write more often."""
+@pytest.mark.parametrize("in_scope", [False, True])
+def test_gradients_accumulated_and_applied_outside_of_run(in_scope: bool) -> None:
+    """Replicas add to a variable whose writes are summed; one update, outside of ``run``."""
     x, y = tabular(64)
 
     def experiment(place: Place) -> dict[str, object]:
@@ -755,7 +788,7 @@ def test_gradients_accumulated_in_plain_variables() -> None:
         for k, batch in enumerate(strategy.experimental_distribute_dataset(batches(x, y))):
             losses.append(float(accumulate(batch)))
             if k % 2 == 1:
-                with place.scope():
+                with place.scope() if in_scope else contextlib.nullcontext():
                     update()
         parts = Parts(model=model, optimizers=(optimizer,), step=add)
         return {**parts.state(), "losses": losses}
@@ -933,9 +966,7 @@ def test_a_checkpoint_goes_on_on_other_devices(tmp_path: Path) -> None:
             start()
             with place.scope():
                 parts = make()
-                checkpoint = tf.train.Checkpoint(
-                    model=parts.model, optimizer=parts.optimizers[0], metric=parts.metrics[0]
-                )
+                checkpoint = tf.train.Checkpoint(model=parts.model, optimizer=parts.optimizers[0])
             if path:
                 checkpoint.restore(path).assert_existing_objects_matched()
             log = run_loop(place, parts, batches(x, y), epochs=1)

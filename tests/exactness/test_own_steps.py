@@ -645,7 +645,7 @@ def test_penalties_and_added_losses() -> None:
     def experiment(place: Place) -> dict[str, object]:
         with place.scope():
             model = WithPenalties()
-            model.build((None, 8))
+            model(np.zeros((1, 8), "float32"))
             model.compile(optimizer=sgd(), **COMPILED)
         return fit_again(place, model, *regression(75))
 
