@@ -422,17 +422,20 @@ def test_partial_batches_are_traced_once(shares: Any) -> None:
 
 
 def test_measured_shares() -> None:
-    """The default: shares follow the times of the devices, while training."""
+    """The default: shares follow the times of the devices, and nothing is traced for it."""
     dataset = batches(*tabular(75))
+    traces = {}
 
     def experiment(place: Place) -> dict[str, object]:
         with place.scope():
             parts = classifier()()
         log = run_loop(place, parts, dataset, epochs=4)
-        assert log.num_traces <= 2
+        traces[type(place)] = log.num_traces
         return {**parts.state(), **log.results()}
 
     agree(experiment, Layout(num_devices=2, shares=None))
+    # One device: the first step twice, as it makes variables, and one for the partial batch.
+    assert max(traces.values()) <= 3, traces
 
 
 @pytest.mark.parametrize("owners", ["central", {"*kernel": "cpu:2", "*": "host"}])

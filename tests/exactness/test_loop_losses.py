@@ -223,8 +223,9 @@ def test_scaled_regularization() -> None:
         def loss_of(y: Any, y_pred: Any) -> Any:
             return mse(y, y_pred) + tf.nn.scale_regularization_loss(tf.add_n(model.losses))
 
-        step = train_step(model, optimizer, loss_of)
-        return Parts(model=model, optimizers=(optimizer,), step=step)
+        metrics = (keras.metrics.Mean(name="loss"),)
+        step = train_step(model, optimizer, loss_of, metrics)
+        return Parts(model=model, optimizers=(optimizer,), step=step, metrics=metrics)
 
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
@@ -269,12 +270,13 @@ def test_penalty_by_hand() -> None:
                 penalty = tf.add_n([tf.nn.l2_loss(w) for w in model.trainable_variables])
                 return mse(y, y_pred) + 0.01 * penalty / count
 
-            step = train_step(model, optimizer, loss_of)
-            return Parts(model=model, optimizers=(optimizer,), step=step)
+            metrics = (keras.metrics.Mean(name="loss"),)
+            step = train_step(model, optimizer, loss_of, metrics)
+            return Parts(model=model, optimizers=(optimizer,), step=step, metrics=metrics)
 
         return loop_results(place, make, batches(x, y))
 
-    agree(experiment, THREE)
+    agree(experiment, THREE, FIVE)
 
 
 def test_activity_regularizer() -> None:
