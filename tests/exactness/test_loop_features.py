@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras import layers, ops
+from keras import layers
 
 from .candidates import OneDevice, Place, make_candidate
 from .compare import assert_equal
@@ -27,7 +27,7 @@ from .loops import (
     run_loop,
     train_step,
 )
-from .models import BY_NAME, mlp, pictures, regression, regressor, sentences, series, tabular
+from .models import BY_NAME, mlp, pictures, regression, sentences, series, tabular
 from .optimizers import OPTIMIZERS
 from .test_loop_losses import saying
 

@@ -232,7 +232,7 @@ def test_scaled_regularization() -> None:
 
 @pytest.mark.parametrize("added", ["sum", "tf.add_n", "loop"])
 def test_model_losses(added: str) -> None:
-    """``model.losses`` as the guides of Keras add them to the loss: unscaled."""
+    """``model.losses`` as the guides of Keras add them: put right, and said."""
     x, y = regression(75)
     mse = keras.losses.MeanSquaredError()
 
@@ -252,7 +252,8 @@ def test_model_losses(added: str) -> None:
         step = train_step(model, optimizer, loss_of)
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
+    with saying("ENG-066"):
+        agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
 def test_penalty_by_hand() -> None:
@@ -296,7 +297,8 @@ def test_activity_regularizer() -> None:
         step = train_step(model, optimizer, lambda y, p: mse(y, p) + sum(model.losses))
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
+    with saying("ENG-066"):
+        agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
 def test_several_losses() -> None:

@@ -14,7 +14,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from .candidates import OneDevice, Place
+from evener.errors import EngineError
+
+from .candidates import Place, make_candidate
 from .compare import state_of
 from .harness import (
     CHANGES,
@@ -27,8 +29,9 @@ from .harness import (
     sgd,
     unequal_weights,
 )
-from .models import BY_NAME, classes, pictures, regression, sentences, tabular
+from .models import BY_NAME, classes, regression, tabular
 from .optimizers import OPTIMIZERS
+from .test_loop_losses import saying
 
 Build = Callable[[], keras.Model]
 
@@ -315,7 +318,6 @@ def test_sum_of_samples() -> None:
 
 def test_mean_that_is_not_scaled() -> None:
     """A mean over a replica's samples is put right, and that is said."""
-    from .test_loop_losses import saying
 
     with saying("ENG-066"):
         agree(lambda place: fit_own(place, MeanOfVector), THREE)
@@ -345,8 +347,6 @@ def test_several_steps_at_once_and_eagerly(style: str, how: str) -> None:
         return fit_own(place, kind, compiled={**compiled, how: value})
 
     if how == "run_eagerly":
-        from .test_loop_losses import saying
-
         with saying("ENG-061"):
             agree(experiment, THREE)
     else:
@@ -549,7 +549,6 @@ class Autoencoder(keras.Model):
 
 def test_autoencoder() -> None:
     """Means over samples that a person wrote are put right, and that is said."""
-    from .test_loop_losses import saying
 
     x = regression(75)[0]
 
@@ -738,19 +737,18 @@ class Accumulating(keras.Model):
             one.assign(tf.zeros_like(one))
 
 
-def test_gradients_accumulated_in_a_condition() -> None:
-    """An optimizer inside `tf.cond`."""
+def test_an_optimizer_in_a_condition_is_refused() -> None:
+    """Replicas cannot wait for each other inside a graph of their own; the message helps."""
     x, y = regression(64)
-
-    def experiment(place: Place) -> dict[str, object]:
-        with place.scope():
-            model = Accumulating()
-            model.build((None, 8))
-            model.compile(optimizer=sgd(), loss="mse")
-            model.optimizer.build(model.trainable_variables)
-        return fit_again(place, model, x, y)
-
-    agree(experiment, TWO)
+    place = make_candidate(2, "even")
+    with place.scope():
+        model = Accumulating()
+        model.build((None, 8))
+        model.compile(optimizer=sgd(), loss="mse")
+        model.optimizer.build(model.trainable_variables)
+    with pytest.raises(EngineError, match=r"(?s)ENG-067.*gradient_accumulation_steps") as caught:
+        fit_again(place, model, x, y)
+    assert caught.value.code == "ENG-067"
 
 
 def test_one_step_traced_once_for_all_shares() -> None:
@@ -764,18 +762,9 @@ def test_one_step_traced_once_for_all_shares() -> None:
             return super().train_step(data)
 
     layout = Layout(num_devices=3, by_batch=CHANGES[3])
-    from .candidates import make_candidate
-
     place = make_candidate(3, "even")
     with place.scope():
         model = functional(Counting)()
         model.compile(optimizer=sgd(), **COMPILED)
     fit_again(place, model, x, y, layout=layout, epochs=4)
     assert len(traces) <= 2 * 3, "one or two traces, each with three replicas"
-
-
-def test_the_reference_is_keras() -> None:
-    """On one device the styles' steps run as Keras runs them."""
-    assert not hasattr(OneDevice().scope(), "extended")
-    assert pictures(1)[0].shape == (1, 8, 8, 1)
-    assert sentences(1)[0].shape == (1, 8)
