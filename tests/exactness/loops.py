@@ -7,8 +7,10 @@ replicas; `Alone` answers them as a program without any strategy would: ``run`` 
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +18,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from .candidates import Mirrored, OneDevice, Place, make_candidate
+from evener.errors import EvenerWarning
+
+from .candidates import CANDIDATE, Mirrored, OneDevice, Place, make_candidate
 from .compare import Results, state_of
-from .harness import BATCH, Layout, samples_for, start
-from .models import BY_NAME, Arrays, Case
+from .harness import BATCH, Layout, samples_for, sgd, start
+from .models import BY_NAME, Arrays, Case, mlp
 from .optimizers import OPTIMIZERS
 
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 Batch = tuple[Any, ...]
 LossOf = Callable[..., tf.Tensor]
 
@@ -135,6 +140,21 @@ def train_step(
         return loss
 
     return step
+
+
+def classifier(
+    build: Callable[[], keras.Model] = mlp,
+    metrics: Callable[[], tuple[keras.Metric, ...]] = lambda: (),
+) -> Callable[[], Parts]:
+    """Return what makes a loop that trains a classifier with SGD and logs its loss."""
+
+    def make() -> Parts:
+        model, optimizer = build(), sgd()
+        tracked = (keras.metrics.Mean(name="loss"), *metrics())
+        step = train_step(model, optimizer, CROSS_ENTROPY, tracked)
+        return Parts(model=model, optimizers=(optimizer,), step=step, metrics=tracked)
+
+    return make
 
 
 @dataclass(slots=True)
@@ -362,3 +382,27 @@ def candidate_loop(case: Case, optimizer: str, layout: Layout) -> Results:
     start()
     place = make_candidate(layout.num_devices, layout.shares)
     return loop_over_case(place, case, optimizer, layout)
+
+
+@contextlib.contextmanager
+def saying(*codes: str) -> Iterator[None]:
+    """Demand that evener warns with exactly these codes inside, each once."""
+    if CANDIDATE != "evener":
+        yield
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    ours = [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)]
+    found = [text[1:8] for text in ours]
+    assert sorted(found) == sorted(codes), ours
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Run `tf.function`s as Python."""
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -13,11 +11,9 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from evener.errors import EvenerWarning
-
 from .candidates import Place
 from .harness import FIVE, THREE, TWO, Layout, agree, sgd, unequal_weights
-from .loops import Parts, batches, calls_of, loop_results, train_step
+from .loops import Parts, batches, calls_of, loop_results, saying, train_step
 from .models import BY_NAME, mlp, regression, regressor, sentences, tabular
 
 LARGE = 16
@@ -43,17 +39,6 @@ def loss_parts(
         return Parts(model=model, optimizers=(made,), step=step, metrics=(mean,))
 
     return make
-
-
-@contextlib.contextmanager
-def saying(*codes: str) -> Iterator[None]:
-    """Demand that evener warns with exactly these codes inside, each once."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    ours = [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)]
-    found = [text[1:8] for text in ours]
-    assert sorted(found) == sorted(codes), ours
 
 
 REDUCTIONS = ["sum", "mean", "sum_over_batch_size", "mean_with_sample_weight"]

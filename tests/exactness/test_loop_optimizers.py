@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from .candidates import Place
 from .harness import FIVE, THREE, TWO, agree, sgd
-from .loops import Parts, batches, loop_results, run_loop, train_step
+from .loops import CROSS_ENTROPY, Parts, batches, loop_results, run_loop, train_step
 from .models import BY_NAME, mlp, sentences, tabular
 from .test_steps import adam
 from .tolerances import tolerance
 
-CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 MakeOptimizer = Callable[[], keras.optimizers.Optimizer]
 
 
