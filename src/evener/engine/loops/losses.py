@@ -20,7 +20,7 @@ from keras import ops
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import note_scaled
+from evener.engine.loops.scaled import note_mean, note_scaled
 
 
 def call_in_replica(
@@ -87,7 +87,12 @@ def average_loss(
     """
     here = runs.current()
     if global_batch_size is not None:
-        return note_scaled(original(per_example_loss, sample_weight, global_batch_size))
+        value = original(per_example_loss, sample_weight, global_batch_size)
+        if here is not None and here[0].whole_rows is not None:
+            # Every replica computes all of it, and they are added up.
+            if here[0].whole_rows == _constant(global_batch_size):
+                value = by_weight(value, *here)
+        return note_scaled(value)
     if here is None and not hasattr(tf.distribute.get_strategy(), "loop_state"):
         return original(per_example_loss, sample_weight)
     if here is None or here[0].is_alone:
@@ -95,6 +100,10 @@ def average_loss(
     size = tf.maximum(tf.shape(per_example_loss)[0], 1)
     mean = original(per_example_loss, sample_weight, size)
     return note_scaled(by_weight(mean, *here))
+
+
+def _constant(number: Any) -> Any:
+    return tf.get_static_value(number) if tf.is_tensor(number) else number
 
 
 def scale(value: tf.Tensor) -> tf.Tensor:
@@ -111,7 +120,8 @@ def unscale(value: tf.Tensor) -> tf.Tensor:
     if here is None or here[0].is_alone:
         return value
     run, replica = here
-    return tf.math.divide_no_nan(value, tf.cast(run.weight(replica), value.dtype))
+    weight = tf.cast(run.weight(replica), value.dtype)
+    return note_mean(tf.math.divide_no_nan(value, weight))
 
 
 def additional(original: Callable[..., tf.Tensor], model: Any, loss: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,11 @@ def apply_in_replica(
 def _outside(original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> Any:
     """Update in a scope, but in no replica: as on one device, each variable on its owner."""
     strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        made_in = _tf_private.optimizer_strategy(optimizer)
+        if hasattr(made_in, "loop_state"):
+            with made_in.scope():
+                _build(optimizer, made_in, variables)
     if not hasattr(strategy, "loop_state") or not tf.distribute.in_cross_replica_context():
         return original(optimizer, grads, variables)
     _build(optimizer, strategy, variables)
@@ -147,7 +152,8 @@ def _seeds(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]] | None:
     """Return what to differentiate, and what each begins with; None if it is the targets."""
     count = run.strategy.num_replicas_in_sync
-    ends = [end for target in targets if is_number(target) for end in to_mend(target)]
+    numbers = [target for target in targets if is_number(target)]
+    ends = [end for number in numbers for end in to_mend(number, run.whole_rows)]
     if not ends and run.live is None:
         return None
     if any(end.is_whole(count) for end in ends):
