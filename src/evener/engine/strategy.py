@@ -184,6 +184,13 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
             self._live = None
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
+        if kwargs.get("synchronization") == tf.VariableSynchronization.NONE:
+            raise EngineError(
+                "ENG-070",
+                f"The variable {kwargs.get('name')!r} was made with synchronization=NONE.",
+                why="A variable with one owner has one value, and replicas agree on it.",
+                fix="Leave synchronization out, or use ON_READ for a value of each replica's own.",
+            )
         variable, made = self._strategy.ledger.create(next_creator, **kwargs)
         own(variable, self._strategy, made)
         return variable
@@ -232,11 +239,18 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         return runs.call_for_each_replica(self._strategy, fn, tuple(args), dict(kwargs))
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        del options
+        if _is_per_replica(options):
+            raise EngineError(
+                "ENG-069",
+                "A dataset was to be distributed with one input pipeline per replica.",
+                why="Its batches are global ones, which are cut by the shares.",
+                fix="Use distribute_datasets_from_function, or leave the option out.",
+            )
         return data.distribute(dataset, self._strategy)
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        del options
+        if _is_per_replica(options):
+            return data.from_functions(dataset_fn, self._strategy)
         return data.from_function(dataset_fn, self._strategy)
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
@@ -388,6 +402,11 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     def should_save_summary(self) -> bool:
         """Whether this process writes summaries."""
         return True
+
+
+def _is_per_replica(options: Any) -> bool:
+    mode = tf.distribute.InputReplicationMode.PER_REPLICA
+    return options is not None and options.experimental_replication_mode == mode
 
 
 def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:

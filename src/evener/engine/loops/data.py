@@ -224,6 +224,25 @@ def from_function(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> Distr
         return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
 
 
+def from_functions(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> DistributedDataset:
+    """Return a dataset of which every replica's part has a pipeline of its own.
+
+    Args:
+        dataset_fn: Called once for each replica, with a `tf.distribute.InputContext`.
+        strategy: The strategy.
+    """
+    count = strategy.num_replicas_in_sync
+    contexts = [
+        tf.distribute.InputContext(
+            num_input_pipelines=count, input_pipeline_id=replica, num_replicas_in_sync=count
+        )
+        for replica in range(count)
+    ]
+    with tf.device(_HOST):
+        parts = tf.data.Dataset.zip(tuple(dataset_fn(context) for context in contexts))
+        return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
+
+
 def _can_be_joined(leaf: Any) -> bool:
     return isinstance(leaf, tf.TensorSpec) and leaf.shape[1:].is_fully_defined()
 

@@ -26,10 +26,17 @@ def with_stand_ins(values: Sequence[Any], live: Sequence[tf.Tensor]) -> list[Any
         values: For each replica, its samples of one tensor.
         live: For each replica whether it has samples, bool scalars.
     """
-    first = split.take(split.join([split.take(value, 0, 1) for value in values]), 0, 1)
+
+    def of_first(rest: Sequence[tuple[Any, tf.Tensor]]) -> Any:
+        (value, has), *others = rest
+        one = split.take(value, 0, 1)
+        # Not joined: parts may differ beside the axis of the batch.
+        return one if not others else tf.cond(has, lambda: one, lambda: of_first(others))
+
+    pairs = list(zip(values, live, strict=True))
     return [
-        _same_static_shape(tf.cond(has, lambda v=value: v, lambda: first), value)
-        for value, has in zip(values, live, strict=True)
+        _same_static_shape(tf.cond(has, lambda v=value: v, lambda: of_first(pairs)), value)
+        for value, has in pairs
     ]
 
 
@@ -80,7 +87,7 @@ def is_along_batch(value: Any) -> bool:
         return True
     if tf.executing_eagerly():
         return value.shape.rank > 0 and value.shape[0] == 1
-    return value.shape.rank is None or (value.shape.rank > 0 and value.shape[0] is None)
+    return bool(value.shape.rank) and value.shape[0] is None
 
 
 def returned(value: Any, is_live: tf.Tensor) -> Any:

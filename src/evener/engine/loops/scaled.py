@@ -135,6 +135,12 @@ class End(NamedTuple):
         """Return whether the person has divided it by the number of replicas."""
         return math.isclose(abs(self.factor) * num_replicas, 1.0, rel_tol=1e-4)
 
+    def is_of_a_loss(self, num_replicas: int) -> bool:
+        """Return whether a number that holds it is meant to be added up over the replicas."""
+        if self.kind == "mean":
+            return self.is_divided(num_replicas)
+        return self.kind != "unknown"
+
     def is_whole(self, num_replicas: int) -> bool:
         """Return whether it counts as if this replica were the only one."""
         return self.kind in ("mean", "term") and not self.is_divided(num_replicas)
@@ -164,11 +170,7 @@ def is_sum(tensor: tf.Tensor) -> bool:
 def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     """Return what a scalar in a replica is, or ``"unknown"``."""
     ends = ends_of(tensor)
-    if any(
-        end.kind in ("part", "sum", "penalty", "term")
-        or (end.kind == "mean" and end.is_divided(num_replicas))
-        for end in ends
-    ):
+    if any(end.is_of_a_loss(num_replicas) for end in ends):
         return "part"
     is_mean = ends and all(end.kind == "mean" for end in ends)
     return "mean" if is_mean else "unknown"

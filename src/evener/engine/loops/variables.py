@@ -307,7 +307,7 @@ def _keep(variable: Any, name: str, run: Run, replica: int, value: Any) -> Any:
         getattr(kept.added[replica], name)(value)
     else:
         raise _overwritten(variable, name)
-    return variable
+    return kept.seen_by(replica, kept.owners_value())
 
 
 def _is_reduced(variable: Any) -> bool:
@@ -341,7 +341,7 @@ def _together(variable: Any, run: Run, replica: int, value: Any, own: Callable[[
             own(one)
 
     run.merge(replica, value, merged)
-    return variable
+    return variable.read_value()
 
 
 def _has_means(variable: Any) -> bool:
