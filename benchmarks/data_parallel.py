@@ -23,7 +23,8 @@ NUM_DEVICES = 2
 EVEN, MEASURED = "evener fit, even shares", "evener fit"
 MIRRORED, LOOP = "MirroredStrategy fit", "MirroredStrategy loop"
 ONE, LIMIT = "one device fit", "limit"
-CONTENDERS = (MEASURED, EVEN, MIRRORED, LOOP, ONE, LIMIT)
+OWN_LOOP = "evener loop"
+CONTENDERS = (MEASURED, EVEN, OWN_LOOP, MIRRORED, LOOP, ONE, LIMIT)
 
 
 def start_workers() -> dict[str, list[Worker]]:
@@ -32,13 +33,17 @@ def start_workers() -> dict[str, list[Worker]]:
     def fit(make_strategy: Any, num_devices: int = NUM_DEVICES) -> list[Worker]:
         return [Worker(contenders.Fit, num_devices=num_devices, make_strategy=make_strategy)]
 
+    def loop(make_strategy: Any) -> list[Worker]:
+        return [Worker(contenders.Loop, num_devices=NUM_DEVICES, make_strategy=make_strategy)]
+
     start = barrier(NUM_DEVICES)
     cores = sorted(os.sched_getaffinity(0))[:NUM_DEVICES]
     return {
         MEASURED: fit(contenders.evener_measured),
         EVEN: fit(contenders.evener_even),
         MIRRORED: fit(contenders.mirrored),
-        LOOP: [Worker(contenders.MirroredLoop, num_devices=NUM_DEVICES)],
+        OWN_LOOP: loop(contenders.evener_measured),
+        LOOP: loop(contenders.mirrored),
         ONE: fit(None, num_devices=1),
         LIMIT: [
             Worker(contenders.PlainLoop, cores={core}, part=1 / NUM_DEVICES, start=start)
@@ -70,15 +75,25 @@ def table_of(name: str, figures: dict[str, Any]) -> Table:
 def aims_of(name: str, figures: dict[str, Any]) -> list[Aim]:
     """Return what this problem should show, for evener as it is by default and even."""
     aims = []
+    least = PROBLEMS[name].least_of_limit
     for who in (MEASURED, EVEN):
         over_mirrored = paired(*undisturbed(figures, who, MIRRORED)).median
         of_limit = paired(*undisturbed(figures, who, LIMIT)).median
-        least = PROBLEMS[name].least_of_limit
         aims += [
             Aim(what=f"{name}, {who} over {MIRRORED}", wanted=1.5, got=over_mirrored),
             Aim(what=f"{name}, {who} over the limit", wanted=least, got=of_limit),
         ]
+    own = undisturbed(figures, OWN_LOOP, LIMIT)
+    aims += [
+        Aim(what=f"{name}, {OWN_LOOP} over {LOOP}", wanted=1.0, got=loop_over_loop(figures)),
+        Aim(what=f"{name}, {OWN_LOOP} over the limit", wanted=least, got=paired(*own).median),
+    ]
     return aims
+
+
+def loop_over_loop(figures: dict[str, Any]) -> float:
+    """Return how much faster a custom loop is under evener than under its peer."""
+    return paired(*undisturbed(figures, OWN_LOOP, LOOP)).median
 
 
 def main(

@@ -133,11 +133,17 @@ def step_clock() -> Any:
     return StepClock()
 
 
-class MirroredLoop:
-    """A custom loop under ``MirroredStrategy``, as TensorFlow's guide writes it."""
+class Loop:
+    """A custom loop under a strategy, as TensorFlow's guide writes it.
 
-    def __init__(self, *, num_devices: int) -> None:
+    Args:
+        num_devices: Logical CPUs.
+        make_strategy: Makes the strategy from the devices' names.
+    """
+
+    def __init__(self, *, num_devices: int, make_strategy: Callable[[list[str]], Any]) -> None:
         self._devices = stand_ins(num_devices)
+        self._make_strategy = make_strategy
 
     def prepare(self, name: str, optimizer: str) -> None:
         """Make the model of a problem; forget the one before."""
@@ -147,11 +153,11 @@ class MirroredLoop:
         keras.utils.clear_session()
         keras.utils.set_random_seed(1)
         problem = PROBLEMS[name]
-        strategy = tf.distribute.MirroredStrategy(self._devices)
+        strategy = self._make_strategy(self._devices)
         with strategy.scope():
             model = problem.build()
             opt = make_optimizer(optimizer)
-            # Slots made inside `strategy.run` fail.
+            # Slots made inside `strategy.run` fail under MirroredStrategy.
             opt.build(model.trainable_variables)
         one_step = _gradient_step(problem, model, opt, problem.batch_size)
 
@@ -160,7 +166,10 @@ class MirroredLoop:
             return strategy.reduce("SUM", strategy.run(one_step, args=(x, y)), axis=None)
 
         self._step = step
-        self._batches = iter(strategy.experimental_distribute_dataset(make_dataset(problem)))
+        self._batches = self._iterate(strategy, make_dataset(problem))
+
+    def _iterate(self, strategy: Any, dataset: Any) -> Any:
+        return iter(strategy.experimental_distribute_dataset(dataset))
 
     def run(self, num_steps: int) -> Ran:
         """Train for some steps; return what they took."""
@@ -169,6 +178,31 @@ class MirroredLoop:
     def notes(self) -> dict[str, Any]:
         """Return nothing: there is nothing else to know."""
         return {}
+
+
+class LoopOverWholeBatches(Loop):
+    """The same loop over a plain `tf.data` dataset, whose batches are cut in Python.
+
+    Nothing is cheaper than slices of a batch that is there; what a distributed dataset takes
+    longer is what it costs.
+    """
+
+    def _iterate(self, strategy: Any, dataset: Any) -> Any:
+        import tensorflow as tf
+
+        count = strategy.num_replicas_in_sync
+
+        def parts(whole: Any) -> Any:
+            size = whole.shape[0] // count
+            return strategy.experimental_distribute_values_from_function(
+                lambda context: whole[
+                    context.replica_id_in_sync_group * size : (context.replica_id_in_sync_group + 1)
+                    * size
+                ]
+            )
+
+        for batch in dataset:
+            yield tf.nest.map_structure(parts, batch)
 
 
 class PlainLoop:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         EvenerError,
         EvenerWarning,
         PlanError,
+        RunError,
     )
     from evener.plan import Plan
 
@@ -33,6 +34,7 @@ _HOMES = {
     "Inventory": "evener.devices",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
+    "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
     "inventory": "evener.devices",
@@ -48,6 +50,7 @@ __all__ = [
     "Inventory",
     "Plan",
     "PlanError",
+    "RunError",
     "Strategy",
     "UsedDevice",
     "inventory",

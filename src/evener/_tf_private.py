@@ -155,6 +155,24 @@ def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
     return getattr(model, "_distribute_strategy", None)
 
 
+def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+    """Make every Keras variable from now on inside a context, in every thread.
+
+    Why: a `tf.variable_creator_scope` around a whole program holds in one thread only, and
+    ends with ``keras.utils.clear_session``, which begins a new graph.
+    If it changes: variables of an unchanged script have no owner, and its models are refused
+    in ``fit``.
+    """
+    original = keras.Variable._initialize
+
+    @functools.wraps(original)
+    def initialize(self: keras.Variable, value: Any) -> None:
+        with scope():
+            original(self, value)
+
+    keras.Variable._initialize = initialize
+
+
 def all_layers(model: keras.Model) -> list[keras.Layer]:
     """Return a model's layers at every depth, itself included."""
     return list(model._flatten_layers(include_self=True, recursive=True))
@@ -334,30 +352,35 @@ def per_replica(parts: Sequence[Any]) -> Any:
     return values.PerReplica(tuple(parts))
 
 
-class _OfAnySize(values.PerReplica):
+class PerReplica(values.PerReplica):
     """A distributed value that functions are traced with for batches of every size.
 
     Why: shares change, and a function must not be traced again for each of them.
     If it changes: it is, and a test that counts the traces fails.
     """
 
+    def __init__(self, parts: Sequence[Any], loosen: Callable[[Any], Any]) -> None:
+        super().__init__(parts)
+        self._loosen = loosen
+
     @property
     def _type_spec(self) -> Any:
         specs = [tf.type_spec_from_value(value) for value in self._values]
-        return values.PerReplicaSpec(*(_any_size(spec) for spec in specs))
+        return values.PerReplicaSpec(*(self._loosen(spec) for spec in specs))
 
 
-def _any_size(spec: Any) -> Any:
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
+def regroup_or_one(per_replica: Sequence[Any], loosen: Callable[[Any], Any] | None = None) -> Any:
+    """Return a nest of distributed values; with one replica, its own nest.
 
-
-def regroup_or_one(per_replica: Sequence[Any], *, any_size: bool = False) -> Any:
-    """Return a nest of distributed values; with one replica, its own nest."""
+    Args:
+        per_replica: One nest per replica.
+        loosen: Makes of the spec of a value the one that functions are traced with.
+    """
     if len(per_replica) == 1:
         return per_replica[0]
-    wrap = _OfAnySize if any_size else values.PerReplica
+    wrap: Any = values.PerReplica
+    if loosen is not None:
+        wrap = functools.partial(PerReplica, loosen=loosen)
     return distribute_utils.regroup(tuple(per_replica), wrap_class=wrap, always_wrap=True)
 
 

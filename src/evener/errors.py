@@ -5,6 +5,7 @@
       PlanError     PLAN-...  a Plan that is wrong or does not fit
       EngineError   ENG-...   training: models, scopes, strategies
       DataError     DATA-...  batches that cannot be trained on
+      RunError      RUN-...   scripts that cannot be run on all devices
     EvenerWarning   the same form, for what goes on all the same
 
 An error says what happened, why, and what to do, under a code that stays the same. The
@@ -32,6 +33,9 @@ class EvenerError(Exception):
         why: The reason, with the numbers.
         fix: What the reader can do about it.
     """
+
+    # AutoGraph else raises an error of its own in place of one with another signature.
+    ag_pass_through = True
 
     def __init__(self, code: str, what: str, *, why: str, fix: str) -> None:
         super().__init__(house_form(code, what, why, fix))
@@ -63,6 +67,10 @@ class EngineError(EvenerError, RuntimeError):
 
 class DataError(EvenerError, ValueError):
     """A batch cannot be trained on."""
+
+
+class RunError(EvenerError):
+    """A script cannot be run, or not on all devices."""
 
 
 class EvenerWarning(UserWarning):

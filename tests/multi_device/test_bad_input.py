@@ -180,24 +180,3 @@ def test_a_second_layout_of_devices() -> None:
     model = compiled_under(Strategy(devices=TWO))
     refused(model, lambda: Strategy(devices="cpu:7"), "DEV-013", "cpu:7", "cpu:4")
     model.train_on_batch(*data())
-
-
-def test_a_training_step_of_ones_own() -> None:
-    """A model with a train_step of its own is refused before it trains on one device."""
-
-    class Own(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.head = layers.Dense(1)
-
-        def call(self, x: object) -> object:
-            return self.head(x)
-
-        def train_step(self, batch: object) -> dict[str, object]:
-            return {"loss": 0.0}
-
-    strategy = Strategy(devices=TWO)
-    model = compiled_under(strategy, Own)
-    with strategy.scope():
-        model(data()[0])
-    refused(model, lambda: model.fit(*data(), verbose=0), "ENG-002", "train_step")

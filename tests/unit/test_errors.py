@@ -20,6 +20,7 @@ from evener.errors import (
     EvenerError,
     EvenerWarning,
     PlanError,
+    RunError,
     did_you_mean,
     house_form,
     warn,
@@ -33,8 +34,9 @@ PREFIXES = {
     "PlanError": "PLAN",
     "EngineError": "ENG",
     "DataError": "DATA",
+    "RunError": "RUN",
 }
-KINDS = [DeviceError, PlanError, EngineError, DataError]
+KINDS = [DeviceError, PlanError, EngineError, DataError, RunError]
 
 
 def test_the_message_has_the_house_form() -> None:

@@ -17,7 +17,8 @@ import typer
 
 from evener import __version__
 from evener.cli.devices import devices
-from evener.errors import EvenerError, EvenerWarning
+from evener.cli.run import Handover, run
+from evener.errors import EvenerError, EvenerWarning, RunError
 
 app = typer.Typer(
     name="evener",
@@ -27,16 +28,24 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(devices)
+# From the script on, nothing is an option of evener.
+app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 def main() -> None:
     """Run the command line of this process, and end the process with its exit code."""
     warnings.showwarning = _show_warning
+    handed_over: Handover | None = None
     try:
         app(prog_name="evener")
     except EvenerError as error:
         print(error, file=sys.stderr)
         sys.exit(_exit_code(error))
+    except Handover as handover:
+        handed_over = handover
+    if handed_over is not None:
+        # Out of the handlers: what the script raises came of no other exception.
+        handed_over.run()
 
 
 @app.callback()
@@ -64,7 +73,7 @@ def _exit_code(error: EvenerError) -> int:
     # Here, not above: without an error nobody needs it.
     from evener.devices.spec import SpecError
 
-    return 2 if isinstance(error, SpecError) else 1
+    return 2 if isinstance(error, SpecError | RunError) else 1
 
 
 _show_any_warning = warnings.showwarning

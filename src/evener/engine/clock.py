@@ -6,61 +6,91 @@ is. The clock is read on the host; on a GPU, the read waits for the work it depe
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.program import Program
-from evener.engine.replica import ReplicaInput
+
+if TYPE_CHECKING:
+    from evener.engine.program import Program
+    from evener.engine.replica import ReplicaInput
+    from evener.engine.sharing import Sharing
 
 _HOST = "/device:CPU:0"
 
 
-class Stopwatch:
-    """Times the replicas of one step.
+class Times:
+    """The times of the replicas of one step.
+
+    Args:
+        sharing: Keeps the times.
+        devices: TensorFlow's name of each replica's device.
+    """
+
+    def __init__(self, sharing: Sharing, devices: Sequence[str]) -> None:
+        self._sharing = sharing
+        self._devices = devices
+        self._begun: dict[int, tf.Tensor] = {}
+        self._ended: dict[int, tf.Tensor] = {}
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a replica's time was stopped."""
+        return bool(self._ended)
+
+    def begin(self, replica: int, batch: Any) -> Any:
+        """Start a replica's time when its nested batch is there; return it on its device."""
+        device = self._devices[replica]
+        moved = _after([], batch, device)
+        if not self._sharing.is_timed:
+            return moved
+        begun = _now(tf.nest.flatten(moved, expand_composites=True), device)
+        self._begun[replica] = begun
+        # Else a busy host could read the clock long after the replica has begun.
+        return _after([begun], moved, device)
+
+    def stop(self, replica: int, results: list[Any]) -> None:
+        """Stop a replica's time when all of these are computed."""
+        if self._sharing.is_timed:
+            tensors = tf.nest.flatten(results, expand_composites=True)
+            self._ended[replica] = _now(tensors, self._devices[replica])
+
+    def hand_over(self, num_samples: Sequence[tf.Tensor]) -> None:
+        """Hand the times of all replicas over, with the samples of each, int32 scalars."""
+        if not self._sharing.is_timed:
+            return
+        with tf.device(_HOST):
+            seconds = tf.stack([self._ended[k] - self._begun[k] for k in range(len(num_samples))])
+            samples = tf.stack([tf.cast(count, tf.float64) for count in num_samples])
+        self._sharing.record(samples, seconds)
+
+
+class Stopwatch(Times):
+    """Times the replicas of one step of a program.
 
     Args:
         program: The program whose replicas are timed; its strategy keeps the times.
     """
 
     def __init__(self, program: Program) -> None:
-        self._program = program
-        self._sharing = program.strategy.sharing
-        self._begun: dict[int, tf.Tensor] = {}
-        self._ended: dict[int, tf.Tensor] = {}
+        super().__init__(program.strategy.sharing, program.devices)
+        self._before = program.before_replica
 
     def start(self, replica: int, given: ReplicaInput) -> ReplicaInput:
         """Start a replica's time when its samples are there; return its input."""
-        device = self._program.devices[replica]
-        moved = _after([], given, device)
-        if self._sharing.is_timed:
-            leaves = tf.nest.flatten(moved.batch, expand_composites=True)
-            begun = _now(leaves, device)
-            self._begun[replica] = begun
-            # Else a busy host could read the clock long after the replica has begun.
-            moved = _after([begun], moved, device)
-        if self._program.before_replica is not None:
+        batch = self.begin(replica, given.batch)
+        if self._before is not None:
+            device = self._devices[replica]
             with tf.device(device):
-                work = self._program.before_replica(replica, given.num_samples)
-            moved = _after([work], moved, device)
-        return moved
-
-    def stop(self, replica: int, results: list[Any]) -> None:
-        """Stop a replica's time when all of these are computed."""
-        if self._sharing.is_timed:
-            tensors = tf.nest.flatten(results, expand_composites=True)
-            self._ended[replica] = _now(tensors, self._program.devices[replica])
+                work = self._before(replica, given.num_samples)
+            batch = _after([work], batch, device)
+        return given._replace(batch=batch)
 
     def record(self, inputs: list[ReplicaInput]) -> None:
         """Hand the times of all replicas over."""
-        if not self._sharing.is_timed:
-            return
-        replicas = range(len(inputs))
-        with tf.device(_HOST):
-            seconds = tf.stack([self._ended[k] - self._begun[k] for k in replicas])
-            samples = tf.stack([tf.cast(inputs[k].num_samples, tf.float64) for k in replicas])
-        self._sharing.record(samples, seconds)
+        self.hand_over([given.num_samples for given in inputs])
 
 
 def _now(after: list[Any], device: str) -> tf.Tensor:
@@ -78,11 +108,10 @@ def _now(after: list[Any], device: str) -> tf.Tensor:
     return now
 
 
-def _after(first: list[tf.Tensor], given: ReplicaInput, device: str) -> ReplicaInput:
-    """Return a replica's input on its device, there only once the tensors in ``first`` are."""
+def _after(first: list[tf.Tensor], batch: Any, device: str) -> Any:
+    """Return a nested batch on its device, there only once the tensors in ``first`` are."""
     with tf.device(device), tf.control_dependencies(first):
-        batch = tf.nest.map_structure(_identity, given.batch, expand_composites=True)
-    return given._replace(batch=batch)
+        return tf.nest.map_structure(_identity, batch, expand_composites=True)
 
 
 def _identity(leaf: tf.Tensor | None) -> tf.Tensor | None:

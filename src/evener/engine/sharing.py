@@ -48,6 +48,7 @@ class Sharing:
         )
         self._events: list[Evened] = []
         self._reviewed_at = 0
+        self._recorded_before = 0
         shape = [WINDOW, len(devices)]
         with tf.init_scope(), tf.device(_HOST):
             self.variable = tf.Variable(
@@ -104,6 +105,14 @@ class Sharing:
             [(float(samples[row, k]), float(seconds[row, k])) for row in rows]
             for k in range(len(self._devices))
         ]
+
+    def review_recorded(self) -> Evened | None:
+        """Even the shares if a window of recorded steps has passed; called between steps."""
+        if not self._measured:
+            return None
+        num_steps = int(self._steps.numpy())
+        new, self._recorded_before = num_steps - self._recorded_before, num_steps
+        return self.review(new)
 
     def review(self, num_steps: int) -> Evened | None:
         """Even the shares if a window has passed; called between steps.

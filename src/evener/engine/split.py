@@ -50,6 +50,9 @@ def num_rows(leaf: Any) -> tf.Tensor:
         return tf.cast(leaf.nrows(), tf.int32)
     if isinstance(leaf, tf.SparseTensor):
         return tf.cast(leaf.dense_shape[0], tf.int32)
+    if leaf.shape.rank is None:
+        # Its rank is only known when it runs; a number would be one row.
+        return tf.concat([tf.shape(leaf), [1]], 0)[0]
     return tf.shape(leaf)[0]
 
 
@@ -181,10 +184,13 @@ def spec_of_any_size(leaf: Any) -> Any:
     else:
         leaf = tf.convert_to_tensor(leaf)
         return tf.TensorSpec([None, *leaf.shape[1:]], leaf.dtype)
-    return _any_size(spec)
+    return any_size(spec)
 
 
-def _any_size(spec: Any) -> Any:
+def any_size(spec: Any) -> Any:
+    """Return a spec with an unknown batch size."""
+    if not spec.shape.rank:
+        return spec
     shape = tf.TensorShape([None, *spec.shape[1:]])
     if isinstance(spec, tf.RaggedTensorSpec):
         ragged: Any = spec

@@ -26,7 +26,8 @@ class Strategy(tf.distribute.Strategy):
     """Trains Keras models on several devices, exactly as one device would.
 
     Models made and compiled in ``scope()`` run on all devices in ``fit``, ``evaluate``,
-    ``predict`` and their ``_on_batch`` siblings. Every variable has one owner; every device
+    ``predict`` and their ``_on_batch`` siblings; custom loops in ``run``, with what
+    ``experimental_distribute_dataset`` yields. Every variable has one owner; every device
     computes its share of each batch.
 
     Args:
@@ -79,6 +80,31 @@ class Strategy(tf.distribute.Strategy):
         )
         super().__init__(StrategyExtended(self))
         self._loop_state = LoopState(self, len(names))
+
+    @classmethod
+    def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Strategy, ...]:
+        """Return one strategy for each device, for models that have nothing to do with another.
+
+        Each model is made in the scope of its own strategy, with its own optimizer. Call
+        ``fit`` of each in a thread of its own, or ``run`` of all in one `tf.function`, and all
+        devices are busy at once.
+
+        Args:
+            devices: As for a strategy.
+
+        Returns:
+            Strategies of one device, in the order of the devices.
+
+        Raises:
+            DeviceError: If a device does not exist or cannot be configured any more.
+
+        Example:
+            >>> import evener
+            >>> one, other = evener.Strategy.one_per_device(["cpu:0", "cpu:1"])
+            >>> other.replica_devices
+            ('cpu:1',)
+        """
+        return tuple(cls(devices=[device.name]) for device in _use(devices))
 
     @property
     def loop_state(self) -> LoopState:
@@ -227,9 +253,12 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         ]
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        del options
         if self._live is not None:
             return self._reduce_live(reduce_op, value)
+        if tf.nest.is_nested(value):
+            return tf.nest.map_structure(
+                lambda one: self._reduce_to(reduce_op, one, destinations, options), value
+            )
         if not _tf_private.is_per_replica(value):
             return combine.same_everywhere(reduce_op, value, self._num_replicas_in_sync)
         where = combine.devices_of(destinations, self.worker_devices)

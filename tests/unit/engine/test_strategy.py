@@ -42,31 +42,6 @@ def test_a_plan_runs_and_is_given_back() -> None:
     assert strategy.plan == plan_with()
 
 
-def test_custom_loops_are_refused_by_name() -> None:
-    strategy = Strategy(devices=["cpu:0", "cpu:1"])
-    with pytest.raises(EngineError) as caught:
-        strategy.run(lambda: tf.zeros([]))
-    assert caught.value.code == "ENG-004"
-    with pytest.raises(EngineError) as caught:
-        strategy.experimental_distribute_dataset(tf.data.Dataset.range(3))
-    assert caught.value.code == "ENG-005"
-
-
-def test_a_model_with_a_step_of_its_own_is_refused() -> None:
-    class Own(keras.Sequential):
-        def train_step(self, data: object) -> dict[str, object]:
-            return {}
-
-    strategy = Strategy(devices=["cpu:0", "cpu:1"])
-    with strategy.scope():
-        model = Own([keras.Input((4,)), layers.Dense(1)])
-        model.compile("sgd", "mse")
-    with pytest.raises(EngineError) as caught:
-        model.fit(X, Y, verbose=0)
-    assert caught.value.code == "ENG-002"
-    assert "train_step" in caught.value.what
-
-
 def test_a_layer_made_outside_the_scope_is_refused() -> None:
     outside = layers.Dense(4)
     outside.build((None, 3))

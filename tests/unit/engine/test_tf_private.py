@@ -172,3 +172,21 @@ def test_an_operation_can_be_made_to_wait() -> None:
         first, second = tf.constant(1.0) + 1.0, tf.constant(2.0) + 1.0
         _tf_private.run_after(first.op, [second.op])
         assert second.op in first.op.control_inputs
+
+
+def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
+    made = []
+
+    def creator(next_creator, **kwargs):
+        made.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    monkeypatch.setattr(keras.Variable, "_initialize", keras.Variable._initialize)
+    _tf_private.around_new_variables(lambda: tf.variable_creator_scope(creator))
+    keras.utils.clear_session(free_memory=False)
+    layer = layers.Dense(2, name="here")
+    layer.build((None, 3))
+    optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer.build(layer.trainable_variables)
+    assert made[:2] == ["kernel", "bias"]
+    assert any("momentum" in name for name in made)

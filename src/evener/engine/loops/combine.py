@@ -7,7 +7,7 @@ over nothing: a number that is not finite does not count there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,53 +32,68 @@ def reduced(op: Any, values: Sequence[Any], devices: Sequence[str], run: Run | N
         slices = _joined(op, list(values), run)
         return [slices] * len(devices)
     tensors = [tf.convert_to_tensor(value) for value in values]
-    tensors = _weighted(op, tensors, run)
+    if op == _MEAN:
+        tensors = [_for_a_mean(tensor) for tensor in tensors]
+    weights = _weights(op, run)
+    parts = _finite(tensors, run) if weights is None else _weighted(tensors, weights)
+    is_half = tensors[0].dtype == tf.float32
+    kind = tf.convert_to_tensor(values[0]).dtype if is_half else tensors[0].dtype
     results = []
     for device in devices:
         with tf.device(device):
-            total = tf.add_n(tensors)
-            if op == _MEAN and run is None:
-                total = _divided(total, len(tensors))
-            results.append(total)
+            total = tf.add_n(parts)
+            if op == _MEAN and weights is None:
+                total = total / tf.cast(len(parts), total.dtype)
+            results.append(tf.cast(total, kind))
     return results
 
 
-def _weighted(op: Any, tensors: list[tf.Tensor], run: Run | None) -> list[tf.Tensor]:
-    if run is None:
+def _for_a_mean(tensor: tf.Tensor) -> tf.Tensor:
+    """Return what is added up: whole numbers have a mean between them, halves little room."""
+    if tensor.dtype.is_integer or tensor.dtype.is_bool:
+        return tf.cast(tensor, tf.float64)
+    return tf.cast(tensor, tf.float32) if tensor.dtype.size == 2 else tensor
+
+
+def _weights(op: Any, run: Run | None) -> list[tf.Tensor] | None:
+    """Return what each replica counts in a mean, or None if all count the same."""
+    return run.weights if op == _MEAN and run is not None and run.num_samples is not None else None
+
+
+def _weighted(tensors: list[tf.Tensor], weights: list[tf.Tensor]) -> list[tf.Tensor]:
+    return [
+        _on_its_device(tensor, lambda t, w=weight: tf.math.multiply_no_nan(t, tf.cast(w, t.dtype)))
+        for tensor, weight in zip(tensors, weights, strict=True)
+    ]
+
+
+def _finite(tensors: list[tf.Tensor], run: Run | None) -> list[tf.Tensor]:
+    """Return the values, with 0 for a number that a replica without samples could not tell."""
+    if run is None or run.num_samples is None:
         return tensors
-    counted = []
-    for k, tensor in enumerate(tensors):
-        with tf.device(tensor.device):
-            if op == _MEAN:
-                tensor = _times(tensor, run.weights[k])
-            elif run.num_samples is not None and tensor.dtype.is_floating:
-                if tensor.shape.rank == 0:
-                    counts = tf.math.is_finite(tensor) | (run.num_samples[k] > 0)
-                    tensor = tf.where(counts, tensor, tf.zeros_like(tensor))
-        counted.append(tensor)
-    return counted
+    if not tensors[0].dtype.is_floating or tensors[0].shape.rank != 0:
+        return tensors
+    return [
+        _on_its_device(
+            tensor,
+            lambda t, n=size: tf.where(tf.math.is_finite(t) | (n > 0), t, tf.zeros_like(t)),
+        )
+        for tensor, size in zip(tensors, run.num_samples, strict=True)
+    ]
 
 
-def _times(tensor: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    if tensor.dtype.is_floating or tensor.dtype.is_complex:
-        return tf.math.multiply_no_nan(tensor, tf.cast(weight, tensor.dtype))
-    return tf.cast(tf.cast(tensor, tf.float64) * tf.cast(weight, tf.float64), tensor.dtype)
-
-
-def _divided(total: tf.Tensor, count: int) -> tf.Tensor:
-    if total.dtype.is_floating or total.dtype.is_complex:
-        return total / tf.cast(count, total.dtype)
-    return total // tf.cast(count, total.dtype)
+def _on_its_device(tensor: tf.Tensor, fn: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+    with tf.device(tensor.device):
+        return fn(tensor)
 
 
 def _joined(op: Any, slices: list[Any], run: Run | None) -> tf.IndexedSlices:
-    parts = []
-    for k, one in enumerate(slices):
-        part = one.values
-        if op == _MEAN:
-            weight = 1.0 / len(slices) if run is None else run.weights[k]
-            part = _times(part, tf.convert_to_tensor(weight))
-        parts.append(part)
+    parts = [one.values for one in slices]
+    weights = _weights(op, run)
+    if weights is not None:
+        parts = _weighted(parts, weights)
+    elif op == _MEAN:
+        parts = [part / tf.cast(len(parts), part.dtype) for part in parts]
     return tf.IndexedSlices(
         values=tf.concat(parts, 0),
         indices=tf.concat([one.indices for one in slices], 0),

@@ -9,6 +9,7 @@ graph:
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -44,12 +45,14 @@ class DistributedDataset(_tf_private.DistributedDatasetInterface):
         self._any_size = any_size
 
     def __iter__(self) -> DistributedIterator:
+        if tf.executing_eagerly():
+            self._between_steps()
         with tf.device(_HOST):
             iterator = iter(self._dataset)
         return DistributedIterator(iterator, any_size=self._any_size, before=self._between_steps)
 
     def _between_steps(self) -> None:
-        self._strategy.loop_state.between_steps()
+        self._strategy.sharing.review_recorded()
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -123,9 +126,8 @@ class DistributedIterator(_tf_private.DistributedIteratorInterface, _tf_private.
         )
 
     def _per_replica(self, element: Any) -> Any:
-        return _tf_private.regroup_or_one(
-            element, any_size=self._any_size and tf.executing_eagerly()
-        )
+        is_loose = self._any_size and tf.executing_eagerly()
+        return _tf_private.regroup_or_one(element, split.any_size if is_loose else None)
 
     @property
     def element_spec(self) -> Any:
@@ -177,12 +179,16 @@ def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
             fix="Make one, for example with "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(batch_size).",
         )
-    size = static_batch_size(dataset.element_spec)
+    spec: Any = dataset.element_spec
+    size = static_batch_size(spec)
     keeps_sizes = size is not None and not strategy.sharing.is_measured
 
+    @tf.autograph.experimental.do_not_convert
     def cut(*element: Any) -> tuple[Any, ...]:
         # `map` hands over a tuple as several arguments, and everything else as one.
-        batch: Any = element if isinstance(dataset.element_spec, tuple) else element[0]
+        batch: Any = element
+        if not isinstance(spec, tuple):
+            (batch,) = element
         return cut_by_shares(batch, strategy, size if keeps_sizes else None)
 
     with tf.device(_HOST):
@@ -195,6 +201,8 @@ def from_function(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> Distr
     """Return a dataset of which every replica's part was batched by a person.
 
     As many batches as there are replicas make one global batch, which is cut by the shares.
+    Batches that cannot be joined, because they are ragged, sparse or padded to unlike
+    widths, go to the replicas as they are.
 
     Args:
         dataset_fn: Takes a `tf.distribute.InputContext`, returns a dataset of the batches of
@@ -208,33 +216,56 @@ def from_function(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> Distr
                 num_input_pipelines=1, input_pipeline_id=0, num_replicas_in_sync=count
             )
         )
-        if count > 1 and isinstance(dataset, tf.data.Dataset):
-            dataset = _joined(dataset, count)
-    return distribute(dataset, strategy)
+        if count == 1 or not isinstance(dataset, tf.data.Dataset):
+            return distribute(dataset, strategy)
+        if all(_can_be_joined(leaf) for leaf in tf.nest.flatten(dataset.element_spec)):
+            return distribute(_in_windows(dataset, count, _joined), strategy)
+        parts = _in_windows(dataset, count, functools.partial(_one_each, count=count))
+        return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
 
 
-def _joined(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
-    """Return a dataset of ``count`` neighbouring batches each, joined to one."""
-    spec = dataset.element_spec
-
-    def empty(leaf: Any) -> tf.Tensor:
-        return tf.zeros([0, *leaf.shape[1:]], leaf.dtype)
-
-    def join(*windows: Any) -> Any:
-        batches = tf.data.Dataset.zip(windows if len(windows) > 1 else windows[0])
-        begin = tf.nest.map_structure(empty, spec)
-        return batches.reduce(begin, lambda a, b: tf.nest.map_structure(_concat, a, b))
-
-    return dataset.window(count).map(join)
+def _can_be_joined(leaf: Any) -> bool:
+    return isinstance(leaf, tf.TensorSpec) and leaf.shape[1:].is_fully_defined()
 
 
-def _concat(before: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
-    return tf.concat([before, batch], 0)
+def _in_windows(
+    dataset: tf.data.Dataset, count: int, merge: Callable[[tf.data.Dataset], Any]
+) -> tf.data.Dataset:
+    """Return a dataset of what ``merge`` makes of ``count`` neighbouring batches each."""
+
+    @tf.autograph.experimental.do_not_convert
+    def of_window(*windows: Any) -> Any:
+        nested: Any = windows
+        if len(windows) == 1:
+            (nested,) = windows
+        return merge(tf.data.Dataset.zip(nested))
+
+    return dataset.window(count).map(of_window)
+
+
+def _none_of(batches: tf.data.Dataset) -> Any:
+    """Return a batch like these without samples."""
+    return split.take(batches.take(1).get_single_element(), 0, 0)
+
+
+def _joined(batches: tf.data.Dataset) -> Any:
+    def join(before: Any, batch: Any) -> Any:
+        return tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), before, batch)
+
+    return batches.reduce(_none_of(batches), join)
+
+
+def _one_each(batches: tf.data.Dataset, *, count: int) -> tuple[Any, ...]:
+    none = tf.data.Dataset.from_tensors(_none_of(batches))
+    return tuple(
+        batches.skip(k).concatenate(none).take(1).get_single_element() for k in range(count)
+    )
 
 
 def static_batch_size(spec: Any) -> int | None:
     """Return the batch size that all elements have, or None."""
-    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in tf.nest.flatten(spec)}
+    leaves: list[Any] = tf.nest.flatten(spec)
+    sizes = {leaf.shape[0] if leaf.shape.rank else None for leaf in leaves}
     return sizes.pop() if len(sizes) == 1 else None
 
 

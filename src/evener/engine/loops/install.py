@@ -15,6 +15,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.loops import losses, metrics, updates
 from evener.engine.loops import run as runs
+from evener.engine.loops.scaled import note_term
 
 
 def install() -> None:
@@ -29,6 +30,7 @@ def install() -> None:
     _put(keras.layers.BatchNormalization, "call", _batch_norm)
     _put(keras.Model, "_aggregate_additional_loss", _additional)
     _put(tf.GradientTape, "gradient", _gradient)
+    keras.Layer.losses = _losses(keras.Layer.losses)
     _tf_private.replace_loss_scaling(losses.scale, losses.unscale)
     _tf_private.replace_average_loss(functools.partial(_wrapped, losses.average_loss))
 
@@ -86,8 +88,16 @@ def _additional(original: Callable[..., Any]) -> Callable[..., Any]:
     return aggregate
 
 
+def _losses(original: property) -> property:
+    def get(self: keras.Layer) -> list[Any]:
+        terms = original.__get__(self)
+        return terms if runs.current() is None else [note_term(term) for term in terms]
+
+    return property(get, original.fset, original.fdel, original.__doc__)
+
+
 def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
     def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        return updates.gradient_in_replica(target, original(self, target, sources, *args, **kwargs))
+        return updates.gradient_in_replica(original, self, target, sources, *args, **kwargs)
 
     return gradient

@@ -20,7 +20,6 @@ from keras import ops
 from evener import _tf_private
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
-from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.loops.run import Run
 from evener.engine.loops.scaled import note_scaled
 
@@ -51,14 +50,13 @@ def by_weight(value: tf.Tensor, run: Run, replica: int) -> tf.Tensor:
 
 
 def _one_number(run: Run, replica: int, value: tf.Tensor) -> tf.Tensor:
-    if run.strategy.loop_state.is_first("ENG-064"):
-        warn_at_user_line(
-            "ENG-064",
-            "A loss gives one number for the samples of a replica.",
-            why="It is taken for their mean. If it is anything else, such as a term of the "
-            "batch as a whole, the weights will differ from those of one device.",
-            fix="Let the loss's call() return one number per sample.",
-        )
+    run.strategy.loop_state.say_once(
+        "ENG-064",
+        "A loss gives one number for the samples of a replica.",
+        why="It is taken for their mean. If it is anything else, such as a term of the "
+        "batch as a whole, the weights will differ from those of one device.",
+        fix="Let the loss's call() return one number per sample.",
+    )
     return by_weight(value, run, replica)
 
 
@@ -67,15 +65,14 @@ def _by_computed(run: Run, replica: int, total: tf.Tensor, divisor: tf.Tensor) -
         context = tf.distribute.get_replica_context()
         whole = context.all_reduce("SUM", tf.stop_gradient(divisor))
         return tf.math.divide_no_nan(total, tf.cast(whole, total.dtype))
-    if run.strategy.loop_state.is_first("ENG-065"):
-        warn_at_user_line(
-            "ENG-065",
-            "A loss with a mask or weights is computed inside a function of its own.",
-            why="Replicas cannot add up what it is divided by there; each divides by its own. "
-            "The weights will differ from those of one device.",
-            fix="Call the loss in the function given to strategy.run itself, not in a "
-            "@tf.function, loop or condition inside it.",
-        )
+    run.strategy.loop_state.say_once(
+        "ENG-065",
+        "A loss with a mask or weights is computed inside a function of its own.",
+        why="Replicas cannot add up what it is divided by there; each divides by its own. "
+        "The weights will differ from those of one device.",
+        fix="Call the loss in the function given to strategy.run itself, not in a "
+        "@tf.function, loop or condition inside it.",
+    )
     return by_weight(tf.math.divide_no_nan(total, divisor), run, replica)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.loops import run as runs
-from evener.engine.loops.scaled import kind_of
+from evener.engine.loops.scaled import kind_of, mended
 
 
 def mean_in_replica(
@@ -24,9 +24,10 @@ def mean_in_replica(
         return original(metric, values, sample_weight)
     run, replica = here
     weight = tf.cast(run.weight(replica), values.dtype)
-    if kind_of(values, run.strategy.num_replicas_in_sync) == "part":
+    count = run.strategy.num_replicas_in_sync
+    if kind_of(values, count) == "part":
         # Keras multiplies by the weight again.
-        values = tf.math.divide_no_nan(values, weight)
+        values = tf.math.divide_no_nan(mended(values, weight, count), weight)
     values = tf.where(weight > 0, values, tf.zeros_like(values))
     return original(metric, values, weight)
 

@@ -45,7 +45,7 @@ def function_of(model: keras.Model, strategy: Strategy, kind: str) -> Callable[[
 
     def execute(iterator: Any) -> Any:
         logs = loop(iterator)
-        strategy.loop_state.between_steps()
+        strategy.sharing.review_recorded()
         return logs
 
     return execute

@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import split
-from evener.engine.loops.origin import warn_at_user_line
-from evener.engine.loops.scaled import remembering_how
+from evener.engine.clock import Times
+from evener.engine.loops.scaled import kind_of, mended, remembering_how
 from evener.errors import EngineError
 
 if TYPE_CHECKING:
@@ -51,13 +51,14 @@ class Run:
         self.num_samples = num_samples
         self.graph = _graph_here()
         self._handed_in: dict[int, Any] = {}
+        self._times = Times(strategy.sharing, strategy.extended.worker_devices)
         count = strategy.num_replicas_in_sync
         with tf.device(_HOST):
             if num_samples is None or count == 1:
-                self._weights = [tf.constant(1.0 / count)] * count
+                self._weights = [tf.constant(1.0 / count, tf.float64)] * count
             else:
                 total = tf.maximum(tf.add_n(list(num_samples)), 1)
-                self._weights = [tf.cast(n / total, tf.float32) for n in num_samples]
+                self._weights = [n / total for n in num_samples]
             if count > 1:
                 strategy.loop_state.weights.assign(tf.stack(self._weights))
 
@@ -67,7 +68,7 @@ class Run:
         return len(self._weights) == 1
 
     def weight(self, replica: int) -> tf.Tensor:
-        """Return what the samples of a replica weigh in the batch, float32 scalar."""
+        """Return what the samples of a replica weigh in the batch, float64 scalar."""
         if _graph_here() is self.graph:
             return self._weights[replica]
         # A function inside the replica's may be called again from another trace, in which
@@ -83,6 +84,36 @@ class Run:
     def in_one_graph(self) -> bool:
         """Whether replicas can wait for each other here: not inside a function or a loop."""
         return _graph_here() is self.graph
+
+    @property
+    def _is_timed(self) -> bool:
+        return self.graph is not None and self.num_samples is not None
+
+    def begin_times(self, given: Any) -> Any:
+        """Start the time of every replica; return the nest with the samples on its device."""
+        if not self._is_timed:
+            return given
+        flat = tf.nest.flatten(given)
+        places = [k for k, leaf in enumerate(flat) if _is_batch(leaf)]
+        columns = [_tf_private.local_values(flat[k]) for k in places]
+        rows = [
+            self._times.begin(replica, list(row))
+            for replica, row in enumerate(zip(*columns, strict=True))
+        ]
+        for place, column in zip(places, zip(*rows, strict=True), strict=True):
+            flat[place] = _tf_private.per_replica(column)
+        return tf.nest.pack_sequence_as(given, flat)
+
+    def stop_times(self, results: Sequence[Any]) -> None:
+        """Stop the time of every replica, at its first update, when these results are there."""
+        if self._is_timed and not self._times.is_stopped:
+            for replica, result in enumerate(results):
+                self._times.stop(replica, list(result))
+
+    def end_times(self) -> None:
+        """Hand the times over; runs without an update, such as an evaluation's, are not timed."""
+        if self._is_timed and self._times.is_stopped:
+            self._times.hand_over(self.num_samples or ())
 
     def merge(self, replica: int, given: Any, merged: Callable[[list[Any]], Any]) -> Any:
         """Call ``merged`` once with what all replicas have given; return its result.
@@ -137,7 +168,8 @@ def call_for_each_replica(
         fn = _tf_private.autographed(fn)
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
     _warn_of_whole_batches(strategy, args, kwargs)
-    results = _call(run, fn, args, kwargs)
+    results = _call(run, fn, *run.begin_times((args, kwargs)))
+    run.end_times()
     strategy.loop_state.merge_kept(run)
     return strategy.extended.remember_run(run, _without_nothing(run, results))
 
@@ -147,12 +179,33 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _HERE.run = run
         _HERE.replica = _tf_private.replica_number(tf.distribute.get_replica_context())
         if run.graph is not None or run.is_alone:
-            return fn(*own, **named)
+            return _as_parts(run, fn(*own, **named))
         with remembering_how():
-            return fn(*own, **named)
+            return _as_parts(run, fn(*own, **named))
 
-    with run.strategy.extended.running(run):
-        return _tf_private.call_for_each_replica(run.strategy, in_replica, args, kwargs)
+    try:
+        with run.strategy.extended.running(run):
+            return _tf_private.call_for_each_replica(run.strategy, in_replica, args, kwargs)
+    except BaseException:
+        if run.graph is None:
+            run.strategy.loop_state.forget_kept()
+        raise
+
+
+def _as_parts(run: Run, results: Any) -> Any:
+    """Return results of a replica; losses among them as parts, so that they can be added up."""
+    if run.is_alone:
+        return results
+    count = run.strategy.num_replicas_in_sync
+
+    def one(value: Any) -> Any:
+        if not (isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating):
+            return value
+        if kind_of(value, count) != "part":
+            return value
+        return mended(value, run.weight(_HERE.replica), count)
+
+    return tf.nest.map_structure(one, results)
 
 
 def _as_function(strategy: Strategy, fn: Any) -> Any:
@@ -178,20 +231,20 @@ def _sizes(args: Any, kwargs: Any, num_replicas: int) -> list[tf.Tensor] | None:
     if num_replicas == 1:
         return None
     for leaf in _leaves((args, kwargs)):
-        if not _tf_private.is_per_replica(leaf):
+        if not _is_batch(leaf):
             continue
         values = _tf_private.local_values(leaf)
         if all(_has_rows(value) for value in values):
             with tf.device(_HOST):
-                return [
-                    split.num_rows(
-                        tf.convert_to_tensor(value)
-                        if not isinstance(value, tf.RaggedTensor | tf.SparseTensor)
-                        else value
-                    )
-                    for value in values
-                ]
+                return [split.num_rows(value) for value in values]
     return None
+
+
+def _is_batch(leaf: Any) -> bool:
+    kinds = tf.Tensor | tf.RaggedTensor | tf.SparseTensor
+    return _tf_private.is_per_replica(leaf) and all(
+        isinstance(value, kinds) for value in _tf_private.local_values(leaf)
+    )
 
 
 def _leaves(nest: Any) -> list[Any]:
@@ -200,7 +253,9 @@ def _leaves(nest: Any) -> list[Any]:
 
 def _has_rows(value: Any) -> bool:
     shape = getattr(value, "shape", None)
-    return shape is not None and getattr(shape, "rank", len(shape)) != 0
+    if isinstance(shape, tf.TensorShape):
+        return shape.rank != 0
+    return shape is not None and len(shape) > 0
 
 
 def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
@@ -213,8 +268,8 @@ def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
         for leaf in leaves
         if not isinstance(leaf, tf.Variable | keras.Variable) and _has_rows(leaf)
     ]
-    if whole and strategy.loop_state.is_first("ENG-060"):
-        warn_at_user_line(
+    if whole:
+        strategy.loop_state.say_once(
             "ENG-060",
             f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
             f"{tuple(whole[0].shape)}.",
@@ -225,14 +280,13 @@ def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
 
 
 def _say_that_it_is_slow(strategy: Strategy) -> None:
-    if strategy.loop_state.is_first("ENG-061"):
-        warn_at_user_line(
-            "ENG-061",
-            "strategy.run runs eagerly.",
-            why="Replicas then compute one after the other, operation by operation: right, and "
-            "good for debugging, but slow.",
-            fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
-        )
+    strategy.loop_state.say_once(
+        "ENG-061",
+        "strategy.run runs eagerly.",
+        why="Replicas then compute one after the other, operation by operation: right, and "
+        "good for debugging, but slow.",
+        fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
+    )
 
 
 def _without_nothing(run: Run, results: Any) -> Any:

@@ -1,13 +1,15 @@
-"""Whether a number in a replica is a part of the batch's, or a mean over its own samples.
+"""What a number in a replica is made of, and what of it is no part of the batch's number.
 
-A loss that is scaled for distribution is a part: parts add up to the batch's loss. A plain
-mean over a replica's samples is not, and counts by the replica's samples. Which of them a
-scalar is shows in how it was computed:
+A loss that is scaled for distribution is a part: the parts of all replicas add up to the
+batch's loss. How a number was computed shows what it adds up:
 
-      loss of Keras, compute_average_loss     a part: evener has scaled it
-      sum of samples, times a constant        a part
-      mean, divided by the replicas           a part: the person has scaled it
-      mean                                    a mean of its own
+      what is added up                          its part, with w = b_r / B
+      loss of Keras, compute_average_loss       as it is: evener has scaled it
+      a sum of samples, times a constant        as it is
+      a mean, or a term of ``model.losses``     times w
+      the same, divided by the replicas         times R w: even shares were meant
+
+What a mean lacks to be a part is added to the number, or to the seeds of its gradient.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _THROUGH = frozenset({
     "Identity", "Cast", "Reshape", "Squeeze", "StopGradient", "CheckNumerics", "EnsureShape",
     "PreventGradient", "IdentityN", "SelectV2",
 })  # fmt: skip
-_SUMS = frozenset({"AddV2", "Add", "AddN", "Sub", "Pack", "ConcatV2"})
+_SUMS = frozenset({"AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2"})
 _TIMES = frozenset({"Mul", "MulNoNan"})
 _OVER = frozenset({"RealDiv", "DivNoNan", "Div"})
 _CONSTANT = frozenset({"Const", "ZerosLike", "Fill"})
@@ -53,7 +55,7 @@ class _Notes:
         return note if reference is not None and reference() is tensor else None
 
 
-_SCALED = _Notes()
+_NOTES = _Notes()
 _HERE = threading.local()
 
 
@@ -66,7 +68,13 @@ class _Made(NamedTuple):
 
 def note_scaled(tensor: tf.Tensor) -> tf.Tensor:
     """Remember that this number is a part of the batch's; return it."""
-    _SCALED.add(tensor, True)
+    _NOTES.add(tensor, "part")
+    return tensor
+
+
+def note_term(tensor: tf.Tensor) -> tf.Tensor:
+    """Remember that this number is a term of ``model.losses``; return it."""
+    _NOTES.add(tensor, "term")
     return tensor
 
 
@@ -81,8 +89,9 @@ def remembering_how() -> Iterator[None]:
     def remember(by: str, inputs: Any, outputs: Any) -> None:
         for output in outputs:
             if output.dtype.is_floating:
-                small = [t for t in inputs if by == "Mean" or t.shape.rank == 0]
-                made.add(output, _Made(by, small if output.shape.rank else list(inputs)))
+                is_small = output.shape.rank == 0 or by == "Pack"
+                kept = [t for t in inputs if is_small or t.shape.rank == 0]
+                made.add(output, _Made(by, kept))
 
     _HERE.made = made
     try:
@@ -99,37 +108,82 @@ def _how(tensor: tf.Tensor) -> _Made:
     return _Made(tensor.op.type, list(tensor.op.inputs))
 
 
+class End(NamedTuple):
+    """Something that is added up in a number.
+
+    Attributes:
+        kind: ``"part"``; ``"mean"``, of the replica's samples; ``"term"``, of
+            ``model.losses``; or ``"unknown"``.
+        tensor: The scalar.
+        factor: By what constant it is multiplied in the number.
+    """
+
+    kind: Literal["part", "mean", "term", "unknown"]
+    tensor: tf.Tensor
+    factor: float = 1.0
+
+    def is_divided(self, num_replicas: int) -> bool:
+        """Return whether the person has divided it by the number of replicas."""
+        return math.isclose(abs(self.factor) * num_replicas, 1.0, rel_tol=1e-4)
+
+    def is_whole(self, num_replicas: int) -> bool:
+        """Return whether it counts as if this replica were the only one."""
+        return self.kind in ("mean", "term") and not self.is_divided(num_replicas)
+
+    def lacks(self, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
+        """Return how often it has to be added to the number to make it a part."""
+        weight = tf.cast(weight, self.tensor.dtype)
+        share = weight * num_replicas if self.is_divided(num_replicas) else weight
+        return self.factor * (share - 1.0)
+
+
 def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     """Return what a scalar in a replica is, or ``"unknown"``."""
-    kinds = set(_kinds_of_ends(tensor, num_replicas))
-    for kind in ("part", "unknown", "mean"):
-        if kind in kinds:
-            return kind
-    return "unknown"
+    ends = ends_of(tensor)
+    if any(
+        end.kind in ("part", "term") or (end.kind == "mean" and end.is_divided(num_replicas))
+        for end in ends
+    ):
+        return "part"
+    is_mean = ends and all(end.kind == "mean" for end in ends)
+    return "mean" if is_mean else "unknown"
 
 
-def _kinds_of_ends(tensor: tf.Tensor, num_replicas: int) -> Iterator[Kind]:
-    """Yield the kind of everything that is added up in a scalar."""
+def to_mend(tensor: tf.Tensor) -> list[End]:
+    """Return what is added up in a number without being a part of the batch's."""
+    return [end for end in ends_of(tensor) if end.kind in ("mean", "term")]
+
+
+def mended(tensor: tf.Tensor, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
+    """Return a number that adds up to the batch's, from one that is made of parts and means."""
+    lacking = [end.tensor * end.lacks(weight, num_replicas) for end in to_mend(tensor)]
+    return note_scaled(tf.add_n([tensor, *lacking])) if lacking else tensor
+
+
+def ends_of(tensor: tf.Tensor) -> list[End]:
+    """Return everything that is added up in a scalar."""
+    ends: list[End] = []
     waiting, steps = [_Path(tensor, 1.0, False)], 0
     while waiting:
         path = waiting.pop()
         made, steps = _how(path.tensor), steps + 1
-        if _SCALED.get(path.tensor):
-            yield "part"
-        elif steps > _MOST_STEPS:
-            yield "unknown"
-        elif made.by in _THROUGH or made.by in _SUMS:
-            waiting.extend(path._replace(tensor=t) for t in made.inputs if t.dtype.is_floating)
+        note = _NOTES.get(path.tensor)
+        if steps > _MOST_STEPS:
+            ends.append(End("unknown", path.tensor))
+        elif note is not None:
+            kind = "unknown" if note == "term" and path.is_varied else note
+            ends.append(End(kind, path.tensor, path.factor))
+        elif made.by in _THROUGH or made.by in _SUMS or _adds_numbers(made):
+            waiting.extend(_through_sum(path, made))
         elif made.by in _TIMES or made.by in _OVER:
             waiting.extend(_through_factor(path, made))
-        elif made.by == "Mean":
-            by_person = math.isclose(path.factor * num_replicas, 1.0, rel_tol=1e-4)
-            known = not path.is_varied and not _is_scaled_inside(made.inputs[0])
-            yield "part" if by_person else "mean" if known else "unknown"
-        elif made.by == "Sum" and not path.is_varied:
-            yield "part"
+        elif made.by in ("Mean", "Sum"):
+            is_known = not path.is_varied and not _is_scaled_inside(made)
+            kind = "mean" if made.by == "Mean" else "part"
+            ends.append(End(kind if is_known else "unknown", path.tensor, path.factor))
         elif made.by not in _CONSTANT:
-            yield "unknown"
+            ends.append(End("unknown", path.tensor))
+    return ends
 
 
 class _Path(NamedTuple):
@@ -144,6 +198,22 @@ class _Path(NamedTuple):
     tensor: tf.Tensor
     factor: float
     is_varied: bool
+
+
+def _adds_numbers(made: _Made) -> bool:
+    """Whether a sum is one of numbers, such as of ``model.losses``, and not of samples."""
+    if made.by != "Sum":
+        return False
+    return made.inputs[0].shape.rank == 0 or _how(made.inputs[0]).by == "Pack"
+
+
+def _through_sum(path: _Path, made: _Made) -> list[_Path]:
+    ways = [path._replace(tensor=t) for t in made.inputs if t.dtype.is_floating]
+    if made.by == "Sum":
+        return ways[:1]
+    if made.by == "Neg" or (made.by == "Sub" and len(ways) == 2):
+        ways[-1] = ways[-1]._replace(factor=-path.factor)
+    return ways
 
 
 def _through_factor(path: _Path, made: _Made) -> list[_Path]:
@@ -169,7 +239,9 @@ def _number(tensor: tf.Tensor) -> float | None:
     return float(number) if number is not None and number.size == 1 else None
 
 
-def _is_scaled_inside(tensor: tf.Tensor) -> bool:
-    """Whether every sample was multiplied by one number before the mean."""
-    made = _how(tensor)
-    return made.by in ("Mul", "RealDiv") and any(t.shape.rank == 0 for t in made.inputs)
+def _is_scaled_inside(made: _Made) -> bool:
+    """Whether every sample was multiplied by one number before a mean."""
+    if made.by != "Mean":
+        return False
+    before = _how(made.inputs[0])
+    return before.by in ("Mul", "RealDiv") and any(t.shape.rank == 0 for t in before.inputs)

@@ -15,10 +15,8 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.context import whole_batch
 from evener.engine.loops import run as runs
-from evener.engine.loops.losses import by_weight
-from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import kind_of
+from evener.engine.loops.scaled import to_mend
 from evener.engine.reduction import beside_inputs, sum_on_owner
 
 
@@ -34,6 +32,7 @@ def apply_in_replica(
     targets = optimizer._trainable_variables if known is None else known
 
     def merged(gradients: list[Any]) -> None:
+        run.stop_times(gradients)
         _update(run, optimizer, original, gradients, targets, known)
 
     run.merge(replica, list(grads), merged)
@@ -87,35 +86,52 @@ def _is_constant(tensor: tf.Tensor) -> bool:
     return True
 
 
-def gradient_in_replica(target: Any, gradients: Any) -> Any:
+def gradient_in_replica(
+    original: Callable[..., Any], tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Return gradients of a tape, of a loss that is a part of the batch's.
 
     The mean over a replica's own samples is no such part: replicas add up their gradients,
     and two replicas would take steps of twice the size. It is made one here, and that is said.
     """
     here = runs.current()
-    if here is None or here[0].is_alone or not isinstance(target, tf.Tensor):
-        return gradients
+    given = args or kwargs.get("output_gradients") is not None
+    targets = tf.nest.flatten(target)
+    if here is None or here[0].is_alone or given or not all(map(_is_number, targets)):
+        return original(tape, target, sources, *args, **kwargs)
     run, replica = here
-    if target.shape.rank != 0 or kind_of(target, run.strategy.num_replicas_in_sync) != "mean":
-        return gradients
-    if run.strategy.loop_state.is_first("ENG-066"):
-        warn_at_user_line(
+    seeds = _seeds(run, replica, targets)
+    if seeds is None:
+        return original(tape, target, sources, *args, **kwargs)
+    also, begin = seeds
+    return original(tape, also, sources, output_gradients=begin, **kwargs)
+
+
+def _is_number(target: Any) -> bool:
+    return isinstance(target, tf.Tensor) and target.shape.rank == 0 and target.dtype.is_floating
+
+
+def _seeds(
+    run: Run, replica: int, targets: list[tf.Tensor]
+) -> tuple[list[tf.Tensor], list[tf.Tensor]] | None:
+    """Return what to differentiate, and what each begins with; None if it is the targets."""
+    count = run.strategy.num_replicas_in_sync
+    ends = [end for target in targets for end in to_mend(target)]
+    if not ends:
+        return None
+    if any(end.is_whole(count) for end in ends):
+        run.strategy.loop_state.say_once(
             "ENG-066",
-            "The loss is the mean over the samples of one replica, and is not scaled.",
-            why="Gradients of replicas are added up, so the steps would be "
-            f"{run.strategy.num_replicas_in_sync} times as large as on one device. Each "
-            "replica's gradient is therefore weighed by its samples.",
-            fix="Use a Keras loss, or tf.nn.compute_average_loss(per_example_loss).",
+            "The loss holds a mean over one replica's samples, or a term of model.losses, that "
+            "is not scaled.",
+            why=f"Gradients of replicas are added up, so it would count {count} times as much as "
+            "on one device. It is therefore weighed by the replica's samples.",
+            fix="Use a Keras loss or tf.nn.compute_average_loss(per_example_loss), and "
+            "tf.nn.scale_regularization_loss(sum(model.losses)).",
         )
-
-    def one(gradient: Any) -> Any:
-        if gradient is None:
-            return None
-        if isinstance(gradient, tf.IndexedSlices):
-            return tf.IndexedSlices(
-                by_weight(gradient.values, run, replica), gradient.indices, gradient.dense_shape
-            )
-        return by_weight(gradient, run, replica)
-
-    return tf.nest.map_structure(one, gradients)
+    begin = {id(target): (target, tf.ones_like(target)) for target in targets}
+    for end in ends:
+        _, before = begin.get(id(end.tensor), (None, tf.zeros_like(end.tensor)))
+        begin[id(end.tensor)] = (end.tensor, before + end.lacks(run.weight(replica), count))
+    pairs = list(begin.values())
+    return [tensor for tensor, _ in pairs], [seed for _, seed in pairs]

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.loops import run as runs
+from evener.engine.loops.origin import warn_at_user_line
 from evener.engine.state import StateRule, merge, rule_of, seed_for_replica
 from evener.errors import EngineError
 
@@ -59,19 +60,16 @@ class LoopState:
         self._strategy = weakref.ref(strategy)
         self._num_replicas = num_replicas
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.weights = _plain([1.0 / num_replicas] * num_replicas, tf.float32, _HOST)
+        self.weights = _plain([1.0 / num_replicas] * num_replicas, tf.float64, _HOST)
         self._kept: dict[str, Kept] = {}
         self._batch_norms: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
 
-    def is_first(self, code: str) -> bool:
-        """Return whether this is asked for the first time."""
-        first = code not in self._said
-        self._said.add(code)
-        return first
-
-    def between_steps(self) -> None:
-        """Even the shares by the times of the runs since the last call."""
+    def say_once(self, code: str, what: str, *, why: str, fix: str) -> None:
+        """Warn at the line of the person's program, unless it was said already."""
+        if code not in self._said:
+            self._said.add(code)
+            warn_at_user_line(code, what, why=why, fix=fix)
 
     def kept(self, variable: Any) -> Kept:
         """Return what replicas have added to a variable; made when first asked for."""
@@ -96,6 +94,11 @@ class LoopState:
         """Remember whose mean belongs to which variance."""
         self._batch_norms.add(layer)
 
+    def forget_kept(self) -> None:
+        """Drop what the replicas have kept in a run that failed."""
+        for one in self._kept.values():
+            one.forget()
+
     def merge_kept(self, run: Run) -> None:
         """End a run: what the replicas have kept for themselves goes to the owners."""
         self._kept = {key: one for key, one in self._kept.items() if one.is_alive}
@@ -110,7 +113,7 @@ class LoopState:
                 for replica, values in enumerate(new):
                     values.append(one.seen_by(replica, old[-1]))
         with tf.device(_HOST):
-            weights = tf.stack(run.weights)
+            weights = tf.cast(tf.stack(run.weights), tf.float32)
         merged = merge(rules, old, _sums_apart(rules, old, new), weights)
         for one, value in zip(kept, merged, strict=True):
             with tf.device(one.variable.device):
@@ -265,6 +268,8 @@ def _writing(name: str) -> Any:
         if meaning == "kept":
             return _keep(self, name, run, replica, value)
         if meaning == "together":
+            if _is_reduced(self) and name in _OVERWRITES:
+                raise _overwritten(self, name)
             return _together(self, run, replica, value, lambda v: own(v, *args, **kwargs))
         if replica > 0:
             return self  # A flag or a text: the first replica speaks for all.
@@ -286,6 +291,9 @@ _WRITES = (
     "scatter_mul",
     "scatter_div",
 )
+_OVERWRITES = frozenset(_WRITES[5:])
+"""What several replicas cannot do in the same places, and be added up."""
+
 for _name in _WRITES:
     setattr(Owned, _name, _writing(_name))
 
@@ -298,15 +306,23 @@ def _keep(variable: Any, name: str, run: Run, replica: int, value: Any) -> Any:
     elif name in ("assign_add", "assign_sub", "scatter_add", "scatter_sub"):
         getattr(kept.added[replica], name)(value)
     else:
-        raise EngineError(
-            "ENG-062",
-            f"{name} was called on the variable {variable.name!r} inside strategy.run.",
-            why="Every replica keeps its own value of this variable, and what several have "
-            "overwritten in places cannot be merged.",
-            fix="Make the variable with an aggregation, such as "
-            "aggregation=tf.VariableAggregation.SUM, or write it outside of strategy.run.",
-        )
+        raise _overwritten(variable, name)
     return variable
+
+
+def _is_reduced(variable: Any) -> bool:
+    return variable.aggregation in _REDUCED_BY
+
+
+def _overwritten(variable: Any, name: str) -> EngineError:
+    return EngineError(
+        "ENG-062",
+        f"{name} was called on the variable {variable.name!r} inside strategy.run.",
+        why="What several replicas overwrite in places of a variable can neither be added up "
+        "nor merged.",
+        fix="Make the variable with aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, or "
+        "write it outside of strategy.run.",
+    )
 
 
 def _together(variable: Any, run: Run, replica: int, value: Any, own: Callable[[Any], Any]) -> Any:

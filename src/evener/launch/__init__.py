@@ -1,0 +1,16 @@
+"""Running an unchanged script on all devices.
+
+    script       a file, run as `python FILE` would run it
+    place        the script's own line behind whatever happens
+    notes        what was replaced, told once
+    strategies   tf.distribute's strategies give evener's
+    models       Keras models and variables get owners
+    settings     tf.config and environment variables that come too late
+    loops        plain custom loops are noticed
+    rewrite      the three lines that would distribute one     pure
+    failure      tracebacks that begin at the script's line
+    session      all of these, around one run
+
+A session changes TensorFlow and Keras for the rest of the process, which is the script's.
+Importing this package does not import TensorFlow.
+"""

@@ -1,0 +1,91 @@
+"""Keras models that are made outside of any scope train on all devices.
+
+The script does not run inside ``strategy.scope()``. There, optimizers are applied by
+`strategy.run` only, so that a plain custom loop would end at its first step; and a scope holds
+in one thread, and until ``keras.utils.clear_session``. Only what is made gets what a scope
+would give it: a variable its owner, a model its strategy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine import Strategy
+from evener.engine.ownership import tf_device
+from evener.launch.notes import Notes
+from evener.launch.place import own_place
+
+_STEPS = ("train_step", "test_step", "predict_step")
+
+
+def adopt_models(strategy: Strategy, notes: Notes, *, spread: bool) -> None:
+    """Let Keras models and variables belong to a strategy, if they are made where there is none.
+
+    Args:
+        strategy: Whose they become.
+        notes: Where it is told.
+        spread: Whether variables go to all devices. A loop that runs on the first device
+            alone should find them there, as without evener.
+    """
+    first = tf_device(strategy.replica_devices[0])
+
+    def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
+        device = contextlib.nullcontext()
+        if not spread and not _tf_private.explicit_device():
+            device = tf.device(first)
+        with device:
+            return strategy.extended._create_variable(next_creator, **kwargs)
+
+    def owned() -> contextlib.AbstractContextManager[Any]:
+        if tf.distribute.has_strategy():
+            return contextlib.nullcontext()
+        return tf.variable_creator_scope(create)
+
+    _tf_private.around_new_variables(owned)
+    keras.Model.__init__ = _adopting(keras.Model.__init__, strategy, notes)
+
+
+def _adopting(
+    original: Callable[..., None], strategy: Strategy, notes: Notes
+) -> Callable[..., None]:
+    """Return a replacement for the making of a model."""
+    where = f"in an evener scope, on {', '.join(strategy.replica_devices)}"
+    told = False
+
+    @functools.wraps(original)
+    def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
+        nonlocal told
+        if tf.distribute.has_strategy():
+            original(self, *args, **kwargs)
+            return
+        own = [name for name in _STEPS if _is_overridden(type(self), name)]
+        if own and strategy.plan.is_cut:
+            notes.tell(_left_alone(type(self).__name__, own), own_place())
+            original(self, *args, **kwargs)
+            return
+        if not told:
+            told = True
+            notes.tell(f"Keras models are made {where}", own_place())
+        with strategy.scope():
+            original(self, *args, **kwargs)
+
+    # Else it would be rewritten, and read wrong, in functions that AutoGraph rewrites.
+    return tf.autograph.experimental.do_not_convert(__init__)
+
+
+def _is_overridden(kind: type[keras.Model], name: str) -> bool:
+    return getattr(kind, name) is not getattr(keras.Model, name)
+
+
+def _left_alone(name: str, steps: list[str]) -> str:
+    return (
+        f"{name} brings its own {' and '.join(steps)}, which evener cannot cut into stages or "
+        "micro-batches: it trains on one device, as without evener"
+    )

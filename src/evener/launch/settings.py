@@ -1,0 +1,89 @@
+"""Settings of the script that come too late: TensorFlow has started on evener's devices."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine import Strategy
+from evener.launch.notes import Notes
+from evener.launch.place import own_place
+
+_DEVICE_CALLS = (
+    (tf.config, "set_visible_devices"),
+    (tf.config, "set_logical_device_configuration"),
+    (tf.config.experimental, "set_visible_devices"),
+    (tf.config.experimental, "set_virtual_device_configuration"),
+    (tf.config.experimental, "set_memory_growth"),
+)
+_THREAD_CALLS = (
+    ("set_intra_op_parallelism_threads", "TF_NUM_INTRAOP_THREADS"),
+    ("set_inter_op_parallelism_threads", "TF_NUM_INTEROP_THREADS"),
+)
+# Read when TensorFlow or Keras is imported, or when TensorFlow starts.
+_READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
+# The log is no business of the training, and a cluster is read when a strategy is made.
+_READ_LATER = ("TF_CPP_", "TF_CONFIG")
+
+_IN_EFFECT = {"KERAS_BACKEND": "tensorflow"}
+
+
+def skip_late_settings(strategy: Strategy, notes: Notes) -> None:
+    """Let calls of ``tf.config`` that come too late be skipped, with a word, instead of raising.
+
+    Args:
+        strategy: Whose devices they would change.
+        notes: Where it is told.
+    """
+    devices = ", ".join(strategy.replica_devices)
+    why = f"evener runs on {devices}; evener run --devices chooses others"
+    for module, name in _DEVICE_CALLS:
+        setattr(module, name, _skipping(getattr(module, name), why, notes))
+    for name, variable in _THREAD_CALLS:
+        why = f"TensorFlow has started; set {variable} in the environment instead"
+        threading = tf.config.threading
+        setattr(threading, name, _skipping(getattr(threading, name), why, notes))
+
+
+def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except RuntimeError:
+            # What TensorFlow raises for everything that is fixed once it has started.
+            notes.tell(f"{original.__name__} is skipped: {why}", own_place())
+            return None
+
+    return call
+
+
+def watch_environment(environ: Mapping[str, str], notes: Notes) -> None:
+    """Tell of environment variables that the script sets after they were read.
+
+    Args:
+        environ: The environment of this process.
+        notes: Where it is told.
+    """
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event != "os.putenv":
+            return
+        name, value = (os.fsdecode(text) for text in args)
+        if not name.startswith(_READ_EARLY) or name.startswith(_READ_LATER):
+            return
+        # The event comes before the change.
+        if value not in (environ.get(name), _IN_EFFECT.get(name)):
+            notes.tell(
+                f"{name}={value} may have no effect: TensorFlow has started; set it in the "
+                "environment, before evener run",
+                own_place(),
+            )
+
+    # It cannot be taken away again, but the rest of the process is the script's.
+    sys.addaudithook(hook)

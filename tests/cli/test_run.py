@@ -1,0 +1,350 @@
+"""Scripts on stand-ins, as a person would run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evener
+
+SOURCE = Path(evener.__file__).parents[1]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+FIT = """
+    import sys
+    import keras
+    import numpy as np
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile("adam", "mse")
+    x = np.random.default_rng(0).normal(size=(100, 8)).astype("float32")
+    model.fit(x, np.sin(x[:, :1]), batch_size=32, epochs=2, verbose=0)
+    np.save(sys.argv[1], np.concatenate([w.ravel() for w in model.get_weights()]))
+    print(sorted({v.value.device[-5:] for v in model.variables}))
+"""
+
+LOOP = """
+    import sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    loss_of = keras.losses.MeanSquaredError()
+    optimizer = keras.optimizers.Adam(0.01)
+    x = np.random.default_rng(0).normal(size=(100, 8)).astype("float32")
+    batches = tf.data.Dataset.from_tensor_slices((x, np.sin(x[:, :1]))).batch(32)
+
+    @tf.function
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        return loss
+
+    for epoch in range(2):
+        for x, y in batches:
+            loss = train_step(x, y)
+    np.save(sys.argv[1], np.concatenate([w.ravel() for w in model.get_weights()]))
+    print(sorted({v.value.device[-5:] for v in model.variables}))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return what runs a script in a folder of its own: ``run(source, *args, options=[...])``."""
+
+    def run(
+        source: str,
+        *args: str,
+        options: list[str] | None = None,
+        by: tuple[str, ...] = ("-m", "evener", "run"),
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        given = {"PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1", **(env or {})}
+        # As a person would: with no log level set.
+        inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+        chosen = ["--devices", "cpu:2"] if options is None else options
+        return subprocess.run(
+            [sys.executable, *by, *(chosen if by else ()), "train.py", *args],
+            cwd=tmp_path,
+            env={**inherited, **given},
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    return run
+
+
+# Another share than even, so that what a replica scales wrong is seen.
+UNEVEN = ["--devices", "cpu:2", "--shares", "3,1"]
+
+
+def trained(done: subprocess.CompletedProcess[str], file: Path) -> np.ndarray:
+    assert done.returncode == 0, done.stderr
+    return np.load(file)
+
+
+def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.npy"
+    expected = trained(run(FIT, file.name, by=()), file)
+    done = run(FIT, file.name, options=UNEVEN)
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+    assert done.stdout == "['CPU:0', 'CPU:1']\n"
+    assert done.stderr == (
+        "evener: train.py:7: Keras models are made in an evener scope, on cpu:0, cpu:1\n"
+    )
+
+
+def test_a_custom_loop_is_left_alone_and_the_three_lines_are_true(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "weights.npy"
+    expected = trained(run(LOOP, file.name, by=()), file)
+    done = run(LOOP, file.name, options=UNEVEN)
+    np.testing.assert_array_equal(trained(done, file), expected)
+    assert done.stdout == "['CPU:0']\n"
+    said = [line.partition("  #") for line in done.stderr.splitlines()]
+    assert [line.strip() for line, _, _ in said] == [
+        "evener: train.py:8: Keras models are made in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:24: this custom loop computes every batch on cpu:0; cpu:1 has nothing "
+        "to do",
+        "evener does not rewrite loops; these three lines would use all devices:",
+        "strategy = tf.distribute.get_strategy()",
+        "batches = strategy.experimental_distribute_dataset(batches)",
+        "loss = strategy.run(train_step, args=(x, y))",
+        "loss is then one value per replica: strategy.reduce('SUM', loss, axis=None) adds them up",
+    ]
+    source = textwrap.dedent(LOOP)
+    for where, (line, _, _) in zip(
+        ["keras.utils.set", "for epoch", "loss = train_step(x, y)"], said[3:6], strict=True
+    ):
+        kept = "" if where.startswith("loss") else f"\n{where}"
+        source = source.replace(where, f"{line.strip()}{kept}", 1)
+    done = run(source, file.name, options=UNEVEN)
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
+    assert done.stdout == "['CPU:0', 'CPU:1']\n"
+    assert "custom loop" not in done.stderr
+
+
+STRATEGIES = """
+    import tensorflow as tf
+    from tensorflow import distribute
+    v1, late = tf.compat.v1.distribute, tf.distribute.experimental
+    made = [
+        tf.distribute.MirroredStrategy(["/gpu:0"]),
+        tf.distribute.OneDeviceStrategy("/gpu:0"),
+        tf.distribute.MultiWorkerMirroredStrategy(),
+        late.CentralStorageStrategy(),
+        late.MultiWorkerMirroredStrategy(),
+        v1.MirroredStrategy(),
+        v1.OneDeviceStrategy("/cpu:0"),
+        v1.experimental.CentralStorageStrategy(),
+        distribute.MirroredStrategy(),
+        tf.distribute.get_strategy(),
+    ]
+    assert all(one is made[0] for one in made)
+    print(type(made[0]).__module__, made[0].num_replicas_in_sync)
+    assert isinstance(made[0], tf.distribute.MirroredStrategy)
+    assert isinstance(made[0], late.CentralStorageStrategy)
+    assert not isinstance(made[0], tf.distribute.TPUStrategy)
+    assert not isinstance("", tf.distribute.MirroredStrategy)
+    assert issubclass(tf.distribute.MirroredStrategy, tf.distribute.Strategy)
+    class Mine(tf.distribute.MirroredStrategy):
+        pass
+    assert isinstance(Mine(["/cpu:0"]), Mine) and not isinstance(made[0], Mine)
+    import keras
+    import numpy as np
+    with made[0].scope():
+        assert tf.distribute.get_strategy() is made[0]
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+    print(sorted({v.value.device[-5:] for v in model.variables}))
+    try:
+        tf.distribute.ParameterServerStrategy(None)
+    except AttributeError:
+        print("left alone")
+    import os
+    os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a:1", "b:1"]}}'
+    def far():
+        tf.distribute.MultiWorkerMirroredStrategy()
+    far()
+"""
+
+
+def test_strategies_give_that_of_evener(run: Run, tmp_path: Path) -> None:
+    done = run(STRATEGIES)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "evener.engine.strategy 2",
+        "['CPU:0', 'CPU:1']",
+        "left alone",
+    ]
+    gives = "-> evener.Strategy on cpu:0, cpu:1"
+    said = done.stderr.splitlines()
+    assert said[:10] == [
+        f"evener: train.py:6: MirroredStrategy(['/gpu:0']) {gives}",
+        f"evener: train.py:7: OneDeviceStrategy('/gpu:0') {gives}",
+        f"evener: train.py:8: MultiWorkerMirroredStrategy() {gives}",
+        f"evener: train.py:9: CentralStorageStrategy() {gives} (its variables are owned by all "
+        "devices, not kept in one place)",
+        f"evener: train.py:10: MultiWorkerMirroredStrategy() {gives}",
+        f"evener: train.py:11: MirroredStrategy() {gives}",
+        f"evener: train.py:12: OneDeviceStrategy('/cpu:0') {gives}",
+        f"evener: train.py:13: CentralStorageStrategy() {gives} (its variables are owned by all "
+        "devices, not kept in one place)",
+        f"evener: train.py:14: MirroredStrategy() {gives}",
+        f"evener: train.py:15: tf.distribute.get_strategy() {gives}",
+    ]
+    assert said[10].startswith("evener: train.py:36: ParameterServerStrategy is left alone:")
+    assert said[11].startswith("[RUN-005] The script makes a MultiWorkerMirroredStrategy for 2")
+    assert said[-1] == f'  File "{tmp_path / "train.py"}", line 42, in far'
+    assert len(said) == 15
+
+
+SETTINGS = """
+    import os
+    os.environ["CUDA_VISIBLE_DEVICES"] = "3"
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"
+    import tensorflow as tf
+    import keras
+    import numpy as np
+    import threading
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_visible_devices([], "CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
+    tf.config.threading.set_intra_op_parallelism_threads(7)
+
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+        def call(self, x):
+            return self.dense(x)
+
+    class Own(Mine):
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(x, y, self(x))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+            return {"loss": loss}
+
+    def train(kind):
+        model = kind()
+        model.compile("sgd", "mse")
+        model.fit(np.ones((8, 3)), np.ones((8, 1)), verbose=0)
+        print(kind.__name__, type(model.distribute_strategy).__name__)
+
+    train(Own)
+    keras.utils.clear_session()
+    train(Mine)
+    thread = threading.Thread(target=train, args=[Mine])
+    thread.start()
+    thread.join()
+    tf.config.set_visible_devices("nonsense")
+"""
+
+
+def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
+    done = run(SETTINGS, options=["--devices", "cpu:2", "--json"])
+    # What is wrong without evener is wrong with it.
+    assert done.returncode == 1
+    said = done.stderr.splitlines()
+    assert done.stdout.splitlines() == [
+        "Own TrainerFace",
+        "Mine TrainerFace",
+        "Mine TrainerFace",
+    ]
+    chosen = "evener runs on cpu:0, cpu:1; evener run --devices chooses others"
+    notes = [
+        "evener: train.py:3: CUDA_VISIBLE_DEVICES=3 may have no effect: TensorFlow has started; "
+        "set it in the environment, before evener run",
+        f"evener: train.py:11: set_visible_devices is skipped: {chosen}",
+        f"evener: train.py:12: set_logical_device_configuration is skipped: {chosen}",
+        "evener: train.py:13: set_intra_op_parallelism_threads is skipped: TensorFlow has "
+        "started; set TF_NUM_INTRAOP_THREADS in the environment instead",
+        "evener: train.py:17: Keras models are made in an evener scope, on cpu:0, cpu:1",
+    ]
+    assert said[: len(notes)] == notes
+    assert said[len(notes)] == "Traceback (most recent call last):"
+    assert not [line for line in said[:-1] if "evener/launch" in line or "evener/cli" in line]
+    report = json.loads(said[-1])
+    assert report["notes"] == notes
+    assert [device["device"] for device in report["devices"]] == ["cpu:0", "cpu:1"]
+
+
+def test_a_plan_the_report_and_the_end_by_a_signal(run: Run, tmp_path: Path) -> None:
+    plan = evener.Plan.data_parallel(["cpu:0", "cpu:1"], shares=[1, 3])
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
+    source = """
+        import os, signal, sys
+        import tensorflow as tf
+        print(sys.argv, tf.distribute.MirroredStrategy().shares, flush=True)
+        os.kill(os.getpid(), signal.{})
+    """
+    options = ["--plan", "plan.json", "--report"]
+    args = ("--devices", "cpu:7", "--help")
+    done = run(source.format("SIGINT"), *args, options=options)
+    assert done.returncode == -signal.SIGINT
+    assert done.stdout == "['train.py', '--devices', 'cpu:7', '--help'] (0.25, 0.75)\n"
+    said = done.stderr
+    assert f'\nTraceback (most recent call last):\n  File "{tmp_path / "train.py"}", line 5' in said
+    assert said.index("KeyboardInterrupt") < said.index("evener run train.py")
+    assert "25.0 %" in said and "75.0 %" in said
+    done = run(source.format("SIGTERM"), options=[])
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.splitlines()[-1].startswith("evener: train.py:4: MirroredStrategy() -> ")
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "says"),
+    [
+        (["--devices", "gpu0"], {}, "[DEV-002]"),
+        (["--shares", "even,odd"], {}, "Invalid value for '--shares'"),
+        (["--plan", "gone.json"], {}, "Invalid value for '--plan'"),
+        (["--nodevices"], {}, "No such option"),
+        (["gone.py"], {}, "[RUN-001] The script gone.py cannot be read."),
+        (["."], {}, "[RUN-002]"),
+        ([], {"KERAS_BACKEND": "jax"}, "[RUN-004] Keras runs on jax."),
+    ],
+)
+def test_wrong_usage_ends_with_2(
+    run: Run, options: list[str], env: dict[str, str], says: str
+) -> None:
+    done = run("print('ran')", options=options, env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_is_quick() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "evener", "run", "--help"],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()
+    }
+    assert "evener" in imported
+    assert not {"tensorflow", "keras", "numpy", "rich"} & imported
+    for option in ("--devices", "--plan", "--shares", "--report", "--json"):
+        assert option in done.stdout

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import evener
+from evener.launch import place
+from evener.launch.place import Place, is_own, own_place
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{sysconfig.get_path('stdlib')}/runpy.py",
+        f"{sysconfig.get_path('purelib')}/keras/src/models/model.py",
+        "/home/me/.local/lib/python3.11/site-packages/mine.py",
+        "/usr/lib/python3/dist-packages/mine.py",
+        "/tmp/__autograph_generated_fileabc.py",
+        "<frozen runpy>",
+        evener.__file__,
+        place.__file__,
+    ],
+)
+def test_libraries_and_evener_are_not_own(file: str) -> None:
+    assert not is_own(file)
+
+
+def test_a_file_beside_a_virtual_environment_is_own() -> None:
+    assert is_own(str(Path(sysconfig.get_path("purelib")).parents[3] / "train.py"))
+    assert is_own(__file__)
+
+
+def test_the_own_place_is_the_line_that_asks() -> None:
+    here = own_place()
+    assert here is not None
+    assert (here.path, here.function) == (__file__, "test_the_own_place_is_the_line_that_asks")
+    assert here.as_in_a_traceback() == f'  File "{__file__}", line {here.line}, in {here.function}'
+
+
+def test_a_place_is_short_where_it_can_be(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(Place(path=str(tmp_path / "train.py"), line=3)) == "train.py:3"
+    assert str(Place(path="/elsewhere/train.py", line=3)) == "/elsewhere/train.py:3"
