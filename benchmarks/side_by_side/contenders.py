@@ -163,10 +163,14 @@ class Loop:
 
         @tf.function
         def step(x: Any, y: Any) -> Any:
-            return strategy.reduce("SUM", strategy.run(one_step, args=(x, y)), axis=None)
+            args = self._parts(strategy, x), self._parts(strategy, y)
+            return strategy.reduce("SUM", strategy.run(one_step, args=args), axis=None)
 
         self._step = step
         self._batches = self._iterate(strategy, make_dataset(problem))
+
+    def _parts(self, strategy: Any, whole: Any) -> Any:
+        return whole
 
     def _iterate(self, strategy: Any, dataset: Any) -> Any:
         return iter(strategy.experimental_distribute_dataset(dataset))
@@ -181,28 +185,18 @@ class Loop:
 
 
 class LoopOverWholeBatches(Loop):
-    """The same loop over a plain `tf.data` dataset, whose batches are cut in Python.
+    """The same loop over a plain `tf.data` dataset, whose batches are halved inside the step."""
 
-    Nothing is cheaper than slices of a batch that is there; what a distributed dataset takes
-    longer is what it costs.
-    """
-
-    def _iterate(self, strategy: Any, dataset: Any) -> Any:
+    def _parts(self, strategy: Any, whole: Any) -> Any:
         import tensorflow as tf
 
-        count = strategy.num_replicas_in_sync
+        pieces = tf.split(whole, strategy.num_replicas_in_sync)
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: pieces[context.replica_id_in_sync_group]
+        )
 
-        def parts(whole: Any) -> Any:
-            size = whole.shape[0] // count
-            return strategy.experimental_distribute_values_from_function(
-                lambda context: whole[
-                    context.replica_id_in_sync_group * size : (context.replica_id_in_sync_group + 1)
-                    * size
-                ]
-            )
-
-        for batch in dataset:
-            yield tf.nest.map_structure(parts, batch)
+    def _iterate(self, strategy: Any, dataset: Any) -> Any:
+        return iter(dataset)
 
 
 class PlainLoop:

@@ -96,6 +96,11 @@ class Sharing:
             self._samples.scatter_nd_update([[row]], [samples])
             self._steps.assign_add(1)
 
+    @property
+    def num_steps(self) -> int:
+        """How many training steps were timed."""
+        return int(self._steps.numpy())
+
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
         num_steps = int(self._steps.numpy())
@@ -110,7 +115,7 @@ class Sharing:
         """Even the shares if a window of recorded steps has passed; called between steps."""
         if not self._measured:
             return None
-        num_steps = int(self._steps.numpy())
+        num_steps = self.num_steps
         new, self._recorded_before = num_steps - self._recorded_before, num_steps
         return self.review(new)
 

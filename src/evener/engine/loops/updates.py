@@ -18,6 +18,7 @@ from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
 from evener.engine.loops.scaled import to_mend
 from evener.engine.reduction import beside_inputs, sum_on_owner
+from evener.errors import EngineError
 
 
 def apply_in_replica(
@@ -26,8 +27,17 @@ def apply_in_replica(
     """Do what ``optimizer.apply(grads, variables)`` means here."""
     here = runs.current()
     if here is None:
-        return original(optimizer, grads, variables)
+        return _outside(original, optimizer, grads, variables)
     run, replica = here
+    if not run.in_one_graph():
+        raise EngineError(
+            "ENG-067",
+            "An optimizer was applied in a condition, a loop or a function inside strategy.run.",
+            why="Every replica has to come there for its gradients to be added up, and in a graph "
+            "of its own none can wait for another.",
+            fix="Apply it in the function given to strategy.run itself. To apply it every few "
+            "steps, give the optimizer gradient_accumulation_steps.",
+        )
     known = None if variables is None else list(variables)
     targets = optimizer._trainable_variables if known is None else known
 
@@ -39,6 +49,24 @@ def apply_in_replica(
     return None
 
 
+def _outside(original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> Any:
+    """Update in a scope, but in no replica: as on one device, each variable on its owner."""
+    strategy = tf.distribute.get_strategy()
+    if not hasattr(strategy, "loop_state") or not tf.distribute.in_cross_replica_context():
+        return original(optimizer, grads, variables)
+    _build(optimizer, strategy, variables)
+    with whole_batch(), beside_inputs():
+        return original(optimizer, grads, variables)
+
+
+def _build(optimizer: Any, strategy: tf.distribute.Strategy, variables: Any) -> None:
+    """Make an optimizer's state, where the strategy's own scope is still the innermost one."""
+    if variables is not None and not optimizer.built:
+        _tf_private.adopt_optimizer(optimizer, strategy)
+        optimizer.build(list(variables))
+        optimizer.built = True
+
+
 def _update(
     run: Run,
     optimizer: Any,
@@ -47,11 +75,7 @@ def _update(
     targets: Sequence[Any],
     variables: list[Any] | None,
 ) -> None:
-    if variables is not None and not optimizer.built:
-        # Here, where the strategy's own scope is still the innermost one.
-        _tf_private.adopt_optimizer(optimizer, run.strategy)
-        optimizer.build(variables)
-        optimizer.built = True
+    _build(optimizer, run.strategy, variables)
     columns = zip(*gradients, strict=True)
     sums = [
         sum_on_owner(column, _device_of(variable), row_by_row=_are_same_rows(column))

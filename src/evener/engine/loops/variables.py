@@ -344,6 +344,10 @@ def _together(variable: Any, run: Run, replica: int, value: Any, own: Callable[[
     return variable
 
 
+def _has_means(variable: Any) -> bool:
+    return variable.dtype.is_floating or variable.dtype.is_complex
+
+
 @functools.cache
 def _owned_class(kind: type) -> type:
     return type(f"Owned{kind.__name__}", (Owned, kind), {"__module__": __name__})
@@ -351,6 +355,14 @@ def _owned_class(kind: type) -> type:
 
 def own(variable: tf.Variable, strategy: Strategy, keras_variable: Any | None) -> None:
     """Let a variable know what it means inside the replicas of a strategy."""
+    if variable.aggregation == tf.VariableAggregation.MEAN and not _has_means(variable):
+        raise EngineError(
+            "ENG-068",
+            f"The variable {variable.name!r} of {variable.dtype.name} was made with "
+            "aggregation=MEAN.",
+            why="The mean of what replicas write to it is no whole number.",
+            fix="Use a float dtype, or another aggregation.",
+        )
     made: Any = variable
     made.__class__ = _owned_class(type(variable))
     made._evener_strategy = weakref.ref(strategy)
