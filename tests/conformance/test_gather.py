@@ -17,15 +17,15 @@ def test_along_every_axis(strategy: Any, call: Wrap, axis: int) -> None:
     count = strategy.num_replicas_in_sync
     x = values(strategy, [part + 10 * r for r in range(count)])
     result = call(lambda x: strategy.gather(x, axis=axis))(x)
-    np.testing.assert_array_equal(result, np.concatenate([part + 10 * r for r in range(count)], axis))
+    np.testing.assert_array_equal(
+        result, np.concatenate([part + 10 * r for r in range(count)], axis)
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_replicas_of_unlike_size(strategy: Any, call: Wrap, axis: int) -> None:
     count = strategy.num_replicas_in_sync
-    parts = [
-        np.full([r + 1, 2] if axis == 0 else [2, r + 1], r, "float32") for r in range(count)
-    ]
+    parts = [np.full([r + 1, 2] if axis == 0 else [2, r + 1], r, "float32") for r in range(count)]
     x = values(strategy, parts)
     result = call(lambda x: strategy.gather(strategy.run(lambda x: x + 1.0, (x,)), axis=axis))(x)
     np.testing.assert_array_equal(result, np.concatenate(parts, axis) + 1.0)

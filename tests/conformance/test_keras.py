@@ -48,9 +48,9 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_custom_loop(strategy: Any, call: Wrap, name: str) -> None:
+def test_a_custom_loop(two: Any, name: str) -> None:
     """Every usual way to write the loss gives the steps of one device."""
-    with strategy.scope():
+    with two.scope():
         model = linear()
         optimizer = keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
@@ -58,14 +58,14 @@ def test_a_custom_loop(strategy: Any, call: Wrap, name: str) -> None:
     def fn(batch: Any) -> tf.Tensor:
         x, y = batch
         with tf.GradientTape() as tape:
-            loss = LOSSES[name](y * 2.0, model(x, training=True), strategy.num_replicas_in_sync)
+            loss = LOSSES[name](y * 2.0, model(x, training=True), two.num_replicas_in_sync)
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    step = call(lambda batch: strategy.reduce("SUM", strategy.run(fn, (batch,)), axis=None))
+    step = tf.function(lambda batch: two.reduce("SUM", two.run(fn, (batch,)), axis=None))
     losses = []
-    for batch in strategy.experimental_distribute_dataset(batches().repeat(3)):
+    for batch in two.experimental_distribute_dataset(batches().repeat(3)):
         losses.append(step(batch).numpy())
     np.testing.assert_allclose(model.layers[0].kernel, expected_weights(3), rtol=1e-5)
     assert int(optimizer.iterations.numpy()) == 3
@@ -107,10 +107,8 @@ def test_apply_of_gradients_that_are_summed_by_hand(two: Any, call: Wrap) -> Non
     assert v.read_value().numpy() == -0.5
 
 
-@pytest.mark.parametrize(
-    "kind", ["SGD", "Adam", "RMSprop", "Adagrad", "AdamW", "Nadam", "Lion", "Ftrl"]
-)
-def test_optimizers(strategy: Any, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Ftrl"])
+def test_optimizers(two: Any, kind: str) -> None:
     """The gradients of the replicas are added up and applied once."""
 
     def train(strategy: Any) -> np.ndarray:
@@ -129,7 +127,7 @@ def test_optimizers(strategy: Any, kind: str) -> None:
         return v.numpy()
 
     reference = train(tf.distribute.get_strategy())
-    np.testing.assert_allclose(train(strategy), reference, rtol=1e-5)
+    np.testing.assert_allclose(train(two), reference, rtol=1e-5)
 
 
 def test_an_optimizer_that_is_built_by_its_first_step(two: Any) -> None:
@@ -151,26 +149,22 @@ def test_an_optimizer_that_is_built_by_its_first_step(two: Any) -> None:
 
 METRICS = {
     "Mean": lambda m, y: m.update_state(y),
-    "Sum": lambda m, y: m.update_state(y),
     "MeanSquaredError": lambda m, y: m.update_state(y, y * 3.0),
-    "BinaryAccuracy": lambda m, y: m.update_state(tf.cast(y > 0.0, tf.float32), y),
-    "RootMeanSquaredError": lambda m, y: m.update_state(y, y * 3.0),
     "Precision": lambda m, y: m.update_state(tf.cast(y > 0.0, tf.float32), tf.sigmoid(y)),
     "AUC": lambda m, y: m.update_state(tf.cast(y > 0.0, tf.float32), tf.sigmoid(y)),
 }
 
 
 @pytest.mark.parametrize("name", METRICS)
-@pytest.mark.parametrize("count", [8, 5])
-def test_metrics(strategy: Any, call: Wrap, name: str, count: int) -> None:
+def test_metrics(two: Any, call: Wrap, name: str) -> None:
     """A metric counts every sample once, whichever replica had it."""
     plain = getattr(keras.metrics, name)()
-    METRICS[name](plain, Y[:count])
-    with strategy.scope():
+    METRICS[name](plain, Y[:5])
+    with two.scope():
         metric = getattr(keras.metrics, name)()
-    step = call(lambda batch: strategy.run(lambda b: METRICS[name](metric, b[1]), (batch,)))
+    step = call(lambda batch: two.run(lambda b: METRICS[name](metric, b[1]), (batch,)))
     for _ in range(2):
-        for batch in strategy.experimental_distribute_dataset(batches(4, count)):
+        for batch in two.experimental_distribute_dataset(batches(4, 5)):
             step(batch)
         np.testing.assert_allclose(metric.result(), plain.result(), rtol=1e-5)
         metric.reset_state()
@@ -326,7 +320,11 @@ def test_embeddings(strategy: Any, call: Wrap) -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(layer(ids))
         optimizer.apply_gradients(
-            zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables, strict=True)
+            zip(
+                tape.gradient(loss, layer.trainable_variables),
+                layer.trainable_variables,
+                strict=True,
+            )
         )
 
     data = tf.data.Dataset.from_tensor_slices([0, 1, 1, 3, 3, 3]).batch(6)

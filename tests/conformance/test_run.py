@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 import evener
 
-from .strategies import TWO, Wrap, is_evener, local, make, replica_float, replica_id, same, values
+from .strategies import TWO, Wrap, local, make, replica_float, replica_id, same, values
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
@@ -64,9 +65,9 @@ def test_python_values_go_in(two: Any, call: Wrap) -> None:
         assert isinstance(number, int) and word == "word" and switch is True and nothing is None
         return x + number
 
-    result = call(
-        lambda x: two.run(fn, (x, 3), {"word": "word", "switch": True, "nothing": None})
-    )(tf.constant(1.0))
+    result = call(lambda x: two.run(fn, (x, 3), {"word": "word", "switch": True, "nothing": None}))(
+        tf.constant(1.0)
+    )
     same(local(two, result), [4.0, 4.0])
 
 
@@ -167,7 +168,9 @@ def test_functions_inside_the_function(strategy: Any, call: Wrap) -> None:
     def inner(x: tf.Tensor) -> tf.Tensor:
         return innermost(x) + replica_float()
 
-    result = call(lambda: strategy.run(lambda: inner(tf.constant(3.0)) + innermost(replica_float())))()
+    result = call(
+        lambda: strategy.run(lambda: inner(tf.constant(3.0)) + innermost(replica_float()))
+    )()
     same(local(strategy, result), [6.0 + 3 * r for r in range(strategy.num_replicas_in_sync)])
 
 
@@ -229,7 +232,7 @@ def test_autograph_is_left_out_where_it_is_switched_off(two: Any) -> None:
     def outer() -> Any:
         return two.run(fn, (tf.constant(1.0),))
 
-    with pytest.raises(Exception, match="tf.Tensor"):
+    with pytest.raises(Exception, match="Tensor"):
         outer()
 
 
@@ -241,7 +244,9 @@ def test_run_in_a_loop(strategy: Any) -> None:
     def steps(n: tf.Tensor) -> tf.Tensor:
         total = 0.0
         for i in tf.range(n):
-            result = strategy.run(lambda k: v.assign_add(k + 1.0) * 0.0 + k, (tf.cast(i, tf.float32),))
+            result = strategy.run(
+                lambda k: v.assign_add(k + 1.0) * 0.0 + k, (tf.cast(i, tf.float32),)
+            )
             total += strategy.reduce("SUM", result, axis=None)
         return total
 
@@ -357,9 +362,13 @@ def test_results_of_unlike_structure_are_refused(two: Any) -> None:
 
 
 def test_operations_run_on_the_device_of_their_replica(two: Any, call: Wrap) -> None:
-    result = call(lambda: two.run(lambda: tf.random.uniform([2]) + 1.0))()
-    parts = two.experimental_local_results(result)
-    assert [tf.DeviceSpec.from_string(p.device).device_index for p in parts] == [1, 2]
+    devices = []
+
+    def fn() -> None:
+        devices.append(tf.DeviceSpec.from_string((tf.random.uniform([2]) + 1.0).device))
+
+    call(lambda: two.run(fn))()
+    assert [device.device_index for device in devices[:2]] == [1, 2]
 
 
 def test_eagerness_is_kept(two: Any) -> None:
@@ -495,12 +504,11 @@ def test_running_eagerly_is_told_once() -> None:
 
 
 def test_a_strategy_is_forgotten() -> None:
-    import weakref
+    def use() -> weakref.ref[tf.distribute.Strategy]:
+        strategy = make("evener-2")
+        tf.function(lambda: strategy.run(replica_id))()
+        return weakref.ref(strategy)
 
-    strategy = make("evener-2")
-    tf.function(lambda: strategy.run(replica_id))()
-    gone = weakref.ref(strategy)
-    del strategy
+    gone = use()
     gc.collect()
     assert gone() is None
-    assert is_evener(make("evener-2"))

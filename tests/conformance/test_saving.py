@@ -13,7 +13,14 @@ import tensorflow as tf
 from .strategies import Wrap, make, replica_float
 
 PLACES = ("plain", "mirrored-2", "evener-1", "evener-2", "evener-3")
-PAIRS = [(a, b) for a in PLACES for b in PLACES if "evener" in a + b and a != b]
+PAIRS = [
+    ("plain", "evener-2"),
+    ("evener-2", "plain"),
+    ("mirrored-2", "evener-3"),
+    ("evener-3", "mirrored-2"),
+    ("evener-1", "evener-2"),
+    ("evener-3", "evener-2"),
+]
 SUM = tf.VariableAggregation.SUM
 ON_READ = tf.VariableSynchronization.ON_READ
 
@@ -184,10 +191,14 @@ def small() -> keras.Model:
 Y = np.array([[1.0], [0.0]], "float32")
 
 
-@pytest.mark.parametrize("kind", ["file.keras", "file.weights.h5"])
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [("evener-2", "plain"), ("plain", "evener-3"), ("evener-2", "evener-3"), ("evener-2", "mirrored-2")],
+    ("before", "after", "kind"),
+    [
+        ("evener-2", "plain", "file.keras"),
+        ("plain", "evener-3", "file.weights.h5"),
+        ("evener-2", "mirrored-2", "file.weights.h5"),
+        ("evener-2", "evener-3", "file.keras"),
+    ],
 )
 def test_keras_models(tmp_path: Path, before: str, after: str, kind: str) -> None:
     _, model = placed(before, small)
@@ -232,7 +243,7 @@ def test_keras_models_as_saved_models(tmp_path: Path, two: Any) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("before", "after"), [("evener-2", "plain"), ("plain", "evener-3"), ("evener-2", "mirrored-2")])
+@pytest.mark.parametrize(("before", "after"), [("evener-2", "plain"), ("plain", "evener-3")])
 def test_checkpoints_of_keras_models(tmp_path: Path, before: str, after: str) -> None:
     _, model = placed(before, small)
     model.fit(X, Y, batch_size=2, verbose=0)
