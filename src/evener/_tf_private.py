@@ -277,6 +277,15 @@ def without_program_order(operation: tf.Operation) -> None:
         order.run_independently(operation)
 
 
+def optimizer_strategy(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the strategy in whose scope an optimizer was made, or TensorFlow's default one.
+
+    Why: its state has to be made in the same scope, wherever it is first applied.
+    If it changes: such optimizers have to be built by hand.
+    """
+    return optimizer._distribution_strategy
+
+
 def adopt_optimizer(
     optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
 ) -> None:

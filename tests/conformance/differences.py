@@ -19,6 +19,7 @@ OF_LOOPS = {
 OF_WRITES = {
     "kept": "what replicas write without aggregation is merged",
     "kept in places": "what every replica keeps for itself is not overwritten in places",
+    "products of all": "scatter_mul and scatter_div of sums and means are refused in replicas",
     "sums begin at nothing": "a sum that is read between steps is the variable's value",
     "sums outside": "a sum can be added to outside of replicas",
     "read without aggregation": "an ON_READ variable without aggregation can be read outside",

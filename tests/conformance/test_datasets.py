@@ -418,17 +418,19 @@ def test_datasets_from_a_function_of_ragged_batches(two: Any) -> None:
     assert local(two, batch) == [[[1.0], [2.0, 3.0]], [[], [4.0]]]
 
 
-def test_datasets_from_a_function_of_padded_batches(two: Any) -> None:
+def test_datasets_from_a_function_of_padded_batches(two: Any, call: Wrap) -> None:
     """Neighbouring batches are as wide as their own longest sample."""
 
     def fn(context: Any) -> tf.data.Dataset:
         rows = tf.data.Dataset.from_tensor_slices(tf.range(1, 5)).map(lambda n: tf.ones([n]))
         return rows.padded_batch(2, [None])
 
+    @call
     def total(batch: Any) -> Any:
-        return two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None).numpy()
+        return two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None)
 
-    assert [total(batch) for batch in two.distribute_datasets_from_function(fn)] == [10.0]
+    distributed = two.distribute_datasets_from_function(fn)
+    assert [total(batch).numpy() for batch in distributed] == [10.0]
 
 
 def test_padded_batches(two: Any) -> None:

@@ -60,6 +60,8 @@ def difference(synchronization: str, aggregation: str, write: str, where: str) -
         return "kept in places" if write in PLACES else "kept"
     if write == "assign plain" and inside and aggregation in ("SUM", "ONLY_FIRST_REPLICA"):
         return "plain numbers"
+    if inside and aggregation in ("SUM", "MEAN") and write in PLACES[:2]:
+        return "products of all"
     if not inside and aggregation in ("SUM", "MEAN"):
         return "places outside" if write in PLACES[2:] else None
     return None

@@ -263,6 +263,8 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
             return combine.same_everywhere(reduce_op, value, self._num_replicas_in_sync)
         where = combine.devices_of(destinations, self.worker_devices)
         run = getattr(value, "_evener_run", None) or self._run
+        if self._run is not None:
+            self._run.has_talked = True
         parts = _tf_private.local_values(value)
         results = combine.reduced(
             reduce_op, parts, [where] if isinstance(where, str) else where, run
@@ -293,8 +295,8 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         where = combine.devices_of(destinations, self.worker_devices)
         parts = _tf_private.local_values(value)
         if isinstance(where, str):
-            return combine.gathered(parts, where, axis)
-        return _tf_private.regroup([combine.gathered(parts, one, axis) for one in where])
+            return combine.gathered(parts, where, axis, self._run)
+        return _tf_private.regroup([combine.gathered(parts, one, axis, self._run) for one in where])
 
     def _local_results(self, value: Any) -> tuple[Any, ...]:
         return _tf_private.local_values(value)

@@ -1,8 +1,7 @@
 """Reductions and gathering over the replicas.
 
 A mean over replicas counts every replica by its samples where they are known, so that the
-mean of means is the mean of the batch. A replica without samples may have computed a mean
-over nothing: a number that is not finite does not count there.
+mean of means is the mean of the batch.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.engine.loops import idle
 from evener.engine.loops.run import Run
 from evener.errors import EngineError
 
@@ -35,7 +36,7 @@ def reduced(op: Any, values: Sequence[Any], devices: Sequence[str], run: Run | N
     if op == _MEAN:
         tensors = [_for_a_mean(tensor) for tensor in tensors]
     weights = _weights(op, run)
-    parts = _finite(tensors, run) if weights is None else _weighted(tensors, weights)
+    parts = _counted(tensors, run) if weights is None else _weighted(tensors, weights)
     is_half = tensors[0].dtype == tf.float32
     kind = tf.convert_to_tensor(values[0]).dtype if is_half else tensors[0].dtype
     results = []
@@ -67,18 +68,13 @@ def _weighted(tensors: list[tf.Tensor], weights: list[tf.Tensor]) -> list[tf.Ten
     ]
 
 
-def _finite(tensors: list[tf.Tensor], run: Run | None) -> list[tf.Tensor]:
-    """Return the values, with 0 for a number that a replica without samples could not tell."""
-    if run is None or run.num_samples is None:
-        return tensors
-    if not tensors[0].dtype.is_floating or tensors[0].shape.rank != 0:
-        return tensors
+def _counted(values: list[Any], run: Run | None) -> list[Any]:
+    """Return the values, with 0 for what a replica without samples gives."""
+    if run is None or run.live is None:
+        return values
     return [
-        _on_its_device(
-            tensor,
-            lambda t, n=size: tf.where(tf.math.is_finite(t) | (n > 0), t, tf.zeros_like(t)),
-        )
-        for tensor, size in zip(tensors, run.num_samples, strict=True)
+        _on_its_device(value, lambda t, has=live: idle.counted(t, has))
+        for value, live in zip(values, run.live, strict=True)
     ]
 
 
@@ -92,8 +88,10 @@ def _joined(op: Any, slices: list[Any], run: Run | None) -> tf.IndexedSlices:
     weights = _weights(op, run)
     if weights is not None:
         parts = _weighted(parts, weights)
-    elif op == _MEAN:
-        parts = [part / tf.cast(len(parts), part.dtype) for part in parts]
+    else:
+        parts = _counted(parts, run)
+        if op == _MEAN:
+            parts = [part / tf.cast(len(parts), part.dtype) for part in parts]
     return tf.IndexedSlices(
         values=tf.concat(parts, 0),
         indices=tf.concat([one.indices for one in slices], 0),
@@ -120,13 +118,24 @@ def same_everywhere(op: Any, value: Any, num_replicas: int) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 0
+    known = tf.get_static_value(value) if tf.is_tensor(value) else value
+    return known is not None and not np.any(known)
 
 
-def gathered(values: Sequence[Any], device: str, axis: int) -> tf.Tensor:
-    """Return the values of all replicas joined along an axis, on a device."""
+def gathered(values: Sequence[Any], device: str, axis: int, run: Run | None) -> tf.Tensor:
+    """Return the values of all replicas joined along an axis, on a device.
+
+    Args:
+        values: One per replica.
+        device: TensorFlow's name of where the result is wanted.
+        axis: The axis.
+        run: The run whose replicas are giving the values, if they are in the middle of it.
+    """
     with tf.device(device):
-        return tf.concat([tf.convert_to_tensor(value) for value in values], axis)
+        tensors = [tf.convert_to_tensor(value) for value in values]
+        if run is not None and run.live is not None:
+            tensors = [idle.rows(t, has, axis) for t, has in zip(tensors, run.live, strict=True)]
+        return tf.concat(tensors, axis)
 
 
 def devices_of(destinations: Any, everywhere: Sequence[str]) -> list[str] | str:

@@ -17,11 +17,10 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from evener import _tf_private
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import note_scaled
+from evener.engine.loops.scaled import note_mean, note_scaled
 
 
 def call_in_replica(
@@ -45,8 +44,7 @@ def call_in_replica(
 
 def by_weight(value: tf.Tensor, run: Run, replica: int) -> tf.Tensor:
     """Return a mean over a replica's samples as its part of the mean over the batch."""
-    weight = tf.cast(run.weight(replica), value.dtype)
-    return tf.where(weight > 0, value * weight, tf.zeros_like(value))
+    return value * tf.cast(run.weight(replica), value.dtype)
 
 
 def _one_number(run: Run, replica: int, value: tf.Tensor) -> tf.Tensor:
@@ -88,13 +86,24 @@ def average_loss(
     own batch size times the number of replicas; the batch's own size is meant.
     """
     here = runs.current()
-    if global_batch_size is not None or here is None or here[0].is_alone:
-        if global_batch_size is None and tf.distribute.has_strategy():
-            global_batch_size = tf.shape(per_example_loss)[0]
-        return note_scaled(original(per_example_loss, sample_weight, global_batch_size))
+    if global_batch_size is not None:
+        value = original(per_example_loss, sample_weight, global_batch_size)
+        if here is not None and here[0].whole_rows is not None:
+            # Every replica computes all of it, and they are added up.
+            if here[0].whole_rows == _constant(global_batch_size):
+                value = by_weight(value, *here)
+        return note_scaled(value)
+    if here is None and not hasattr(tf.distribute.get_strategy(), "loop_state"):
+        return original(per_example_loss, sample_weight)
+    if here is None or here[0].is_alone:
+        return original(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
     size = tf.maximum(tf.shape(per_example_loss)[0], 1)
     mean = original(per_example_loss, sample_weight, size)
     return note_scaled(by_weight(mean, *here))
+
+
+def _constant(number: Any) -> Any:
+    return tf.get_static_value(number) if tf.is_tensor(number) else number
 
 
 def scale(value: tf.Tensor) -> tf.Tensor:
@@ -111,21 +120,17 @@ def unscale(value: tf.Tensor) -> tf.Tensor:
     if here is None or here[0].is_alone:
         return value
     run, replica = here
-    return tf.math.divide_no_nan(value, tf.cast(run.weight(replica), value.dtype))
+    weight = tf.cast(run.weight(replica), value.dtype)
+    return note_mean(tf.math.divide_no_nan(value, weight))
 
 
 def additional(original: Callable[..., tf.Tensor], model: Any, loss: tf.Tensor) -> tf.Tensor:
     """Return a loss that layers add, or a weight penalty, as a part of the batch's.
 
-    A penalty is the same in every replica and counts once; what layers add in ``call`` is
-    taken for a mean over samples.
+    A penalty is the same in every replica and counts once, because the weights add up to 1;
+    what layers add in ``call`` is taken for a mean over samples.
     """
     here = runs.current()
     if here is None or here[0].is_alone:
         return original(model, loss)
-    run, _ = here
-    own = {id(term) for layer in _tf_private.all_layers(model) for term in layer._losses}
-    summed = ops.sum(loss)
-    if id(loss) in own:
-        return note_scaled(by_weight(summed, *here))
-    return note_scaled(summed / run.strategy.num_replicas_in_sync)
+    return note_scaled(by_weight(ops.sum(loss), *here))

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.loops import run as runs
-from evener.engine.loops.run import Run
+from evener.engine.loops.run import Run, is_number
 from evener.engine.loops.scaled import kind_of, mended
 
 
@@ -21,15 +21,14 @@ def mean_in_replica(
 ) -> Any:
     """Do what ``Mean.update_state`` means here."""
     here = runs.current()
-    if here is None or here[0].is_alone or not _is_number(values):
+    if here is None or here[0].is_alone or not is_number(values):
         return original(metric, values, sample_weight)
     run, replica = here
     weight = tf.cast(run.weight(replica), values.dtype)
     count = run.strategy.num_replicas_in_sync
     if kind_of(values, count) == "part":
         # The mean it is a part of: the metric multiplies by a weight itself.
-        values = tf.math.divide_no_nan(mended(values, weight, count), weight)
-    values = tf.where(weight > 0, values, tf.zeros_like(values))
+        values = tf.math.divide_no_nan(mended(values, weight, count, run.whole_rows), weight)
     if sample_weight is None:
         sample_weight = weight
     elif not _counts_samples(sample_weight, run, replica):
@@ -46,7 +45,3 @@ def _counts_samples(weight: Any, run: Run, replica: int) -> bool:
     if number is None or run.num_samples is None:
         return number is None
     return number == tf.get_static_value(run.num_samples[replica])
-
-
-def _is_number(values: Any) -> bool:
-    return isinstance(values, tf.Tensor) and values.shape.rank == 0 and values.dtype.is_floating

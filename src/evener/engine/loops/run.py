@@ -25,6 +25,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import split
 from evener.engine.clock import Times
+from evener.engine.loops import idle
 from evener.engine.loops.scaled import kind_of, mended, remembering_how
 from evener.errors import EngineError
 
@@ -44,12 +45,17 @@ class Run:
 
     Attributes:
         graph: The graph in which the replicas are called.
+        live: For each replica whether it has samples, bool scalars; None if all have.
+        whole_rows: The size of the batch, if every replica was given all of it.
+        has_talked: Whether replicas have reduced something in the middle of the run.
     """
 
     def __init__(self, strategy: Strategy, num_samples: Sequence[tf.Tensor] | None) -> None:
         self.strategy = strategy
         self.num_samples = num_samples
         self.graph = _graph_here()
+        self.whole_rows: int | None = None
+        self.has_talked = False
         self._handed_in: dict[int, Any] = {}
         self._times = Times(strategy.sharing, strategy.extended.worker_devices)
         count = strategy.num_replicas_in_sync
@@ -59,6 +65,7 @@ class Run:
             else:
                 total = tf.maximum(tf.add_n(list(num_samples)), 1)
                 self._weights = [n / total for n in num_samples]
+            self.live = _live(num_samples)
             if count > 1:
                 strategy.loop_state.weights.assign(tf.stack(self._weights))
 
@@ -89,18 +96,23 @@ class Run:
     def _is_timed(self) -> bool:
         return self.graph is not None and self.num_samples is not None
 
-    def begin_times(self, given: Any) -> Any:
-        """Start the time of every replica; return the nest with the samples on its device."""
-        if not self._is_timed:
-            return given
+    def begin(self, given: Any) -> Any:
+        """Return the nest of arguments with samples in every replica, and start their times."""
         flat = tf.nest.flatten(given)
         places = [k for k, leaf in enumerate(flat) if _is_batch(leaf)]
         columns = [_tf_private.local_values(flat[k]) for k in places]
-        rows = [
-            self._times.begin(replica, list(row))
-            for replica, row in enumerate(zip(*columns, strict=True))
-        ]
-        for place, column in zip(places, zip(*rows, strict=True), strict=True):
+        if self.live is not None:
+            columns = [
+                idle.with_stand_ins(column, self.live) if all(map(_has_rows, column)) else column
+                for column in columns
+            ]
+        if self._is_timed:
+            rows = [
+                self._times.begin(replica, list(row))
+                for replica, row in enumerate(zip(*columns, strict=True))
+            ]
+            columns = list(zip(*rows, strict=True))
+        for place, column in zip(places, columns, strict=True):
             flat[place] = _tf_private.per_replica(column)
         return tf.nest.pack_sequence_as(given, flat)
 
@@ -167,11 +179,11 @@ def call_for_each_replica(
     else:
         fn = _tf_private.autographed(fn)
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
-    _warn_of_whole_batches(strategy, args, kwargs)
-    results = _call(run, fn, *run.begin_times((args, kwargs)))
+    run.whole_rows = _whole_rows(strategy, args, kwargs)
+    results = _call(run, fn, *run.begin((args, kwargs)))
     run.end_times()
     strategy.loop_state.merge_kept(run)
-    return strategy.extended.remember_run(run, _without_nothing(run, results))
+    return strategy.extended.remember_run(run, results)
 
 
 def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -199,11 +211,9 @@ def _as_parts(run: Run, results: Any) -> Any:
     count = run.strategy.num_replicas_in_sync
 
     def one(value: Any) -> Any:
-        if not (isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating):
-            return value
-        if kind_of(value, count) != "part":
-            return value
-        return mended(value, run.weight(_HERE.replica), count)
+        if is_number(value) and kind_of(value, count) == "part":
+            value = mended(value, run.weight(_HERE.replica), count, run.whole_rows)
+        return value if run.live is None else idle.returned(value, run.live[_HERE.replica])
 
     return tf.nest.map_structure(one, results)
 
@@ -220,6 +230,17 @@ def _as_function(strategy: Strategy, fn: Any) -> Any:
 
         known[fn] = _tf_private.clone_function(fn, functools.wraps(python_function)(inside))
     return known[fn]
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a scalar tensor of floats."""
+    return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
+
+
+def _live(num_samples: Sequence[tf.Tensor] | None) -> list[tf.Tensor] | None:
+    if num_samples is None or all(tf.get_static_value(n) for n in num_samples):
+        return None
+    return [n > 0 for n in num_samples]
 
 
 def _graph_here() -> Any:
@@ -258,25 +279,27 @@ def _has_rows(value: Any) -> bool:
     return shape is not None and len(shape) > 0
 
 
-def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
-    """Warn, once, of arrays that every replica would compute as a whole."""
+def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
+    """Return the rows of arrays that every replica computes as a whole, and warn of them once."""
     leaves = _leaves((args, kwargs))
     if strategy.num_replicas_in_sync == 1 or any(map(_tf_private.is_per_replica, leaves)):
-        return
+        return None
     whole = [
         leaf
         for leaf in leaves
         if not isinstance(leaf, tf.Variable | keras.Variable) and _has_rows(leaf)
     ]
-    if whole:
-        strategy.loop_state.say_once(
-            "ENG-060",
-            f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
-            f"{tuple(whole[0].shape)}.",
-            why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes "
-            "all of it. The result is right, but no faster than one device.",
-            fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
-        )
+    if not whole:
+        return None
+    strategy.loop_state.say_once(
+        "ENG-060",
+        f"strategy.run was given a whole {'tensor' if tf.is_tensor(whole[0]) else 'array'} of "
+        f"shape {tuple(whole[0].shape)}.",
+        why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes all "
+        "of it, which is no faster than one device.",
+        fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
+    )
+    return whole[0].shape[0]
 
 
 def _say_that_it_is_slow(strategy: Strategy) -> None:
@@ -287,27 +310,3 @@ def _say_that_it_is_slow(strategy: Strategy) -> None:
         "good for debugging, but slow.",
         fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
     )
-
-
-def _without_nothing(run: Run, results: Any) -> Any:
-    """Return the results, with 0 for a number that a replica without samples could not tell."""
-    if run.num_samples is None:
-        return results
-    sizes = run.num_samples
-
-    def one(value: Any) -> Any:
-        if not _tf_private.is_per_replica(value):
-            return value
-        parts = _tf_private.local_values(value)
-        if not all(
-            isinstance(p, tf.Tensor) and p.dtype.is_floating and p.shape.rank == 0 for p in parts
-        ):
-            return value
-        known = []
-        for part, size in zip(parts, sizes, strict=True):
-            with tf.device(part.device):
-                given = tf.math.is_finite(part) | (size > 0)
-                known.append(tf.where(given, part, tf.zeros_like(part)))
-        return _tf_private.regroup(known)
-
-    return tf.nest.map_structure(one, results)

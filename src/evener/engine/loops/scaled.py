@@ -78,6 +78,12 @@ def note_term(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
+def note_mean(tensor: tf.Tensor) -> tf.Tensor:
+    """Remember that this number is a mean over the replica's own samples; return it."""
+    _NOTES.add(tensor, "mean")
+    return tensor
+
+
 @contextlib.contextmanager
 def remembering_how() -> Iterator[None]:
     """Remember how tensors are made in eager mode, where no graph does it.
@@ -112,13 +118,13 @@ class End(NamedTuple):
     """Something that is added up in a number.
 
     Attributes:
-        kind: ``"part"``; ``"mean"``, of the replica's samples; ``"term"``, of
-            ``model.losses``; or ``"unknown"``.
+        kind: ``"part"``; ``"sum"``, of samples; ``"mean"``, of the replica's samples;
+            ``"term"``, of ``model.losses``; or ``"unknown"``.
         tensor: The scalar.
         factor: By what constant it is multiplied in the number.
     """
 
-    kind: Literal["part", "mean", "term", "unknown"]
+    kind: Literal["part", "sum", "mean", "term", "unknown"]
     tensor: tf.Tensor
     factor: float = 1.0
 
@@ -130,9 +136,17 @@ class End(NamedTuple):
         """Return whether it counts as if this replica were the only one."""
         return self.kind in ("mean", "term") and not self.is_divided(num_replicas)
 
+    def is_mean_of(self, whole_rows: int | None) -> bool:
+        """Return whether it is a mean over a batch that every replica has as a whole."""
+        if self.kind != "sum" or not whole_rows:
+            return False
+        return math.isclose(abs(self.factor) * whole_rows, 1.0, rel_tol=1e-4)
+
     def lacks(self, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
         """Return how often it has to be added to the number to make it a part."""
         weight = tf.cast(weight, self.tensor.dtype)
+        if self.kind == "sum":
+            return self.factor * (weight - 1.0)
         share = weight * num_replicas if self.is_divided(num_replicas) else weight
         return self.factor * (share - 1.0)
 
@@ -141,7 +155,7 @@ def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     """Return what a scalar in a replica is, or ``"unknown"``."""
     ends = ends_of(tensor)
     if any(
-        end.kind in ("part", "term") or (end.kind == "mean" and end.is_divided(num_replicas))
+        end.kind in ("part", "sum", "term") or (end.kind == "mean" and end.is_divided(num_replicas))
         for end in ends
     ):
         return "part"
@@ -149,14 +163,24 @@ def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     return "mean" if is_mean else "unknown"
 
 
-def to_mend(tensor: tf.Tensor) -> list[End]:
-    """Return what is added up in a number without being a part of the batch's."""
-    return [end for end in ends_of(tensor) if end.kind in ("mean", "term")]
+def to_mend(tensor: tf.Tensor, whole_rows: int | None = None) -> list[End]:
+    """Return what is added up in a number without being a part of the batch's.
+
+    Args:
+        tensor: The number.
+        whole_rows: The size of the batch, if every replica has all of it.
+    """
+    return [
+        end for end in ends_of(tensor) if end.kind in ("mean", "term") or end.is_mean_of(whole_rows)
+    ]
 
 
-def mended(tensor: tf.Tensor, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
+def mended(
+    tensor: tf.Tensor, weight: tf.Tensor, num_replicas: int, whole_rows: int | None = None
+) -> tf.Tensor:
     """Return a number that adds up to the batch's, from one that is made of parts and means."""
-    lacking = [end.tensor * end.lacks(weight, num_replicas) for end in to_mend(tensor)]
+    ends = to_mend(tensor, whole_rows)
+    lacking = [end.tensor * end.lacks(weight, num_replicas) for end in ends]
     return note_scaled(tf.add_n([tensor, *lacking])) if lacking else tensor
 
 
@@ -171,7 +195,7 @@ def ends_of(tensor: tf.Tensor) -> list[End]:
         if steps > _MOST_STEPS:
             ends.append(End("unknown", path.tensor))
         elif note is not None:
-            kind = "unknown" if note == "term" and path.is_varied else note
+            kind = "unknown" if note != "part" and path.is_varied else note
             ends.append(End(kind, path.tensor, path.factor))
         elif made.by in _THROUGH or made.by in _SUMS or _adds_numbers(made):
             waiting.extend(_through_sum(path, made))
@@ -179,7 +203,7 @@ def ends_of(tensor: tf.Tensor) -> list[End]:
             waiting.extend(_through_factor(path, made))
         elif made.by in ("Mean", "Sum"):
             is_known = not path.is_varied and not _is_scaled_inside(made)
-            kind = "mean" if made.by == "Mean" else "part"
+            kind = "mean" if made.by == "Mean" else "sum"
             ends.append(End(kind if is_known else "unknown", path.tensor, path.factor))
         elif made.by not in _CONSTANT:
             ends.append(End("unknown", path.tensor))

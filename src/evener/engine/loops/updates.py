@@ -14,8 +14,9 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.context import whole_batch
+from evener.engine.loops import idle
 from evener.engine.loops import run as runs
-from evener.engine.loops.run import Run
+from evener.engine.loops.run import Run, is_number
 from evener.engine.loops.scaled import to_mend
 from evener.engine.reduction import beside_inputs, sum_on_owner
 from evener.errors import EngineError
@@ -43,6 +44,12 @@ def apply_in_replica(
 
     def merged(gradients: list[Any]) -> None:
         run.stop_times(gradients)
+        if run.live is not None and run.has_talked:
+            # Through what the replicas have told each other, a gradient comes to one that has
+            # no samples, too.
+            gradients = [
+                idle.all_counted(g, has) for g, has in zip(gradients, run.live, strict=True)
+            ]
         _update(run, optimizer, original, gradients, targets, known)
 
     run.merge(replica, list(grads), merged)
@@ -52,6 +59,11 @@ def apply_in_replica(
 def _outside(original: Callable[..., Any], optimizer: Any, grads: Any, variables: Any) -> Any:
     """Update in a scope, but in no replica: as on one device, each variable on its owner."""
     strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        made_in = _tf_private.optimizer_strategy(optimizer)
+        if hasattr(made_in, "loop_state"):
+            with made_in.scope():
+                _build(optimizer, made_in, variables)
     if not hasattr(strategy, "loop_state") or not tf.distribute.in_cross_replica_context():
         return original(optimizer, grads, variables)
     _build(optimizer, strategy, variables)
@@ -121,7 +133,7 @@ def gradient_in_replica(
     here = runs.current()
     given = args or kwargs.get("output_gradients") is not None
     targets = tf.nest.flatten(target)
-    if here is None or here[0].is_alone or given or not all(map(_is_number, targets)):
+    if here is None or here[0].is_alone or given or not all(map(_is_floating, targets)):
         return original(tape, target, sources, *args, **kwargs)
     run, replica = here
     seeds = _seeds(run, replica, targets)
@@ -131,8 +143,8 @@ def gradient_in_replica(
     return original(tape, also, sources, output_gradients=begin, **kwargs)
 
 
-def _is_number(target: Any) -> bool:
-    return isinstance(target, tf.Tensor) and target.shape.rank == 0 and target.dtype.is_floating
+def _is_floating(target: Any) -> bool:
+    return isinstance(target, tf.Tensor) and target.dtype.is_floating
 
 
 def _seeds(
@@ -140,8 +152,9 @@ def _seeds(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]] | None:
     """Return what to differentiate, and what each begins with; None if it is the targets."""
     count = run.strategy.num_replicas_in_sync
-    ends = [end for target in targets for end in to_mend(target)]
-    if not ends:
+    numbers = [target for target in targets if is_number(target)]
+    ends = [end for number in numbers for end in to_mend(number, run.whole_rows)]
+    if not ends and run.live is None:
         return None
     if any(end.is_whole(count) for end in ends):
         run.strategy.loop_state.say_once(
@@ -153,9 +166,15 @@ def _seeds(
             fix="Use a Keras loss or tf.nn.compute_average_loss(per_example_loss), and "
             "tf.nn.scale_regularization_loss(sum(model.losses)).",
         )
-    begin = {id(target): (target, tf.ones_like(target)) for target in targets}
+    weight = run.weight(replica)
+    begin = {}
+    for target in targets:
+        counts = tf.cast(weight > 0, target.dtype)
+        seed = counts if target.shape.rank == 0 else counts * tf.ones_like(target)
+        begin[id(target)] = (target, seed)
     for end in ends:
         _, before = begin.get(id(end.tensor), (None, tf.zeros_like(end.tensor)))
-        begin[id(end.tensor)] = (end.tensor, before + end.lacks(run.weight(replica), count))
+        counts = tf.cast(weight > 0, end.tensor.dtype)
+        begin[id(end.tensor)] = (end.tensor, before + counts * end.lacks(weight, count))
     pairs = list(begin.values())
     return [tensor for tensor, _ in pairs], [seed for _, seed in pairs]
