@@ -26,6 +26,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 # Tests in these folders run on the logical CPUs without asking for them.
 ON_LOGICAL_CPUS = (
+    TESTS / "conformance",
     TESTS / "exactness",
     TESTS / "multi_device",
     TESTS / "unit" / "engine",

@@ -1,0 +1,69 @@
+"""The strategies that are checked, and what all checks need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import evener
+
+TWO = ("cpu:1", "cpu:2")
+THREE = ("cpu:1", "cpu:2", "cpu:3")
+
+
+def make(name: str) -> tf.distribute.Strategy:
+    """Return a new strategy: ``"evener"`` or ``"mirrored"``, and its number of replicas."""
+    kind, _, count = name.partition("-")
+    devices = [f"cpu:{index + 1}" for index in range(int(count))]
+    if kind == "mirrored":
+        # One collective that fails would let all later ones of the process fail.
+        return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return evener.Strategy(devices=devices, shares="even")
+
+
+def is_evener(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, evener.Strategy)
+
+
+def local(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
+    """Return what each replica has, as NumPy arrays; of nests, per replica a nest."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, tf.RaggedTensor):
+            return leaf.to_list()
+        if isinstance(leaf, tf.SparseTensor):
+            return tf.sparse.to_dense(leaf).numpy()
+        if isinstance(leaf, tf.IndexedSlices):
+            return tf.convert_to_tensor(leaf).numpy()
+        return leaf.numpy() if hasattr(leaf, "numpy") else leaf
+
+    return [one(part) for part in strategy.experimental_local_results(value)]
+
+
+def values(strategy: tf.distribute.Strategy, parts: Sequence[Any]) -> Any:
+    """Return a distributed value with one part per replica."""
+    return strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+    )
+
+
+def replica_id() -> tf.Tensor:
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def replica_float() -> tf.Tensor:
+    return tf.cast(replica_id(), tf.float32)
+
+
+def same(got: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Compare what each replica has with what it should have, shapes included."""
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, np.asarray(other), rtol=1e-6)
+        assert np.shape(one) == np.shape(other)
+
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
