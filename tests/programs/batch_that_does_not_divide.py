@@ -1,6 +1,7 @@
 """Keras `fit` with batches of 33 samples, and 7 in the last one.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices stops in `fit`: InvalidArgumentError: Inputs to operation AddN must
+have the same size and shape. Input 0: [17,12] != input 1: [16,12].
 """
 
 import sys

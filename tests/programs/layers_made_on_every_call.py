@@ -1,6 +1,8 @@
 """A subclassed model that makes its layers in `call`, so that each call has weights of its own.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices stops in `fit`, as one device does: ValueError: tf.function only
+supports singleton tf.Variables created on the first call. Eagerly it would train, each step with
+new weights in the layers.
 """
 
 import sys

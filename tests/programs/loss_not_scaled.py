@@ -1,6 +1,7 @@
 """A custom loop whose loss is the mean over the samples of one replica.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices adds the gradients up, so that every step is twice as long: loss
+0.095619 after two epochs instead of 0.095738, and not a word.
 """
 
 import sys

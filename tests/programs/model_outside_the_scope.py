@@ -1,6 +1,7 @@
 """Keras `fit` with the model made before the scope is entered; only `compile` is inside.
 
-MirroredStrategy on two devices stops: MIRRORED.
+MirroredStrategy on two devices stops in `fit`: RuntimeError: Need to be inside "with
+strategy.scope()", when the optimizer makes its slots for variables that it does not know.
 """
 
 import sys

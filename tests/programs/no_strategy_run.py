@@ -1,6 +1,8 @@
 """A custom loop that does everything for the strategy but call `strategy.run`.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices stops in the first step: RuntimeError: Need to be inside "with
+strategy.scope()". With that scope around the loop, it is AttributeError: 'NoneType' object has no
+attribute 'merge_call'. Neither says that `strategy.run` is missing.
 """
 
 import sys

@@ -1,6 +1,7 @@
 """Functions: the model is made in the scope, the optimizer later, where the loop begins.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices stops in the first step: RuntimeError: Mixing different
+tf.distribute.Strategy objects.
 """
 
 import sys

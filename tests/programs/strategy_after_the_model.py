@@ -1,6 +1,7 @@
 """Keras `fit` of a model that is made and compiled first; the strategy was added afterwards.
 
-MirroredStrategy on two devices: MIRRORED.
+MirroredStrategy on two devices stops in `fit`: RuntimeError: Mixing different
+tf.distribute.Strategy objects. Without the scope around `fit`, one device would train alone.
 """
 
 import sys

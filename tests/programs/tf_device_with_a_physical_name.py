@@ -1,6 +1,7 @@
 """A hand-made data parallel loop: one `tf.device` per card, by the names of physical devices.
 
-Without a GPU it takes the CPUs. Plain TensorFlow: MIRRORED.
+Without a GPU it takes the CPUs. TensorFlow stops in the first step, on any number of devices:
+ValueError: Unknown attribute 'physical_device' is encountered while parsing the device spec.
 """
 
 import sys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import linecache
 from types import FrameType
 from typing import Any
@@ -15,6 +14,7 @@ from evener.errors import RunError
 from evener.launch.notes import Notes
 from evener.launch.own_strategy import Made, calls_run, distributes, name_of
 from evener.launch.place import Place, callers, is_own, place_of
+from evener.launch.replace import instead_of
 from evener.launch.rewrite import Rewrite, rewrite_of
 
 # The modules in whose hands an optimizer is part of `fit`.
@@ -37,15 +37,15 @@ def notice_loops(strategy: Strategy, notes: Notes, made: Made) -> None:
     original = keras.optimizers.Optimizer.apply
     told = False
 
-    @functools.wraps(original)
-    @tf.autograph.experimental.do_not_convert
+    @instead_of(original)
     def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
         nonlocal told
         place = _place_of_a_loop() if _is_outside(strategy) else None
         if place is not None:
-            if made.place is not None and _never_runs(strategy, made.place, place):
+            runs = made.place is not None and _calls_run(made.place, place)
+            if made.place is not None and not runs and _trains_nothing_else(strategy):
                 raise _without_run(made.place, place, strategy.replica_devices)
-            if not told and not tf.distribute.has_strategy():
+            if not told and not runs and not tf.distribute.has_strategy():
                 told = True
                 notes.tell(_advice(place, strategy.replica_devices), place)
         return original(self, *args, **kwargs)
@@ -60,14 +60,17 @@ def _is_outside(strategy: Strategy) -> bool:
     return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
 
 
-def _never_runs(strategy: Strategy, made: Place, place: Place) -> bool:
-    """Return whether all that the script trains is in loops outside of ``strategy.run``.
+def _calls_run(made: Place, place: Place) -> bool:
+    """Return whether the script calls ``strategy.run`` somewhere.
 
-    Optimizers are also applied outside of it for other ends: to make their variables before a
-    checkpoint is restored, or to train something small after a `fit` on all devices.
+    Then it applies optimizers outside of it for other ends, such as to make their variables
+    before a checkpoint is restored.
     """
-    if any(calls_run(_text(one.path)) for one in (made, place)):
-        return False
+    return any(calls_run(_text(one.path)) for one in (made, place))
+
+
+def _trains_nothing_else(strategy: Strategy) -> bool:
+    """Return whether no device has computed anything yet for the strategy, as in ``fit``."""
     with tf.init_scope():
         return strategy.sharing.num_steps == 0
 

@@ -24,6 +24,7 @@ from evener import _tf_private
 from evener.engine import Strategy
 from evener.errors import RunError
 from evener.launch.place import Place, callers, is_own
+from evener.launch.replace import instead_of
 from evener.launch.shards import loop_over_shards
 
 _HARDWARE = "physical_device:"
@@ -90,8 +91,7 @@ def _refuse_names_of_hardware() -> None:
 def _naming_logical_devices(
     original: Callable[..., AbstractContextManager[Any]],
 ) -> Callable[..., AbstractContextManager[Any]]:
-    @functools.wraps(original)
-    @tf.autograph.experimental.do_not_convert
+    @instead_of(original)
     def device(*args: Any, **kwargs: Any) -> AbstractContextManager[Any]:
         given = next(iter([*args, *kwargs.values()]), None)
         name = getattr(given, "name", given)
@@ -126,8 +126,7 @@ def _refuse_fresh_layers() -> None:
     first: weakref.WeakKeyDictionary[keras.Layer, dict[Place, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
 
-    @functools.wraps(making)
-    @tf.autograph.experimental.do_not_convert
+    @instead_of(making)
     def __init__(self: keras.Layer, *args: Any, **kwargs: Any) -> None:
         outer = _layer_being_called()
         place = None if outer is None else _line_in_call()
@@ -135,8 +134,7 @@ def _refuse_fresh_layers() -> None:
             made_in_calls[self] = _Made(weakref.ref(outer), place)
         making(self, *args, **kwargs)
 
-    @functools.wraps(adding)
-    @tf.autograph.experimental.do_not_convert
+    @instead_of(adding)
     def add_weight(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
         made = made_in_calls.get(self)
         outer = None if made is None else made.outer()

@@ -80,7 +80,7 @@ def _strategies(tree: ast.AST) -> Iterator[str]:
 
 
 def _is_strategy_by_name(name: str) -> bool:
-    return "strat" in name.lower()
+    return "strategy" in name.lower()
 
 
 def _last_name(expression: ast.expr) -> str:
