@@ -36,6 +36,8 @@ class EvenerError(Exception):
 
     # AutoGraph else raises an error of its own in place of one with another signature.
     ag_pass_through = True
+    # And Keras a RuntimeError, if it passes through the call of a layer.
+    _keras_call_info_injected = True
 
     def __init__(self, code: str, what: str, *, why: str, fix: str) -> None:
         super().__init__(house_form(code, what, why, fix))

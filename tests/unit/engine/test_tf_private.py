@@ -190,3 +190,94 @@ def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
     optimizer.build(layer.trainable_variables)
     assert made[:2] == ["kernel", "bias"]
     assert any("momentum" in name for name in made)
+
+
+def test_replicas_are_called_in_their_scope_with_their_numbers(strategy: Strategy) -> None:
+    def replica(x: int) -> tuple[int, int]:
+        return _tf_private.replica_number(tf.distribute.get_replica_context()), x
+
+    with strategy.scope():
+        found = tf.function(
+            lambda: _tf_private.call_for_each_replica(strategy, replica, (7,), {}),
+            autograph=False,
+        )
+        numbers = []
+        tf.function(lambda: numbers.append(found.python_function()))()
+    ((number, x),) = numbers
+    assert _tf_private.local_values(number) == (0, 1)
+    assert x == 7
+
+
+def test_a_cloned_function_keeps_its_signature_but_not_the_compiler() -> None:
+    spec = tf.TensorSpec([None], tf.float32)
+    function = tf.function(tf.reduce_sum, input_signature=[spec], jit_compile=True)
+    assert _tf_private.is_traced_function(function)
+    assert not _tf_private.is_traced_function(tf.reduce_sum)
+    clone = _tf_private.clone_function(function, lambda x: tf.reduce_mean(x))
+    assert float(clone([2.0, 4.0])) == 3.0
+    assert clone.input_signature == (spec,)
+    assert not clone._jit_compile
+
+
+def test_a_function_is_converted_where_the_code_around_it_is() -> None:
+    def positive(x: tf.Tensor) -> tf.Tensor:
+        if x > 0:
+            return x
+        return -x
+
+    @tf.function
+    def around(x: tf.Tensor) -> tf.Tensor:
+        return _tf_private.autographed(positive)(x)
+
+    assert float(around(tf.constant(-2.0))) == 2.0
+
+
+def test_values_of_any_size_are_traced_once(strategy: Strategy) -> None:
+    traces = []
+
+    @tf.function
+    def traced(value: object) -> None:
+        traces.append(value)
+
+    def loosen(spec: tf.TensorSpec) -> tf.TensorSpec:
+        return tf.TensorSpec([None], spec.dtype)
+
+    for size in (3, 2, 1):
+        traced(_tf_private.regroup_or_one([tf.ones([size]), tf.ones([4 - size])], loosen))
+    assert len(traces) == 1
+    assert _tf_private.is_per_replica(traces[0])
+    plain = _tf_private.regroup_or_one([tf.ones([1]), tf.ones([2])])
+    assert type(plain) is not type(traces[0]) or plain._type_spec._value_specs[0].shape == [1]
+
+
+def test_a_plain_variable_has_no_owner(strategy: Strategy) -> None:
+    with strategy.scope():
+        variable = _tf_private.plain_variable([1.0], tf.float32)
+    assert not strategy.ledger.holds(variable)
+    assert not variable.trainable
+
+
+def test_the_stack_ends_in_this_file() -> None:
+    assert any(file == __file__ for file, _ in _tf_private.stack())
+
+
+def test_eager_operations_are_seen_and_then_no_more() -> None:
+    seen = []
+    with _tf_private.watching_operations(lambda by, given, made: seen.append(by)):
+        tf.reduce_mean(tf.constant([1.0, 2.0]))
+    tf.reduce_sum(tf.constant([1.0, 2.0]))
+    assert "Mean" in seen and "Sum" not in seen
+
+
+def test_losses_outside_of_replicas_are_those_of_one_device(strategy: Strategy) -> None:
+    y, y_pred = tf.zeros([4, 1]), tf.fill([4, 1], 2.0)
+    with strategy.scope():
+        assert float(keras.losses.MeanSquaredError()(y, y_pred)) == 4.0
+        assert float(tf.nn.compute_average_loss([1.0, 3.0])) == 2.0
+
+
+def test_an_optimizer_knows_the_strategy_it_was_made_under(strategy: Strategy) -> None:
+    with strategy.scope():
+        optimizer = keras.optimizers.SGD()
+    assert _tf_private.optimizer_strategy(optimizer) is strategy
+    assert _tf_private.optimizer_strategy(keras.optimizers.SGD()) is not strategy

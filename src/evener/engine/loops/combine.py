@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
@@ -117,7 +118,8 @@ def same_everywhere(op: Any, value: Any, num_replicas: int) -> Any:
 
 
 def _is_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 0
+    known = tf.get_static_value(value) if tf.is_tensor(value) else value
+    return known is not None and not np.any(known)
 
 
 def gathered(values: Sequence[Any], device: str, axis: int, run: Run | None) -> tf.Tensor:

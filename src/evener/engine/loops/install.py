@@ -91,7 +91,9 @@ def _additional(original: Callable[..., Any]) -> Callable[..., Any]:
 def _losses(original: property) -> property:
     def get(self: keras.Layer) -> list[Any]:
         terms = original.__get__(self)
-        return terms if runs.current() is None else [note_term(term) for term in terms]
+        if runs.current() is None:
+            return terms
+        return [term if losses.is_added_sum(self, term) else note_term(term) for term in terms]
 
     return property(get, original.fset, original.fdel, original.__doc__)
 

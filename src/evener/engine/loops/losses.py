@@ -17,10 +17,11 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from evener import _tf_private
 from evener.engine import loss as parts
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
-from evener.engine.loops.scaled import note_mean, note_scaled
+from evener.engine.loops.scaled import is_sum, note_mean, note_scaled
 
 
 def call_in_replica(
@@ -87,7 +88,12 @@ def average_loss(
     """
     here = runs.current()
     if global_batch_size is not None:
-        return note_scaled(original(per_example_loss, sample_weight, global_batch_size))
+        value = original(per_example_loss, sample_weight, global_batch_size)
+        if here is not None and here[0].whole_rows is not None:
+            # Every replica computes all of it, and they are added up.
+            if here[0].whole_rows == _constant(global_batch_size):
+                value = by_weight(value, *here)
+        return note_scaled(value)
     if here is None and not hasattr(tf.distribute.get_strategy(), "loop_state"):
         return original(per_example_loss, sample_weight)
     if here is None or here[0].is_alone:
@@ -95,6 +101,10 @@ def average_loss(
     size = tf.maximum(tf.shape(per_example_loss)[0], 1)
     mean = original(per_example_loss, sample_weight, size)
     return note_scaled(by_weight(mean, *here))
+
+
+def _constant(number: Any) -> Any:
+    return tf.get_static_value(number) if tf.is_tensor(number) else number
 
 
 def scale(value: tf.Tensor) -> tf.Tensor:
@@ -119,9 +129,16 @@ def additional(original: Callable[..., tf.Tensor], model: Any, loss: tf.Tensor) 
     """Return a loss that layers add, or a weight penalty, as a part of the batch's.
 
     A penalty is the same in every replica and counts once, because the weights add up to 1;
-    what layers add in ``call`` is taken for a mean over samples.
+    what layers add in ``call`` is a sum if it shows that it is one, else a mean over samples.
     """
     here = runs.current()
     if here is None or here[0].is_alone:
         return original(model, loss)
-    return note_scaled(by_weight(ops.sum(loss), *here))
+    value = ops.sum(loss)
+    return note_scaled(value if is_added_sum(model, loss) else by_weight(value, *here))
+
+
+def is_added_sum(layer: keras.Layer, loss: tf.Tensor) -> bool:
+    """Return whether a term of ``layer.losses`` was added in ``call``, as a sum over samples."""
+    own = {id(term) for part in _tf_private.all_layers(layer) for term in part._losses}
+    return id(loss) in own and is_sum(loss)

@@ -28,7 +28,7 @@ def mean_in_replica(
     count = run.strategy.num_replicas_in_sync
     if kind_of(values, count) == "part":
         # The mean it is a part of: the metric multiplies by a weight itself.
-        values = tf.math.divide_no_nan(mended(values, weight, count), weight)
+        values = tf.math.divide_no_nan(mended(values, weight, count, run.whole_rows), weight)
     if sample_weight is None:
         sample_weight = weight
     elif not _counts_samples(sample_weight, run, replica):

@@ -46,6 +46,7 @@ class Run:
     Attributes:
         graph: The graph in which the replicas are called.
         live: For each replica whether it has samples, bool scalars; None if all have.
+        whole_rows: The size of the batch, if every replica was given all of it.
         has_talked: Whether replicas have reduced something in the middle of the run.
     """
 
@@ -53,6 +54,7 @@ class Run:
         self.strategy = strategy
         self.num_samples = num_samples
         self.graph = _graph_here()
+        self.whole_rows: int | None = None
         self.has_talked = False
         self._handed_in: dict[int, Any] = {}
         self._times = Times(strategy.sharing, strategy.extended.worker_devices)
@@ -177,7 +179,7 @@ def call_for_each_replica(
     else:
         fn = _tf_private.autographed(fn)
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
-    _warn_of_whole_batches(strategy, args, kwargs)
+    run.whole_rows = _whole_rows(strategy, args, kwargs)
     results = _call(run, fn, *run.begin((args, kwargs)))
     run.end_times()
     strategy.loop_state.merge_kept(run)
@@ -210,7 +212,7 @@ def _as_parts(run: Run, results: Any) -> Any:
 
     def one(value: Any) -> Any:
         if is_number(value) and kind_of(value, count) == "part":
-            value = mended(value, run.weight(_HERE.replica), count)
+            value = mended(value, run.weight(_HERE.replica), count, run.whole_rows)
         return value if run.live is None else idle.returned(value, run.live[_HERE.replica])
 
     return tf.nest.map_structure(one, results)
@@ -277,25 +279,27 @@ def _has_rows(value: Any) -> bool:
     return shape is not None and len(shape) > 0
 
 
-def _warn_of_whole_batches(strategy: Strategy, args: Any, kwargs: Any) -> None:
-    """Warn, once, of arrays that every replica would compute as a whole."""
+def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
+    """Return the rows of arrays that every replica computes as a whole, and warn of them once."""
     leaves = _leaves((args, kwargs))
     if strategy.num_replicas_in_sync == 1 or any(map(_tf_private.is_per_replica, leaves)):
-        return
+        return None
     whole = [
         leaf
         for leaf in leaves
         if not isinstance(leaf, tf.Variable | keras.Variable) and _has_rows(leaf)
     ]
-    if whole:
-        strategy.loop_state.say_once(
-            "ENG-060",
-            f"strategy.run was given a whole {type(whole[0]).__name__} of shape "
-            f"{tuple(whole[0].shape)}.",
-            why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes "
-            "all of it. The result is right, but no faster than one device.",
-            fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
-        )
+    if not whole:
+        return None
+    strategy.loop_state.say_once(
+        "ENG-060",
+        f"strategy.run was given a whole {'tensor' if tf.is_tensor(whole[0]) else 'array'} of "
+        f"shape {tuple(whole[0].shape)}.",
+        why=f"It is not split: each of the {strategy.num_replicas_in_sync} replicas computes all "
+        "of it, which is no faster than one device.",
+        fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
+    )
+    return whole[0].shape[0]
 
 
 def _say_that_it_is_slow(strategy: Strategy) -> None:

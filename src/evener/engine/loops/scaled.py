@@ -6,6 +6,7 @@ batch's loss. How a number was computed shows what it adds up:
       what is added up                          its part, with w = b_r / B
       loss of Keras, compute_average_loss       as it is: evener has scaled it
       a sum of samples, times a constant        as it is
+      a sum of weights, times a constant        times R w: it is the same in all replicas
       a mean, or a term of ``model.losses``     times w
       the same, divided by the replicas         times R w: even shares were meant
 
@@ -36,6 +37,8 @@ _SUMS = frozenset({"AddV2", "Add", "AddN", "Sub", "Neg", "Pack", "ConcatV2"})
 _TIMES = frozenset({"Mul", "MulNoNan"})
 _OVER = frozenset({"RealDiv", "DivNoNan", "Div"})
 _CONSTANT = frozenset({"Const", "ZerosLike", "Fill"})
+_READS = frozenset({"ReadVariableOp", "ResourceGather"})
+_MENDED = frozenset({"mean", "term", "penalty"})
 _MOST_STEPS = 1000
 
 
@@ -118,13 +121,13 @@ class End(NamedTuple):
     """Something that is added up in a number.
 
     Attributes:
-        kind: ``"part"``; ``"mean"``, of the replica's samples; ``"term"``, of
-            ``model.losses``; or ``"unknown"``.
+        kind: ``"part"``; ``"sum"``, of samples; ``"penalty"``, a sum of weights; ``"mean"``,
+            of the replica's samples; ``"term"``, of ``model.losses``; or ``"unknown"``.
         tensor: The scalar.
         factor: By what constant it is multiplied in the number.
     """
 
-    kind: Literal["part", "mean", "term", "unknown"]
+    kind: Literal["part", "sum", "penalty", "mean", "term", "unknown"]
     tensor: tf.Tensor
     factor: float = 1.0
 
@@ -136,18 +139,34 @@ class End(NamedTuple):
         """Return whether it counts as if this replica were the only one."""
         return self.kind in ("mean", "term") and not self.is_divided(num_replicas)
 
+    def is_mean_of(self, whole_rows: int | None) -> bool:
+        """Return whether it is a mean over a batch that every replica has as a whole."""
+        if self.kind != "sum" or not whole_rows:
+            return False
+        return math.isclose(abs(self.factor) * whole_rows, 1.0, rel_tol=1e-4)
+
     def lacks(self, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
         """Return how often it has to be added to the number to make it a part."""
         weight = tf.cast(weight, self.tensor.dtype)
-        share = weight * num_replicas if self.is_divided(num_replicas) else weight
+        if self.kind == "sum":
+            return self.factor * (weight - 1.0)
+        is_shared = self.kind == "penalty" or self.is_divided(num_replicas)
+        share = weight * num_replicas if is_shared else weight
         return self.factor * (share - 1.0)
+
+
+def is_sum(tensor: tf.Tensor) -> bool:
+    """Return whether a number is made of sums over samples alone."""
+    ends = ends_of(tensor)
+    return bool(ends) and all(end.kind in ("part", "sum") for end in ends)
 
 
 def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     """Return what a scalar in a replica is, or ``"unknown"``."""
     ends = ends_of(tensor)
     if any(
-        end.kind in ("part", "term") or (end.kind == "mean" and end.is_divided(num_replicas))
+        end.kind in ("part", "sum", "penalty", "term")
+        or (end.kind == "mean" and end.is_divided(num_replicas))
         for end in ends
     ):
         return "part"
@@ -155,14 +174,22 @@ def kind_of(tensor: tf.Tensor, num_replicas: int) -> Kind:
     return "mean" if is_mean else "unknown"
 
 
-def to_mend(tensor: tf.Tensor) -> list[End]:
-    """Return what is added up in a number without being a part of the batch's."""
-    return [end for end in ends_of(tensor) if end.kind in ("mean", "term")]
+def to_mend(tensor: tf.Tensor, whole_rows: int | None = None) -> list[End]:
+    """Return what is added up in a number without being a part of the batch's.
+
+    Args:
+        tensor: The number.
+        whole_rows: The size of the batch, if every replica has all of it.
+    """
+    return [end for end in ends_of(tensor) if end.kind in _MENDED or end.is_mean_of(whole_rows)]
 
 
-def mended(tensor: tf.Tensor, weight: tf.Tensor, num_replicas: int) -> tf.Tensor:
+def mended(
+    tensor: tf.Tensor, weight: tf.Tensor, num_replicas: int, whole_rows: int | None = None
+) -> tf.Tensor:
     """Return a number that adds up to the batch's, from one that is made of parts and means."""
-    lacking = [end.tensor * end.lacks(weight, num_replicas) for end in to_mend(tensor)]
+    ends = to_mend(tensor, whole_rows)
+    lacking = [end.tensor * end.lacks(weight, num_replicas) for end in ends]
     return note_scaled(tf.add_n([tensor, *lacking])) if lacking else tensor
 
 
@@ -183,9 +210,11 @@ def ends_of(tensor: tf.Tensor) -> list[End]:
             waiting.extend(_through_sum(path, made))
         elif made.by in _TIMES or made.by in _OVER:
             waiting.extend(_through_factor(path, made))
-        elif made.by in ("Mean", "Sum"):
+        elif made.by in ("Mean", "Sum", "L2Loss"):
             is_known = not path.is_varied and not _is_scaled_inside(made)
-            kind = "mean" if made.by == "Mean" else "part"
+            kind = "mean" if made.by == "Mean" else "sum"
+            if kind == "sum" and _is_of_weights(made):
+                kind = "penalty"
             ends.append(End(kind if is_known else "unknown", path.tensor, path.factor))
         elif made.by not in _CONSTANT:
             ends.append(End("unknown", path.tensor))
@@ -204,6 +233,23 @@ class _Path(NamedTuple):
     tensor: tf.Tensor
     factor: float
     is_varied: bool
+
+
+def _is_of_weights(made: _Made) -> bool:
+    """Whether something was computed of variables alone, and so is the same in all replicas."""
+    waiting, seen = list(made.inputs), set()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        before = _how(tensor)
+        if before.by in _READS:
+            continue
+        if len(seen) > _MOST_STEPS or (not before.inputs and before.by not in _CONSTANT):
+            return False
+        waiting.extend(before.inputs)
+    return True
 
 
 def _adds_numbers(made: _Made) -> bool:

@@ -152,7 +152,8 @@ def _seeds(
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]] | None:
     """Return what to differentiate, and what each begins with; None if it is the targets."""
     count = run.strategy.num_replicas_in_sync
-    ends = [end for target in targets if is_number(target) for end in to_mend(target)]
+    numbers = [target for target in targets if is_number(target)]
+    ends = [end for number in numbers for end in to_mend(number, run.whole_rows)]
     if not ends and run.live is None:
         return None
     if any(end.is_whole(count) for end in ends):

@@ -65,6 +65,14 @@ def test_outside_of_replicas_nothing_is_remembered() -> None:
     assert kind_of(tf.reduce_mean(X), 2) == "unknown"
 
 
+WEIGHTS: list[tf.Variable] = []
+
+
+@pytest.fixture(autouse=True)
+def weights() -> None:
+    WEIGHTS[:] = [tf.Variable([1.0, 2.0])]
+
+
 MENDED: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], float]] = {
     # X has the mean 7/3; the weight is 3/4, and there are two replicas.
     "mean": (tf.reduce_mean, 0.75 * 7 / 3),
@@ -77,6 +85,8 @@ MENDED: dict[str, tuple[Callable[[tf.Tensor], tf.Tensor], float]] = {
         lambda x: tf.nn.scale_regularization_loss(tf.add_n([note_term(tf.reduce_max(x))])),
         4.0,  # No strategy here: it is scaled by one replica.
     ),
+    "sum of weights": (lambda x: tf.reduce_sum(x) + 0.1 * tf.reduce_sum(WEIGHTS[0] + 1.0), 7.75),
+    "their l2 loss": (lambda x: tf.reduce_sum(x) + tf.nn.l2_loss(WEIGHTS[0]), 7 + 1.5 * 2.5),
     "summed terms": (
         lambda x: tf.reduce_sum([note_term(tf.reduce_max(x)), note_term(tf.reduce_min(x))]),
         0.75 * 5,

@@ -1,0 +1,47 @@
+"""The law for custom loops: every model, with every optimizer, on 1, 2, 3 and 5 stand-ins.
+
+The same matrix as of `fit` (test_models.py), with a covering subset by default. A loop's
+weights, optimizer state, losses of every step, metrics of every epoch, an evaluation and
+predictions are those of the same loop without a strategy.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .compare import assert_equal
+from .loops import candidate_loop, reference_loop
+from .models import BY_NAME
+from .test_models import DEFAULT, FULL, layout_of
+from .tolerances import tolerance
+
+# `loss + sum(model.losses)`, in two of the models: put right, and said.
+pytestmark = pytest.mark.filterwarnings("ignore:.ENG-066.")
+
+
+def check(name: str, optimizer: str, number: int, kind: str) -> None:
+    """Hold one combination against one device."""
+    layout = layout_of(number, kind)
+    reference = reference_loop(name, optimizer)
+    losses = reference["epochs"]["loss"]  # type: ignore[index]
+    assert losses[1] < losses[0], "a model that does not learn agrees with anything"
+    candidate = candidate_loop(BY_NAME[name], optimizer, layout)
+    assert_equal(
+        reference,
+        candidate,
+        within=tolerance(name, optimizer),
+        where=f"{name} {optimizer} {layout}",
+    )
+
+
+@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), DEFAULT)
+def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
+    """Everything is as on one device."""
+    check(name, optimizer, number, kind)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), FULL)
+def test_equals_one_device_in_full(name: str, optimizer: str, number: int, kind: str) -> None:
+    """The rest of the full product."""
+    check(name, optimizer, number, kind)
