@@ -33,6 +33,8 @@ ON_LOGICAL_CPUS = (
     ROOT / "src" / "evener" / "engine",
 )
 SEED = 20
+# Programs that tests run: to import them would be to train.
+collect_ignore = ["programs"]
 
 hypothesis.settings.register_profile(
     "default",

@@ -6,8 +6,12 @@
     strategies   tf.distribute's strategies give evener's
     models       Keras models and variables get owners
     settings     tf.config and environment variables that come too late
-    loops        plain custom loops are noticed
+    loops        custom loops outside of strategy.run are noticed
     rewrite      the three lines that would distribute one     pure
+    own_strategy what a script does with the one it makes      pure
+    mistakes     what a script cannot have meant stops it
+    shards       loops over the shards of a batch              pure
+    replace      functions in the place of others
     failure      tracebacks that begin at the script's line
     session      all of these, around one run
 

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from evener.errors import EvenerError
+from evener.errors import EvenerError, RunError
 from evener.launch.place import Place, is_own
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 # What stands around and between the script's own calls when it runs.
 _HERE = str(Path(__file__).parent)
+# TensorFlow's name for a value per replica, in the texts of its errors and Keras's.
+_PER_REPLICA = "PerReplica"
 
 
 def show_failures_of(path: str) -> None:
@@ -34,16 +36,50 @@ def without_our_frames(path: str, show: Hook) -> Hook:
     def hook(
         kind: type[BaseException], error: BaseException, found: TracebackType | None
     ) -> object:
-        ours = own_place_of(found)
-        if isinstance(error, EvenerError) and ours is not None:
-            print(f"{error}\n{ours.as_in_a_traceback()}", file=sys.stderr)
+        ours = error if isinstance(error, EvenerError) else _wrapped(error, found)
+        places = [] if ours is None else _places(ours, found)
+        if places:
+            print(ours, *places, sep="\n", file=sys.stderr)
             return None
         for one in _chain(error):
             one.__traceback__ = trimmed(one.__traceback__)
         left = from_file(trimmed(found), path)
-        return show(kind, error.with_traceback(left), left)
+        place = own_place_of(found)
+        shown = show(kind, error.with_traceback(left), left)
+        if place is not None and _PER_REPLICA in str(error):
+            print(_of_one_replica(place), file=sys.stderr)
+        return shown
 
     return hook
+
+
+def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
+    """Return the error of evener that a library has put into one of its own, if it has."""
+    raised = [one for one, _ in traceback.walk_tb(found)]
+    if not raised or is_own(raised[-1].f_code.co_filename):
+        return None
+    return next((one for one in _chain(error) if isinstance(one, EvenerError)), None)
+
+
+def _of_one_replica(place: Place) -> RunError:
+    """Return what a failure means in which a value per replica was taken for a tensor."""
+    return RunError(
+        "RUN-010",
+        f"{place}: a value per replica was used as one, outside of strategy.run.",
+        why="What a distributed dataset yields and what strategy.run returns holds one value "
+        "for each device.",
+        fix="hand a batch to a function by strategy.run(function, args=(batch,)), and make one "
+        "of a result by strategy.reduce('SUM', result, axis=None).",
+    )
+
+
+def _places(error: EvenerError, found: TracebackType | None) -> list[str]:
+    """Return the lines that name the script's place: the error's own, else the traceback's.
+
+    In functions that AutoGraph has rewritten, a traceback does not know the line.
+    """
+    ours = own_place_of(found)
+    return getattr(error, "__notes__", []) or ([ours.as_in_a_traceback()] if ours else [])
 
 
 def own_place_of(found: TracebackType | None) -> Place | None:

@@ -9,7 +9,6 @@ would give it: a variable its owner, a model its strategy.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from evener.engine import Strategy
 from evener.engine.ownership import tf_device
 from evener.launch.notes import Notes
 from evener.launch.place import own_place
+from evener.launch.replace import instead_of
 
 _STEPS = ("train_step", "test_step", "predict_step")
 
@@ -59,7 +59,7 @@ def _adopting(
     where = f"in an evener scope, on {', '.join(strategy.replica_devices)}"
     told = False
 
-    @functools.wraps(original)
+    @instead_of(original)
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
         nonlocal told
         if tf.distribute.has_strategy():
@@ -76,8 +76,7 @@ def _adopting(
         with strategy.scope():
             original(self, *args, **kwargs)
 
-    # Else it would be rewritten, and read wrong, in functions that AutoGraph rewrites.
-    return tf.autograph.experimental.do_not_convert(__init__)
+    return __init__
 
 
 def _is_overridden(kind: type[keras.Model], name: str) -> bool:

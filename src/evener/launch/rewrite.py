@@ -9,6 +9,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from evener.launch.shards import is_over_devices
+
 _TAPE = "GradientTape"
 # In these the trainer of Keras runs the tape.
 _STEPS_OF_MODELS = ("train_step", "test_step")
@@ -58,27 +60,28 @@ def is_plain(source: str) -> bool:
     return _TAPE in words and not all(_is_in_a_model(tape, tree) for tape in _tapes(tree))
 
 
-def rewrite_of(source: str, line: int) -> Rewrite:
+def rewrite_of(source: str, line: int, strategy: str = "strategy") -> Rewrite:
     """Return what would distribute the loop that runs at a line.
 
     Args:
         source: The text of the script.
         line: Where the loop is at work: in its body, or in the function that holds its tape.
+        strategy: What the script calls its strategy, if it has one.
     """
     tree = _parsed(source)
     tf = _alias_of_tensorflow(tree)
     found = _nearest(list(_loops(tree)), tree, line)
     if found is None:
         dataset, call, result, body = "dataset", "step, args=(batch,)", None, None
-        second = f"{dataset} = strategy.experimental_distribute_dataset({dataset})"
+        second = f"{dataset} = {strategy}.experimental_distribute_dataset({dataset})"
     else:
-        second = _second_line(found.loop)
+        second = _second_line(found.loop, strategy)
         result = None if found.result is None else ast.unparse(found.result)
         call = _run_arguments(found)
         body = None if found.call is not None else _span(found.loop.body)
-    third = f"{result} = strategy.run({call})" if result else f"strategy.run({call})"
+    third = f"{result} = {strategy}.run({call})" if result else f"{strategy}.run({call})"
     lines = (
-        f"strategy = {tf}.distribute.get_strategy()",
+        f"{strategy} = {tf}.distribute.get_strategy()",
         second,
         third,
     )
@@ -142,8 +145,12 @@ def _functions(tree: ast.AST) -> Iterator[Function]:
 
 
 def _innermost(tree: ast.AST) -> Iterator[ast.For]:
-    """Yield loops; of nested ones the inner comes first."""
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    """Yield loops over batches; of nested ones the inner comes first."""
+    loops = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and not is_over_devices(node.iter, tree)
+    ]
     yield from sorted(loops, key=lambda loop: (loop.end_lineno or 0) - loop.lineno)
 
 
@@ -222,16 +229,15 @@ def _is_dataset(iterated: ast.expr) -> bool:
     return not (isinstance(iterated, ast.Call) and _name(iterated.func) in ("range", "zip"))
 
 
-def _second_line(loop: ast.For) -> str:
+def _second_line(loop: ast.For, strategy: str) -> str:
     iterated, _ = _dataset(loop)
+    distribute = f"{strategy}.experimental_distribute_dataset"
     if not _is_dataset(iterated):
-        return "dataset = strategy.experimental_distribute_dataset(dataset)"
+        return f"dataset = {distribute}(dataset)"
     name = ast.unparse(iterated)
     if isinstance(iterated, ast.Name | ast.Attribute):
-        return f"{name} = strategy.experimental_distribute_dataset({name})"
-    whole = ast.unparse(loop.iter).replace(
-        name, f"strategy.experimental_distribute_dataset({name})", 1
-    )
+        return f"{name} = {distribute}({name})"
+    whole = ast.unparse(loop.iter).replace(name, f"{distribute}({name})", 1)
     return f"for {ast.unparse(loop.target)} in {whole}:"
 
 

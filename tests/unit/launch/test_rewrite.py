@@ -142,3 +142,21 @@ def test_where_no_loop_is_seen_the_names_are_ours(source: str) -> None:
 )
 def test_plain_is_a_tape_without_a_strategy(source: str, plain: bool) -> None:
     assert is_plain(textwrap.dedent(source)) == plain
+
+
+def test_a_strategy_of_the_script_keeps_its_name() -> None:
+    lines = [text.partition("  #")[0].rstrip() for text in rewrite_of(STEP, 6, "mirrored").lines]
+    assert lines[1:] == [
+        "train_ds = mirrored.experimental_distribute_dataset(train_ds)",
+        "loss = mirrored.run(train_step, args=(x, y), kwargs={'training': True})",
+    ]
+
+
+def test_a_loop_over_devices_is_none_over_batches() -> None:
+    source = (
+        "for batch in ds:\n"
+        "    for gpu in tf.config.list_logical_devices('GPU'):\n"
+        "        with tf.GradientTape() as tape:\n"
+        "            pass\n"
+    )
+    assert code_of(source, 4)[1].rstrip() == "ds = strategy.experimental_distribute_dataset(ds)"
