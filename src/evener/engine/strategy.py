@@ -111,6 +111,26 @@ class Strategy(tf.distribute.Strategy):
         """What custom loops keep from run to run."""
         return self._loop_state
 
+    @tf.autograph.experimental.do_not_convert
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Reduce a value over the replicas, and over an axis of it.
+
+        Args:
+            reduce_op: ``"SUM"`` or ``"MEAN"``. A mean of what ``run`` has returned counts every
+                replica by its samples.
+            value: A value per replica, or a nest of them.
+            axis: The axis, such as 0 for the batch, or None.
+
+        Returns:
+            One value, or a nest of values, on the device of now.
+
+        Raises:
+            EngineError: ENG-063 if what is no replica's own is to be added up.
+        """
+        # Over an axis, TensorFlow runs the replicas: eagerly too, which is no fault of anyone's.
+        with self._loop_state.quiet():
+            return super().reduce(reduce_op, value, axis)
+
     @property
     def plan(self) -> Plan:
         """The plan, with the shares of this moment."""
@@ -242,7 +262,8 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         if _is_per_replica(options):
             raise EngineError(
                 "ENG-069",
-                "A dataset was to be distributed with one input pipeline per replica.",
+                "A dataset was to be distributed with one input pipeline for each replica "
+                "(PER_REPLICA).",
                 why="Its batches are global ones, which are cut by the shares.",
                 fix="Use distribute_datasets_from_function, or leave the option out.",
             )

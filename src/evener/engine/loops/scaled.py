@@ -239,7 +239,7 @@ class _Path(NamedTuple):
 
 def _is_of_weights(made: _Made) -> bool:
     """Whether something was computed of variables alone, and so is the same in all replicas."""
-    waiting, seen = list(made.inputs), set()
+    waiting, seen, reads = list(made.inputs), set(), False
     while waiting:
         tensor = waiting.pop()
         if id(tensor) in seen:
@@ -247,11 +247,12 @@ def _is_of_weights(made: _Made) -> bool:
         seen.add(id(tensor))
         before = _how(tensor)
         if before.by in _READS:
+            reads = True
             continue
         if len(seen) > _MOST_STEPS or (not before.inputs and before.by not in _CONSTANT):
             return False
         waiting.extend(before.inputs)
-    return True
+    return reads
 
 
 def _adds_numbers(made: _Made) -> bool:

@@ -20,9 +20,10 @@ starts at 0 in all replicas but the first, so that resetting it in every replica
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -64,12 +65,22 @@ class LoopState:
         self._kept: dict[str, Kept] = {}
         self._batch_norms: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
+        self._is_quiet = False
 
     def say_once(self, code: str, what: str, *, why: str, fix: str) -> None:
         """Warn at the line of the person's program, unless it was said already."""
-        if code not in self._said:
+        if code not in self._said and not self._is_quiet:
             self._said.add(code)
             warn_at_user_line(code, what, why=why, fix=fix)
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Say nothing inside."""
+        before, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = before
 
     def kept(self, variable: Any) -> Kept:
         """Return what replicas have added to a variable; made when first asked for."""
