@@ -27,9 +27,10 @@ from .loops import (
 )
 from .models import BY_NAME, pictures, tabular
 from .optimizers import OPTIMIZERS
+from .sparing import usually
 
 
-@pytest.mark.parametrize("samples", [17, 18, 19])
+@pytest.mark.parametrize("samples", usually([17, 18, 19], [17]))
 def test_batches_smaller_than_the_replicas(samples: int) -> None:
     """The last batch has one, two or three samples; some replicas have none."""
     x, y = tabular(samples)
@@ -44,7 +45,7 @@ def test_batches_smaller_than_the_replicas(samples: int) -> None:
     agree(experiment, TWO, Layout(num_devices=5))
 
 
-@pytest.mark.parametrize("name", ["cnn", "lstm", "transformer"])
+@pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))
 def test_replicas_without_samples(name: str) -> None:
     """The same for models with BatchNormalization, loops and masks."""
     case = BY_NAME[name]
