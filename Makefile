@@ -70,9 +70,9 @@ test: $(STAMP)  ## all tests but the long ones
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 .PHONY: exactness-full
-exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases
+exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases; conformance
 	EVENER_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m "long or not long" \
-		-n $(JOBS) --timeout 3600 tests/exactness $(ARGS)
+		-n $(JOBS) --timeout 3600 tests/exactness tests/conformance $(ARGS)
 
 .PHONY: gpu-check
 gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)

@@ -13,6 +13,7 @@ EVENER = ("evener-1", "evener-2", "evener-3")
 BOTH = (*EVENER, "mirrored-2")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # Every other check calls run eagerly, which evener warns of; test_run.py tests the warning.
     for item in items:
@@ -20,6 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(r"ignore:\[ENG-061\]"))
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
+            if "mirrored" in item.name:
+                # They show that the checks are MirroredStrategy's own, which changes rarely.
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(params=BOTH)

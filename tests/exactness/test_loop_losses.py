@@ -67,6 +67,7 @@ def test_reductions_with_sample_weights(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, dataset), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_reductions_of_functions(reduction: str) -> None:
     """A loss function wrapped by a class, with its reduction."""

@@ -40,7 +40,9 @@ def train(
     return loop_results(place, make, batches(*(data or tabular(75))), epochs=epochs)
 
 
-@pytest.mark.parametrize("where", ["in scope", "outside", "built early", "late"])
+@pytest.mark.parametrize(
+    "where", usually(["in scope", "outside", "built early", "late"], ["outside", "late"])
+)
 @pytest.mark.parametrize("kind", usually([sgd, adam], [adam]))
 def test_where_it_is_made(where: str, kind: Callable[..., Any]) -> None:
     """In the scope, outside of it, built before, or made at the first step."""

@@ -35,7 +35,7 @@ def check(name: str, optimizer: str, number: int, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), every(DEFAULT, 4))
+@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), every(DEFAULT, 7))
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
     """Everything is as on one device."""
     check(name, optimizer, number, kind)
