@@ -1,6 +1,6 @@
 """The law for custom loops: every model, with every optimizer, on 1, 2, 3 and 5 stand-ins.
 
-The same matrix as of `fit` (test_models.py), with a covering subset by default. A loop's
+The same matrix as of `fit` (test_models.py), with a few of its covering subset by default. A loop's
 weights, optimizer state, losses of every step, metrics of every epoch, an evaluation and
 predictions are those of the same loop without a strategy.
 """

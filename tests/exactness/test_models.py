@@ -16,7 +16,6 @@ from .compare import assert_equal
 from .harness import CHANGES, UNEVEN, Layout, candidate_case, reference_case
 from .models import BY_NAME, CASES
 from .optimizers import OPTIMIZERS
-from .sparing import every
 from .tolerances import tolerance
 
 NUMBERS = (1, 2, 3, 5)
@@ -75,7 +74,7 @@ def test_the_subset_covers_every_pair() -> None:
         assert {(c[first], c[second]) for c in DEFAULT} == wanted
 
 
-@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), every(DEFAULT, 2))
+@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), DEFAULT)
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
     """Weights, history, evaluation and predictions are those of one device."""
     check(name, optimizer, number, kind)
