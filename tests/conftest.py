@@ -38,7 +38,7 @@ collect_ignore = ["programs"]
 
 hypothesis.settings.register_profile(
     "default",
-    max_examples=10,
+    max_examples=6,
     derandomize=True,
     deadline=None,
     database=None,

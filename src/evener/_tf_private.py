@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope as _stateless_scope
 from keras.src.losses import loss as keras_loss
+from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.distribute import distribute_lib, distribute_utils, mirrored_run, values
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
@@ -340,6 +341,17 @@ def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     autograph = tf.__internal__.autograph
     return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
+
+
+def autographed_always(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph converts it, whatever it does with the code around.
+
+    Why: a person's `tf.function` is taken apart, and what was inside of it has to be
+    converted, but not the engine around it. If it changes: loops and conditions on tensors in
+    a traced function given to `strategy.run` raise.
+    """
+    unspecified = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
+    return tf.__internal__.autograph.tf_convert(fn, unspecified)
 
 
 def replica_number(context: tf.distribute.ReplicaContext) -> int:

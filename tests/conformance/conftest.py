@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(r"ignore:\[ENG-061\]"))
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
-            if "mirrored" in item.name:
+            if any(one in item.name for one in ("mirrored", "evener-1", "evener-3")):
                 # They show that the checks are MirroredStrategy's own, which changes rarely.
                 item.add_marker(pytest.mark.long)
 

@@ -45,6 +45,7 @@ def test_batches_smaller_than_the_replicas(samples: int) -> None:
     agree(experiment, TWO, Layout(num_devices=5))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))
 def test_replicas_without_samples(name: str) -> None:
     """The same for models with BatchNormalization, loops and masks."""
@@ -116,6 +117,7 @@ def test_an_unknown_batch_size() -> None:
     agree(experiment, TWO)
 
 
+@pytest.mark.long
 def test_whole_batches_alone() -> None:
     """A dataset that drops the remainder: every size is known while tracing."""
     x, y = tabular(75)
@@ -123,6 +125,7 @@ def test_whole_batches_alone() -> None:
     agree(lambda place: loop_results(place, classifier(), dataset), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_one_argument_for_the_batch() -> None:
     """``run(step, args=(batch,))``, with the batch a mapping."""
     x, y = tabular(75)

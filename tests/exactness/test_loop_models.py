@@ -40,6 +40,7 @@ class Positions(layers.Layer):
         return x + self.table(tf.range(6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", usually(["sgd", "adam", "adamw", "lion"], ["adam"]))
 def test_slices_that_do_not_grow_with_the_batch(optimizer: str) -> None:
     """Optimizers square slices one by one, so those of two shares must be one slice."""
@@ -94,6 +95,7 @@ def normalised(synchronized: bool) -> keras.Model:
     )
 
 
+@pytest.mark.long
 def test_batchnorm_synchronized() -> None:
     """Mean and variance of the whole batch."""
     make = classifier(lambda: normalised(True))
@@ -120,6 +122,7 @@ def test_batchnorm_not_synchronized(layout: Layout) -> None:
     agree(experiment, layout)
 
 
+@pytest.mark.long
 def test_a_frozen_batchnorm() -> None:
     """One that is not trained changes nothing and normalises by its moving statistics."""
 
@@ -132,6 +135,7 @@ def test_a_frozen_batchnorm() -> None:
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), TWO)
 
 
+@pytest.mark.long
 def test_frozen_layers() -> None:
     """Layers that are not trained stay as they are."""
 

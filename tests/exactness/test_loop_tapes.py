@@ -48,6 +48,7 @@ def test_two_optimizers_over_two_parts() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", usually(["sum", "none"], ["sum"]))
 def test_gan_with_two_tapes(reduction: str) -> None:
     """A generator against a discriminator; noise comes with the data, so that it is the same."""
@@ -88,6 +89,7 @@ def test_gan_with_two_tapes(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, noise)), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_gradients_accumulated_by_hand() -> None:
     """Gradients are added up in variables; an optimizer takes them every second step."""
     x, y = tabular(64)

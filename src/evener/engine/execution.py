@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import exhausted, split
+from evener.engine.loops.run import say_that_it_is_slow
 from evener.engine.program import too_few_samples
 from evener.engine.step import Steps
 from evener.errors import EvenerError
@@ -45,6 +46,9 @@ class Execution:
 
     def __call__(self, iterator: Any) -> Any:
         """Run one execution; return its logs."""
+        program = self.steps.program
+        if program.model.run_eagerly or tf.config.functions_run_eagerly():
+            say_that_it_is_slow(program.strategy)
         if self._careful_left:
             logs = self._run_carefully(iterator)
             self._careful_left -= 1
@@ -52,7 +56,6 @@ class Execution:
             logs = self._run(self._loop, iterator)
         self.steps.watch.tell()
         if self._trains:
-            program = self.steps.program
             program.strategy.sharing.review(program.model.steps_per_execution)
         return logs
 

@@ -124,6 +124,17 @@ def test_layers_that_keep_states_of_samples_are_refused() -> None:
     assert "keeps" in caught.value.what
 
 
+def test_an_eager_fit_is_told_of_once() -> None:
+    strategy = Strategy(devices=["cpu:1", "cpu:2"])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    with pytest.warns(EvenerWarning, match="ENG-061") as caught:
+        model.fit(X, Y, epochs=2, verbose=0)
+        model.evaluate(X, Y, verbose=0)
+    assert len([w for w in caught if "ENG-061" in str(w.message)]) == 1
+
+
 def test_an_optimizer_made_outside_the_scope_trains_as_well() -> None:
     optimizer = keras.optimizers.Adam()
     strategy = Strategy(devices=["cpu:1", "cpu:2"])

@@ -175,7 +175,7 @@ def call_for_each_replica(
     if _tf_private.is_traced_function(fn):
         return _as_function(strategy, fn)(*args, **kwargs)
     if tf.executing_eagerly():
-        _say_that_it_is_slow(strategy)
+        say_that_it_is_slow(strategy)
     else:
         fn = _tf_private.autographed(fn)
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
@@ -223,12 +223,14 @@ def _as_function(strategy: Strategy, fn: Any) -> Any:
     known = strategy.loop_state.functions
     if fn not in known:
         python_function = fn.python_function
+        converted = _tf_private.autographed_always(python_function)
         weak = weakref.ref(strategy)
 
+        @functools.wraps(python_function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            return call_for_each_replica(weak(), python_function, args, kwargs)
+            return call_for_each_replica(weak(), converted, args, kwargs)
 
-        known[fn] = _tf_private.clone_function(fn, functools.wraps(python_function)(inside))
+        known[fn] = _tf_private.clone_function(fn, tf.autograph.experimental.do_not_convert(inside))
     return known[fn]
 
 
@@ -302,11 +304,13 @@ def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
     return whole[0].shape[0]
 
 
-def _say_that_it_is_slow(strategy: Strategy) -> None:
+def say_that_it_is_slow(strategy: Strategy) -> None:
+    """Warn once that replicas run eagerly."""
     strategy.loop_state.say_once(
         "ENG-061",
-        "strategy.run runs eagerly.",
+        "Replicas run eagerly.",
         why="Replicas then compute one after the other, operation by operation: right, and "
         "good for debugging, but slow.",
-        fix="Call it from inside a @tf.function, and without run_functions_eagerly(True).",
+        fix="Leave out run_functions_eagerly(True) and run_eagerly=True; call strategy.run from "
+        "inside a @tf.function.",
     )

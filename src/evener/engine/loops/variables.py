@@ -59,7 +59,6 @@ class LoopState:
 
     def __init__(self, strategy: Strategy, num_replicas: int) -> None:
         self._strategy = weakref.ref(strategy)
-        self._num_replicas = num_replicas
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.weights = _plain([1.0 / num_replicas] * num_replicas, tf.float64, _HOST)
         self._kept: dict[str, Kept] = {}
@@ -117,18 +116,14 @@ class LoopState:
         if not kept:
             return
         rules = _with_variances(kept, list(self._batch_norms))
-        old, new = [], [[] for _ in run.weights]
-        for one in kept:
-            with tf.device(one.variable.device):
-                old.append(one.owners_value())
-                for replica, values in enumerate(new):
-                    values.append(one.seen_by(replica, old[-1]))
+        # What was added is merged, not what is seen: a run that adds nothing changes nothing.
+        added = [[one.added[k].read_value() for one in kept] for k in range(len(run.weights))]
         with tf.device(_HOST):
             weights = tf.cast(tf.stack(run.weights), tf.float32)
-        merged = merge(rules, old, _sums_apart(rules, old, new), weights)
+        merged = merge(rules, [tf.zeros_like(value) for value in added[0]], added, weights)
         for one, value in zip(kept, merged, strict=True):
             with tf.device(one.variable.device):
-                one.variable.assign(value)
+                one.variable.assign_add(value)
             one.forget()
 
 
@@ -191,19 +186,6 @@ class Kept:
         for one in self.added:
             with tf.device(one.device):
                 one.assign(tf.zeros(one.shape, one.dtype))
-
-
-def _sums_apart(
-    rules: Sequence[StateRule], old: Sequence[tf.Tensor], new: Sequence[Sequence[tf.Tensor]]
-) -> list[list[tf.Tensor]]:
-    """Return the values with sums as `merge` wants them: each begun with the old value."""
-    return [
-        [
-            value + old[k] if rule.rule == "sum" and replica > 0 else value
-            for k, (rule, value) in enumerate(zip(rules, values, strict=True))
-        ]
-        for replica, values in enumerate(new)
-    ]
 
 
 def _with_variances(kept: Sequence[Kept], layers: Sequence[Any]) -> list[StateRule]:
