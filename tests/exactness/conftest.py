@@ -6,29 +6,36 @@ import pytest
 
 LONG_FILES = frozenset({
     "test_loop_batches.py",
+    "test_loop_forms.py",
     "test_loop_losses.py",
+    "test_loop_metrics.py",
     "test_loop_models.py",
     "test_loop_optimizers.py",
     "test_loop_saving.py",
+    "test_loop_shares.py",
     "test_loop_tapes.py",
     "test_own_steps.py",
 })  # fmt: skip
 # Of these files, so much is in every run.
 USUAL = frozenset({
+    "test_a_loop_over_the_dataset_in_a_function",
     "test_an_optimizer_in_a_condition_is_refused",
     "test_batches_made_for_each_replica",
     "test_clipping",
-    "test_compute_average_loss",
     "test_convolutions_without_samples",
+    "test_eager_mode",
     "test_evaluate_and_predict",
     "test_fit",
     "test_gradient_accumulation",
     "test_loss_scale",
     "test_masks",
+    "test_metrics",
     "test_model_losses",
     "test_moving_average_of_weights",
     "test_reductions_with_sample_weights",
     "test_scaled_regularization",
+    "test_shares_change_without_retracing",
+    "test_the_replicas_function_is_a_tf_function",
     "test_two_optimizers_over_two_parts",
     "test_where_it_is_made",
 })  # fmt: skip
