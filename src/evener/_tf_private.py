@@ -32,6 +32,10 @@ DistributedDatasetInterface = distribute_types.DistributedDatasetInterface
 DistributedIteratorInterface = distribute_types.DistributedIteratorInterface
 
 
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Makes a function from the one whose place it takes."""
+
+
 def run_in_lockstep(strategy: tf.distribute.Strategy, fn: Callable[..., Any]) -> Any:
     """Call ``fn()`` once per replica, in threads that wait for each other at every merge.
 
@@ -433,32 +437,21 @@ def stack() -> list[tuple[str, int]]:
     return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
 
 
-def replace_loss_scaling(
-    scale: Callable[[tf.Tensor], tf.Tensor], unscale: Callable[[tf.Tensor], tf.Tensor]
-) -> None:
+def replace_loss_scaling(wrap_scale: Wrap, wrap_unscale: Wrap) -> None:
     """Replace the functions by which Keras scales losses for `tf.distribute`.
 
     Why: Keras divides by the number of replicas, which is only right if all have as many
-    samples, and does so outside of replicas too. Without a strategy of evener its own
-    functions run. If it changes: losses in replicas are not exact.
+    samples, and does so outside of replicas too.
+    If it changes: losses in replicas are not exact.
     """
-    for name, own in (
-        ("scale_loss_for_distribution", scale),
-        ("unscale_loss_for_distribution", unscale),
+    for name, wrap in (
+        ("scale_loss_for_distribution", wrap_scale),
+        ("unscale_loss_for_distribution", wrap_unscale),
     ):
-        setattr(keras_loss, name, _under_evener(getattr(keras_loss, name), own))
+        setattr(keras_loss, name, wrap(getattr(keras_loss, name)))
 
 
-def _under_evener(keras_own: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(keras_own)
-    def call(value: tf.Tensor) -> tf.Tensor:
-        is_ours = hasattr(tf.distribute.get_strategy(), "loop_state")
-        return own(value) if is_ours else keras_own(value)
-
-    return call
-
-
-def replace_average_loss(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def replace_average_loss(wrap: Wrap) -> None:
     """Replace `tf.nn.compute_average_loss` under all its names.
 
     Why: without a global batch size it takes all replicas to have as many samples as this one.

@@ -1,4 +1,4 @@
-"""The strategies, the two ways to call them, and silence about calling them eagerly."""
+"""The strategies, and the two ways to call them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ BOTH = (*EVENER, "mirrored-2")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Every other check calls run eagerly, which evener warns of; test_run.py tests the warning.
     for item in items:
         if item.path.parent.name == "conformance":
-            item.add_marker(pytest.mark.filterwarnings(r"ignore:\[ENG-061\]"))
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
             if any(one in item.name for one in ("mirrored", "evener-1", "evener-3")):

@@ -7,21 +7,15 @@ from typing import Annotated
 
 import typer
 
+from evener.cli.options import DevicesOption
+
 
 def devices(
     *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; sizes are bytes.")
     ] = False,
-    spec: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            metavar="SPEC",
-            help="Which devices to use: all, gpu:0,gpu:1, gpu:0@10GiB, or cpu:2 for two "
-            "stand-ins. Without it: the environment's EVENER_DEVICES, else all.",
-        ),
-    ] = None,
+    spec: DevicesOption = None,
 ) -> None:
     """List the devices, which of them are used, and why the others are not."""
     from evener.cli.quiet import quiet_tensorflow

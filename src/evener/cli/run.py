@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evener.cli.options import DevicesOption
+
 if TYPE_CHECKING:
     from evener.launch.session import Session
 
@@ -45,15 +47,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[ARGS]...", help="Everything after SCRIPT is the script's."),
     ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            "--devices",
-            metavar="SPEC",
-            help="Which devices to use: all, gpu:0,gpu:1, gpu:0@10GiB, or cpu:2 for two "
-            "stand-ins. Without it: the environment's EVENER_DEVICES, else all.",
-        ),
-    ] = None,
+    devices: DevicesOption = None,
     plan: Annotated[
         Path | None,
         typer.Option(

@@ -23,69 +23,41 @@ def install() -> None:
     if getattr(keras.losses.Loss, "_evener_installed", False):
         return
     keras.losses.Loss._evener_installed = True
-    _put(keras.losses.Loss, "__call__", _loss)
+    _put(keras.losses.Loss, "__call__", losses.call_in_replica)
     for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        _put(kind, "apply", _apply)
-    _put(keras.metrics.Mean, "update_state", _mean)
+        _put(kind, "apply", updates.apply_in_replica)
+    _put(keras.metrics.Mean, "update_state", metrics.mean_in_replica)
     _put(keras.layers.BatchNormalization, "call", _batch_norm)
-    _put(keras.Model, "_aggregate_additional_loss", _additional)
-    _put(tf.GradientTape, "gradient", _gradient)
+    _put(keras.Model, "_aggregate_additional_loss", losses.additional)
+    _put(tf.GradientTape, "gradient", updates.gradient_in_replica)
     keras.Layer.losses = _losses(keras.Layer.losses)
-    _tf_private.replace_loss_scaling(losses.scale, losses.unscale)
-    _tf_private.replace_average_loss(functools.partial(_wrapped, losses.average_loss))
+    _tf_private.replace_loss_scaling(_around(losses.scale), _around(losses.unscale))
+    _tf_private.replace_average_loss(_around(losses.average_loss))
 
 
-def _wrapped(inside: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    @tf.autograph.experimental.do_not_convert
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return inside(original, *args, **kwargs)
-
-    return call
-
-
-def _put(kind: type, name: str, make: Callable[..., Any]) -> None:
+def _put(kind: type, name: str, inside: Callable[..., Any]) -> None:
+    """Let a method call ``inside`` with itself as it was, and what it was called with."""
     original = kind.__dict__.get(name) or getattr(kind, name)
-    replaced = functools.wraps(original)(tf.autograph.experimental.do_not_convert(make(original)))
-    setattr(kind, name, replaced)
+    setattr(kind, name, _around(inside)(original))
 
 
-def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        return losses.call_in_replica(original, self, y_true, y_pred, sample_weight)
+def _around(inside: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return inside(original, *args, **kwargs)
 
-    return call
+        return call
 
-
-def _apply(original: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        return updates.apply_in_replica(original, self, grads, trainable_variables)
-
-    return apply
+    return wrap
 
 
-def _mean(original: Callable[..., Any]) -> Callable[..., Any]:
-    def update_state(self: Any, values: Any, sample_weight: Any = None) -> Any:
-        return metrics.mean_in_replica(original, self, values, sample_weight)
-
-    return update_state
-
-
-def _batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = runs.current()
-        if here is not None:
-            here[0].strategy.loop_state.note_batch_norm(self)
-        return original(self, *args, **kwargs)
-
-    return call
-
-
-def _additional(original: Callable[..., Any]) -> Callable[..., Any]:
-    def aggregate(self: Any, loss: Any) -> Any:
-        return losses.additional(original, self, loss)
-
-    return aggregate
+def _batch_norm(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    here = runs.current()
+    if here is not None:
+        here[0].strategy.loop_state.note_batch_norm(layer)
+    return original(layer, *args, **kwargs)
 
 
 def _losses(original: property) -> property:
@@ -96,10 +68,3 @@ def _losses(original: property) -> property:
         return [term if losses.is_added_sum(self, term) else note_term(term) for term in terms]
 
     return property(get, original.fset, original.fdel, original.__doc__)
-
-
-def _gradient(original: Callable[..., Any]) -> Callable[..., Any]:
-    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-        return updates.gradient_in_replica(original, self, target, sources, *args, **kwargs)
-
-    return gradient

@@ -25,17 +25,21 @@ from evener.engine.loops.scaled import is_sum, note_mean, note_scaled
 
 
 def call_in_replica(
-    original: Callable[..., tf.Tensor], loss: Any, y: Any, y_pred: Any, sample_weight: Any
+    original: Callable[..., tf.Tensor],
+    loss: Any,
+    y_true: Any,
+    y_pred: Any,
+    sample_weight: Any = None,
 ) -> tf.Tensor:
     """Return what a Keras loss gives here: in a replica, its part of the batch's loss."""
     here = runs.current()
     if here is None or here[0].is_alone or loss.reduction not in parts.REDUCTIONS:
-        return original(loss, y, y_pred, sample_weight)
+        return original(loss, y_true, y_pred, sample_weight)
     run, replica = here
     with keras.name_scope(loss.name):
-        part = parts.separable_part(loss, y, y_pred, sample_weight)
+        part = parts.separable_part(loss, y_true, y_pred, sample_weight)
     if part is None:
-        return note_scaled(_one_number(run, replica, original(loss, y, y_pred, sample_weight)))
+        return note_scaled(_one_number(run, replica, original(loss, y_true, y_pred, sample_weight)))
     if part.denominator == "one":
         return note_scaled(part.numerator)
     if part.computed is None:
@@ -94,7 +98,7 @@ def average_loss(
             if here[0].whole_rows == _constant(global_batch_size):
                 value = by_weight(value, *here)
         return note_scaled(value)
-    if here is None and not hasattr(tf.distribute.get_strategy(), "loop_state"):
+    if here is None and not runs.is_ours(tf.distribute.get_strategy()):
         return original(per_example_loss, sample_weight)
     if here is None or here[0].is_alone:
         return original(per_example_loss, sample_weight, tf.shape(per_example_loss)[0])
@@ -107,16 +111,20 @@ def _constant(number: Any) -> Any:
     return tf.get_static_value(number) if tf.is_tensor(number) else number
 
 
-def scale(value: tf.Tensor) -> tf.Tensor:
+def scale(original: Callable[..., tf.Tensor], value: tf.Tensor) -> tf.Tensor:
     """Do what Keras's ``scale_loss_for_distribution`` is for, exactly."""
+    if not runs.is_ours(tf.distribute.get_strategy()):
+        return original(value)
     here = runs.current()
     if here is None or here[0].is_alone:
         return value
     return note_scaled(by_weight(value, *here))
 
 
-def unscale(value: tf.Tensor) -> tf.Tensor:
+def unscale(original: Callable[..., tf.Tensor], value: tf.Tensor) -> tf.Tensor:
     """Do what Keras's ``unscale_loss_for_distribution`` is for, exactly."""
+    if not runs.is_ours(tf.distribute.get_strategy()):
+        return original(value)
     here = runs.current()
     if here is None or here[0].is_alone:
         return value

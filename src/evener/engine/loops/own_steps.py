@@ -21,6 +21,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.execution import without_optionals
 from evener.engine.loops import data as parts
+from evener.engine.loops.run import is_number
 from evener.engine.loops.scaled import Kind, kind_of
 from evener.engine.strategy import Strategy
 
@@ -85,8 +86,7 @@ def _take(model: keras.Model, strategy: Strategy, kind: str, batch: Any) -> Any:
 
 
 def _kind(leaf: Any, num_replicas: int) -> Kind:
-    is_number = isinstance(leaf, tf.Tensor) and leaf.shape.rank == 0
-    return kind_of(leaf, num_replicas) if is_number else "unknown"
+    return kind_of(leaf, num_replicas) if is_number(leaf) else "unknown"
 
 
 def _logs(model: keras.Model, strategy: Strategy, results: Any, kinds: Any) -> Any:

@@ -234,6 +234,11 @@ def _as_function(strategy: Strategy, fn: Any) -> Any:
     return known[fn]
 
 
+def is_ours(strategy: Any) -> bool:
+    """Return whether a strategy is one of evener's."""
+    return hasattr(strategy, "loop_state")
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a scalar tensor of floats."""
     return isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating

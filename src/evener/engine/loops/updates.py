@@ -23,12 +23,15 @@ from evener.errors import EngineError
 
 
 def apply_in_replica(
-    original: Callable[..., Any], optimizer: Any, grads: Sequence[Any], variables: Any
+    original: Callable[..., Any],
+    optimizer: Any,
+    grads: Sequence[Any],
+    trainable_variables: Any = None,
 ) -> Any:
-    """Do what ``optimizer.apply(grads, variables)`` means here."""
+    """Do what ``optimizer.apply(grads, trainable_variables)`` means here."""
     here = runs.current()
     if here is None:
-        return _outside(original, optimizer, grads, variables)
+        return _outside(original, optimizer, grads, trainable_variables)
     run, replica = here
     if not run.in_one_graph():
         raise EngineError(
@@ -39,7 +42,7 @@ def apply_in_replica(
             fix="Apply it in the function given to strategy.run itself. To apply it every few "
             "steps, give the optimizer gradient_accumulation_steps.",
         )
-    known = None if variables is None else list(variables)
+    known = None if trainable_variables is None else list(trainable_variables)
     targets = optimizer._trainable_variables if known is None else known
 
     def merged(gradients: list[Any]) -> None:
@@ -61,10 +64,10 @@ def _outside(original: Callable[..., Any], optimizer: Any, grads: Any, variables
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
         made_in = _tf_private.optimizer_strategy(optimizer)
-        if hasattr(made_in, "loop_state"):
+        if runs.is_ours(made_in):
             with made_in.scope():
                 _build(optimizer, made_in, variables)
-    if not hasattr(strategy, "loop_state") or not tf.distribute.in_cross_replica_context():
+    if not runs.is_ours(strategy) or not tf.distribute.in_cross_replica_context():
         return original(optimizer, grads, variables)
     _build(optimizer, strategy, variables)
     with whole_batch(), beside_inputs():

@@ -256,7 +256,7 @@ def _writing(name: str) -> Any:
 
     @tf.autograph.experimental.do_not_convert
     def write(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        own = functools.partial(getattr(super(Owned, self), name))
+        own = getattr(super(Owned, self), name)
         meaning, run, replica = self._evener_meaning()
         if meaning == "kept":
             return _keep(self, name, run, replica, value)
