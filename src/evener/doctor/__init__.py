@@ -1,0 +1,31 @@
+"""What is wrong with a training program: each mistake with its line, evidence and fix.
+
+program/         what the text says; nothing is run
+surroundings.py  the machine, the environment, the packages
+watch/           what a run of a few steps shows
+rule.py          what a rule is
+rules/           the rules, one file each
+pages/           what `evener doctor --explain` prints, one page for each rule
+diagnose.py      all of it together
+"""
+
+from __future__ import annotations
+
+from evener.doctor.diagnose import Diagnosis, diagnose, examine
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.rule import Case, Family, Rule, all_rules
+from evener.doctor.surroundings import Surroundings, surroundings_here
+
+__all__ = [
+    "Case",
+    "Diagnosis",
+    "Family",
+    "Finding",
+    "Rule",
+    "Severity",
+    "Surroundings",
+    "all_rules",
+    "diagnose",
+    "examine",
+    "surroundings_here",
+]

@@ -1,0 +1,192 @@
+"""What is around a line when it runs: a scope, a replica, a loop, a traced function.
+
+Asked within the function first, and then of all places from which the function is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from evener.doctor.program.kinds import Kind
+from evener.doctor.program.module import FUNCTIONS, Function, Module
+
+if TYPE_CHECKING:
+    from evener.doctor.program.program import Program
+
+Loop = ast.For | ast.AsyncFor | ast.While
+Holds = Callable[[Module, ast.AST], bool]
+
+
+class Around:
+    """Answers what is around the nodes of a program.
+
+    Args:
+        program: The program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._known: dict[tuple[str, ast.AST], bool] = {}
+
+    def function(self, module: Module, node: ast.AST) -> Function | None:
+        """Return the function right around a node."""
+        return next((one for one in module.around(node) if isinstance(one, FUNCTIONS)), None)
+
+    def loops(self, module: Module, node: ast.AST) -> Iterator[Loop]:
+        """Yield the loops around a node in its own function, innermost first."""
+        inner: ast.AST = node
+        for outer in module.around(node):
+            if isinstance(outer, FUNCTIONS):
+                return
+            # What a loop goes through is computed before it, what follows it after.
+            header = outer.iter if isinstance(outer, ast.For | ast.AsyncFor) else None
+            if isinstance(outer, Loop) and inner is not header and inner not in outer.orelse:
+                yield outer
+            inner = outer
+
+    def contexts(self, module: Module, node: ast.AST) -> Iterator[ast.expr]:
+        """Yield what the ``with`` blocks around a node in its own function enter, inner first."""
+        inner: ast.AST = node
+        for outer in module.around(node):
+            if isinstance(outer, FUNCTIONS):
+                return
+            if isinstance(outer, ast.With | ast.AsyncWith) and not isinstance(inner, ast.withitem):
+                yield from (item.context_expr for item in reversed(outer.items))
+            inner = outer
+
+    def in_scope(self, module: Module, node: ast.AST) -> bool | None:
+        """Return whether a node always runs in a strategy's scope; None if only sometimes."""
+        return self._asked("scope", module, node, self._is_scoped)
+
+    def in_replica(self, module: Module, node: ast.AST) -> bool | None:
+        """Return whether a node always runs in ``strategy.run``; None if only sometimes."""
+        return self._asked("replica", module, node, self._is_given_to_run)
+
+    def is_traced(self, module: Module, node: ast.AST) -> bool | None:
+        """Return whether a node always runs in a `tf.function`; None if only sometimes."""
+        return self._asked("traced", module, node, self._is_in_traced)
+
+    def in_loop_over_batches(self, module: Module, node: ast.AST) -> bool | None:
+        """Return whether a node always runs once per batch; None if only sometimes."""
+        return self._asked("batches", module, node, self._is_in_batches)
+
+    def is_scope(self, module: Module, node: ast.expr) -> bool:
+        """Return whether an expression enters a strategy's scope."""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "scope":
+                kinds = self._program.kinds(module, node.func.value)
+                return Kind.STRATEGY in kinds or "strategy" in ast.unparse(node.func.value).lower()
+            if node.func.attr == "enter_context" and node.args:
+                return self.is_scope(module, node.args[0])
+        return False
+
+    def is_over_batches(self, module: Module, loop: Loop) -> bool:
+        """Return whether a loop goes through the batches of a dataset, or takes steps."""
+        if isinstance(loop, ast.While):
+            return _calls_any(loop, ("train_step", "apply_gradients", "train_on_batch"))
+        # What is gone through itself, its elements, and what enumerate and zip give of them.
+        for steps in ((), ("each",), ("each", 1)):
+            kinds = self._program.kinds(module, loop.iter, steps)
+            if kinds & {Kind.DATASET, Kind.DISTRIBUTED, Kind.BATCH, Kind.PER_REPLICA}:
+                return True
+        inner = [one for one in ast.walk(loop) if isinstance(one, Loop) and one is not loop]
+        return not inner and self._takes_steps(module, loop)
+
+    def is_decorated(self, module: Module, function: ast.AST, name: str) -> bool:
+        """Return whether a function has a decorator of a name, called or not."""
+        for one in getattr(function, "decorator_list", []):
+            called = one.func if isinstance(one, ast.Call) else one
+            if self._program.name_of(module, called) == name:
+                return True
+            # functools.partial(tf.function, ...)
+            if isinstance(one, ast.Call) and one.args:
+                if self._program.name_of(module, one.args[0]) == name:
+                    return True
+        return False
+
+    def _asked(self, about: str, module: Module, node: ast.AST, holds: Holds) -> bool | None:
+        answers = self._answers(about, module, node, holds, set())
+        return True if answers == {True} else None if True in answers else False
+
+    def _answers(
+        self, about: str, module: Module, node: ast.AST, holds: Holds, seen: set[ast.AST]
+    ) -> set[bool]:
+        """Return what holds on the ways that lead to a node."""
+        if holds(module, node):
+            return {True}
+        function = self.function(module, node)
+        if function is None or function in seen:
+            return {False} if function is None else set()
+        answers = set[bool]()
+        for site in self._program.call_sites(function):
+            answers |= self._answers(about, site.module, site.call, holds, {*seen, function})
+        return answers or {False}
+
+    def _is_scoped(self, module: Module, node: ast.AST) -> bool:
+        if any(self.is_scope(module, one) for one in self.contexts(module, node)):
+            return True
+        # stack.enter_context(strategy.scope()) holds for what follows in the function.
+        around = [self.function(module, node) or module.tree]
+        line = getattr(node, "lineno", 0)
+        return any(
+            isinstance(one, ast.Call)
+            and one.lineno < line
+            and isinstance(one.func, ast.Attribute)
+            and one.func.attr in ("enter_context", "__enter__")
+            and self.is_scope(module, one if one.func.attr == "enter_context" else one.func.value)
+            for top in around
+            for one in ast.walk(top)
+        )
+
+    def _is_given_to_run(self, module: Module, node: ast.AST) -> bool:
+        for outer in module.around(node):
+            if isinstance(outer, FUNCTIONS) and any(
+                site.way == "run" for site in self._program.call_sites(outer)
+            ):
+                return True
+        return False
+
+    def _is_in_traced(self, module: Module, node: ast.AST) -> bool:
+        for outer in module.around(node):
+            if isinstance(outer, FUNCTIONS) and (
+                self.is_decorated(module, outer, "tf.function") or outer in self._wrapped
+            ):
+                return True
+        return False
+
+    @functools.cached_property
+    def _wrapped(self) -> set[ast.AST]:
+        """Return the functions that are given to `tf.function` by a call."""
+        found: set[ast.AST] = set()
+        for call in self._program.calls("tf.function"):
+            for given in call.node.args[:1]:
+                found.update(f for _, f in self._program.functions_of(call.module, given))
+        return found
+
+    def _is_in_batches(self, module: Module, node: ast.AST) -> bool:
+        return any(self.is_over_batches(module, loop) for loop in self.loops(module, node))
+
+    def _takes_steps(self, module: Module, loop: Loop) -> bool:
+        names = ("apply_gradients", "train_on_batch", "train_step", "minimize", "train_fn")
+        if _calls_any(loop, names):
+            return True
+        for node in ast.walk(loop):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute) and node.func.attr == "run":
+                    if Kind.STRATEGY in self._program.kinds(module, node.func.value):
+                        return True
+                for _, target in self._program.targets(module, node):
+                    if not isinstance(target, ast.ClassDef) and _calls_any(target, names):
+                        return True
+        return False
+
+
+def _calls_any(tree: ast.AST, names: tuple[str, ...]) -> bool:
+    return any(
+        isinstance(node, ast.Call)
+        and (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in names
+        for node in ast.walk(tree)
+    )

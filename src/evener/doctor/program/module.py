@@ -1,0 +1,56 @@
+"""One file of the program, as a syntax tree in which every node knows what is around it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evener.doctor.program.place import Place
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Module:
+    """A file that was read.
+
+    Args:
+        path: Its absolute path.
+        name: The dotted name it is imported by; ``"__main__"`` for the script itself.
+        tree: Its syntax tree.
+        lines: Its text.
+        parents: For each node the node around it.
+    """
+
+    path: str
+    name: str
+    tree: ast.Module
+    lines: tuple[str, ...]
+    parents: dict[ast.AST, ast.AST]
+
+    def place(self, node: ast.AST) -> Place:
+        """Return the line on which a node begins."""
+        line = getattr(node, "lineno", 0)
+        text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
+        return Place(path=self.path, line=line, text=text)
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what is around a node, from the inside out, up to the module."""
+        parent = self.parents.get(node)
+        while parent is not None:
+            yield parent
+            parent = self.parents.get(parent)
+
+
+def module_of(*, path: str, name: str, source: str) -> Module:
+    """Return a module of its text.
+
+    Raises:
+        SyntaxError: The text is not Python.
+    """
+    tree = ast.parse(source, filename=path)
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    lines = tuple(source.splitlines())
+    return Module(path=path, name=name, tree=tree, lines=lines, parents=parents)

@@ -1,0 +1,53 @@
+"""One name for each thing of the libraries, however a program imports it."""
+
+from __future__ import annotations
+
+_PREFIXES = (
+    ("tensorflow.python.keras", "keras"),
+    ("tensorflow", "tf"),
+    ("numpy", "np"),
+    ("tf_keras", "keras"),
+)
+# Names that mean the same; the longer ones first.
+_SAME = (
+    ("tf.compat.v2.", "tf."),
+    ("tf.keras.", "keras."),
+    ("tf.distribute.experimental.", "tf.distribute."),
+    ("tf.config.experimental.", "tf.config."),
+    ("tf.data.experimental.AUTOTUNE", "tf.data.AUTOTUNE"),
+    ("tf.optimizers.", "keras.optimizers."),
+    ("tf.losses.", "keras.losses."),
+    ("tf.metrics.", "keras.metrics."),
+    ("tf.initializers.", "keras.initializers."),
+    ("keras.api.", "keras."),
+    ("keras.optimizers.legacy.", "keras.optimizers."),
+    ("keras.optimizers.experimental.", "keras.optimizers."),
+    ("keras.models.Model", "keras.Model"),
+    ("keras.models.Sequential", "keras.Sequential"),
+    ("keras.layers.Layer", "keras.Layer"),
+    ("keras.layers.Input", "keras.Input"),
+    ("keras.engine.training.Model", "keras.Model"),
+)
+
+
+def canonical(dotted: str) -> str:
+    """Return the one name of a thing of the libraries.
+
+    Example:
+        >>> canonical("tensorflow.keras.layers.Dense")
+        'keras.layers.Dense'
+        >>> canonical("tensorflow.distribute.experimental.CentralStorageStrategy")
+        'tf.distribute.CentralStorageStrategy'
+        >>> canonical("tensorflow.keras")
+        'keras'
+    """
+    for long, short in _PREFIXES:
+        if dotted == long or dotted.startswith(long + "."):
+            dotted = short + dotted[len(long) :]
+            break
+    for other, usual in _SAME:
+        if dotted.startswith(other):
+            dotted = usual + dotted[len(other) :]
+        elif other.endswith(".") and dotted == other[:-1]:
+            dotted = usual[:-1]
+    return dotted

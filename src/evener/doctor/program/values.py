@@ -1,0 +1,239 @@
+"""Following a value through names, attributes, calls and modules to where it was made."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.scopes import Binding, Step
+
+if TYPE_CHECKING:
+    from evener.doctor.program.program import Program
+
+# Through more than this many names nobody's reading is worth much, the doctor's included.
+_DEEPEST = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """An expression or definition that a value comes from.
+
+    Args:
+        module: Where it stands.
+        node: A call, a constant, another expression, a function, a class; or an ``ast.arg``, if
+            nothing is known of what a parameter is given.
+        steps: What is then taken out of it, such as ``("each", 0)``.
+    """
+
+    module: Module
+    node: ast.AST
+    steps: tuple[Step, ...] = ()
+
+
+class Values:
+    """Follows values in a program.
+
+    Args:
+        program: The program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._known: dict[tuple[ast.AST, tuple[Step, ...]], tuple[Value, ...]] = {}
+        self._being_followed: set[tuple[ast.AST, tuple[Step, ...]]] = set()
+
+    def origins(
+        self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
+    ) -> tuple[Value, ...]:
+        """Return where the value of an expression may come from; not empty."""
+        key = (node, steps)
+        if key in self._known:
+            return self._known[key]
+        if key in self._being_followed or len(self._being_followed) > _DEEPEST:
+            return ()
+        self._being_followed.add(key)
+        try:
+            found: dict[tuple[ast.AST, tuple[Step, ...]], Value] = {}
+            for value in self._follow(module, node, steps):
+                found.setdefault((value.node, value.steps), value)
+        finally:
+            self._being_followed.discard(key)
+        result = tuple(found.values()) or (Value(module=module, node=node, steps=steps),)
+        # What was cut short inside of a circle is not the whole answer.
+        if not self._being_followed:
+            self._known[key] = result
+        return result
+
+    def _follow(self, module: Module, node: ast.AST, steps: tuple[Step, ...]) -> Iterator[Value]:
+        """Go one step towards the origin of a value, and from there on."""
+        follow = self.origins
+        if isinstance(node, ast.Name):
+            for binding in self._program.bindings(module, node):
+                yield from self._of_binding(*binding, node, steps)
+        elif isinstance(node, ast.Attribute):
+            yield from self._of_attribute(module, node, steps)
+        elif isinstance(node, ast.IfExp):
+            yield from follow(module, node.body, steps)
+            yield from follow(module, node.orelse, steps)
+        elif isinstance(node, ast.BoolOp):
+            for one in node.values:
+                yield from follow(module, one, steps)
+        elif isinstance(node, ast.NamedExpr | ast.Starred | ast.Await):
+            yield from follow(module, node.value, steps)
+        elif isinstance(node, ast.Subscript):
+            step = _index(node.slice)
+            yield from follow(module, node.value, (step, *steps))
+        elif isinstance(node, ast.Call):
+            yield from self._of_call(module, node, steps)
+        elif steps and isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
+            yield from self._of_elements(module, node, steps)
+        elif steps and isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
+            yield from follow(module, node.elt, steps[1:])
+        else:
+            yield Value(module=module, node=node, steps=steps)
+
+    def _of_binding(
+        self, module: Module, binding: Binding, use: ast.expr, steps: tuple[Step, ...]
+    ) -> Iterator[Value]:
+        if binding.definition is not None:
+            yield Value(module=module, node=binding.definition, steps=steps)
+        elif binding.value is not None:
+            yield from self.origins(module, binding.value, (*binding.steps, *steps))
+        elif binding.parameter_of is not None:
+            yield from self._of_parameter(module, binding, steps)
+        else:
+            yield Value(module=module, node=use, steps=steps)
+
+    def _of_parameter(
+        self, module: Module, binding: Binding, steps: tuple[Step, ...]
+    ) -> Iterator[Value]:
+        function = binding.parameter_of
+        assert function is not None
+        known = False
+        for site in self._program.call_sites(function):
+            for given, path in site.given_to(binding.name):
+                known = True
+                yield from self.origins(site.module, given, (*path, *steps))
+        default = _default_of(function, binding.name)
+        if default is not None and not known:
+            yield from self.origins(module, default, steps)
+        if not known and default is None:
+            yield Value(module=module, node=binding.statement, steps=steps)
+
+    def _of_attribute(
+        self, module: Module, node: ast.Attribute, steps: tuple[Step, ...]
+    ) -> Iterator[Value]:
+        imported = self._program.symbol(module, node)
+        if imported is not None:
+            yield from self._of_binding(*imported, node, steps)
+            return
+        found = False
+        for class_module, definition in self._program.classes_of(module, node.value):
+            for where, value, path in self._program.attributes(class_module, definition, node.attr):
+                found = True
+                if isinstance(value, ast.expr):
+                    yield from self.origins(where, value, (*path, *steps))
+                else:
+                    yield Value(module=where, node=value, steps=steps)
+        if not found:
+            yield Value(module=module, node=node, steps=steps)
+
+    def _of_call(self, module: Module, node: ast.Call, steps: tuple[Step, ...]) -> Iterator[Value]:
+        through = self._passed_through(module, node, steps)
+        if through is not None:
+            yield from self.origins(module, *through)
+            return
+        known = False
+        for where, target in self._program.targets(module, node):
+            if isinstance(target, FUNCTIONS):
+                for returned in returns_of(target):
+                    known = True
+                    yield from self.origins(where, returned, steps)
+        if not known:
+            yield Value(module=module, node=node, steps=steps)
+
+    def _passed_through(
+        self, module: Module, node: ast.Call, steps: tuple[Step, ...]
+    ) -> tuple[ast.expr, tuple[Step, ...]] | None:
+        """Return the argument that a call of one of Python's wrappers gives on, with steps."""
+        name = self._program.name_of(module, node.func)
+        first = node.args[0] if node.args else None
+        if first is None:
+            return None
+        if name in ("iter", "list", "tuple", "reversed", "sorted", "tqdm", "copy.copy"):
+            return first, steps
+        if name.startswith("tqdm."):
+            return first, steps
+        if name == "next":
+            return first, ("each", *steps)
+        if name == "enumerate" and steps[:2] == ("each", 1):
+            return first, ("each", *steps[2:])
+        if name == "zip" and steps[:1] == ("each",) and len(steps) > 1:
+            index = steps[1]
+            if isinstance(index, int) and index < len(node.args):
+                return node.args[index], ("each", *steps[2:])
+        if name in ("tf.function", "functools.partial", "keras.utils.register_keras_serializable"):
+            return first, steps
+        return None
+
+    def _of_elements(
+        self,
+        module: Module,
+        node: ast.Tuple | ast.List | ast.Set | ast.Dict,
+        steps: tuple[Step, ...],
+    ) -> Iterator[Value]:
+        elements = [one for one in _elements(node) if one is not None]
+        step = steps[0]
+        if isinstance(step, int) and not isinstance(node, ast.Dict):
+            if -len(elements) <= step < len(elements):
+                elements = [elements[step]]
+        elif isinstance(step, str) and step.startswith("key:") and isinstance(node, ast.Dict):
+            pairs = zip(node.keys, node.values, strict=True)
+            elements = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == step[4:]]
+        if not elements:
+            yield Value(module=module, node=node, steps=steps)
+        for one in elements:
+            yield from self.origins(module, one, steps[1:])
+
+
+def returns_of(function: Function) -> Iterator[ast.expr]:
+    """Yield what a function returns or yields itself, not the functions in it."""
+    if isinstance(function, ast.Lambda):
+        yield function.body
+        return
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _elements(node: ast.Tuple | ast.List | ast.Set | ast.Dict) -> list[ast.expr]:
+    return list(node.values) if isinstance(node, ast.Dict) else list(node.elts)
+
+
+def _index(node: ast.expr) -> Step:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, int) else f"key:{node.value}"
+    if isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant):
+        value = node.operand.value
+        return -value if isinstance(value, int) else "each"
+    return "slice" if isinstance(node, ast.Slice) else "each"
+
+
+def _default_of(function: Function, name: str) -> ast.expr | None:
+    given = function.args
+    positional = [*given.posonlyargs, *given.args]
+    pairs = list(zip(reversed(positional), reversed(given.defaults), strict=False))
+    pairs += [
+        (one, default)
+        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        if default is not None
+    ]
+    return next((default for one, default in pairs if one.arg == name), None)

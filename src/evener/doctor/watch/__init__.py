@@ -1,0 +1,31 @@
+"""Watching a program for a few steps, in a process of its own."""
+
+from __future__ import annotations
+
+from evener.doctor.watch.seen import (
+    Copied,
+    HostRead,
+    Line,
+    Misplaced,
+    Outcome,
+    Raised,
+    Seen,
+    Steps,
+    Traced,
+    Warned,
+    Work,
+)
+
+__all__ = [
+    "Copied",
+    "HostRead",
+    "Line",
+    "Misplaced",
+    "Outcome",
+    "Raised",
+    "Seen",
+    "Steps",
+    "Traced",
+    "Warned",
+    "Work",
+]

@@ -1,0 +1,209 @@
+"""What a run of a program has shown: plain values, made in another process."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Outcome(enum.Enum):
+    """How a watched run ended."""
+
+    ENOUGH = "enough"  # enough steps were seen, and it was ended
+    FINISHED = "finished"  # it came to its own end
+    EXITED = "exited"  # it called sys.exit or os._exit
+    CRASHED = "crashed"  # an exception, or a signal
+    TIMED_OUT = "timed out"  # it took longer than it was given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the person's own code.
+
+    Args:
+        file: The absolute path.
+        line: From 1.
+    """
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """An exception that ended the program.
+
+    Args:
+        kind: Its class.
+        message: Its text, at most a few thousand characters.
+        where: The innermost line of the person's own.
+        code: The code, if it is one of evener's errors.
+    """
+
+    kind: str
+    message: str
+    where: Line | None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """A warning that was given while it ran."""
+
+    kind: str
+    message: str
+    where: Line | None
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A `tf.function` of the program.
+
+    Args:
+        name: Its name.
+        where: Where it is defined.
+        num_calls: How often it was called.
+        num_traces: How often it was traced.
+        num_made: How many functions were made of the same lines.
+        arguments: What the arguments were at the last traces, shortly.
+    """
+
+    name: str
+    where: Line | None
+    num_calls: int
+    num_traces: int
+    num_made: int = 1
+    arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRead:
+    """A line that brings tensors to the host.
+
+    Args:
+        where: The line.
+        num_reads: How often it did, in the steps seen.
+        seconds: How long it waited in all.
+    """
+
+    where: Line
+    num_reads: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one device did in the steps that were seen.
+
+    Args:
+        device: Such as ``"GPU:1"``.
+        num_operations: How many operations ran there in one step (as placed).
+        num_gradients: How many of them are gradient work.
+    """
+
+    device: str
+    num_operations: int
+    num_gradients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misplaced:
+    """An operation that did not run where it was asked to.
+
+    Args:
+        name: The operation's name.
+        type: Its type.
+        asked: The device asked for.
+        used: The device used.
+        reason: Why.
+        where: The line that made it.
+    """
+
+    name: str
+    type: str
+    asked: str
+    used: str
+    reason: str
+    where: Line | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What was copied between two devices in one step, by one line.
+
+    Args:
+        source: From where.
+        target: To where.
+        num_bytes: How much; what is not known counts 0.
+        where: The line whose operations make what is copied.
+    """
+
+    source: str
+    target: str
+    num_bytes: int
+    where: Line | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """How long training steps took, those without tracing.
+
+    Args:
+        num_steps: How many steps were taken in all.
+        step_seconds: The median of whole steps, from batch to batch.
+        input_seconds: The median of waiting for the next batch, part of the step.
+        where: The line that takes the step: ``fit``, or the call in a loop.
+        batch_size: The samples of the first batch; 0 if not known.
+        num_replicas: Of the strategy that was used; 1 without one.
+    """
+
+    num_steps: int
+    step_seconds: float
+    input_seconds: float
+    where: Line | None = None
+    batch_size: int = 0
+    num_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """All that was seen of a run.
+
+    Args:
+        outcome: How it ended.
+        seconds: How long it ran.
+        exit_code: Of the process; None if it was ended by us.
+        raised: What ended it, if it crashed.
+        where: The line it was at when it was ended, or exited.
+        devices: The logical devices that TensorFlow had.
+        steps: The training steps; None if there was none.
+        warned: Warnings, each once.
+        traced: The program's `tf.function`s.
+        host_reads: Lines that brought tensors to the host in the loop over batches.
+        work: What each device did in one step.
+        misplaced: What did not run where it was asked to.
+        copied: What moved between devices in one step.
+        untrained: Paths of trainable variables that no step has changed.
+        num_output_bytes: How much it printed.
+        output_tail: The end of what it printed.
+        num_left_behind: Processes that it left, which were ended.
+    """
+
+    outcome: Outcome
+    seconds: float
+    exit_code: int | None = None
+    raised: Raised | None = None
+    where: Line | None = None
+    devices: tuple[str, ...] = ()
+    steps: Steps | None = None
+    warned: tuple[Warned, ...] = ()
+    traced: tuple[Traced, ...] = ()
+    host_reads: tuple[HostRead, ...] = ()
+    work: tuple[Work, ...] = ()
+    misplaced: tuple[Misplaced, ...] = ()
+    copied: tuple[Copied, ...] = ()
+    untrained: tuple[str, ...] = ()
+    num_output_bytes: int = 0
+    output_tail: str = ""
+    num_left_behind: int = 0
