@@ -167,6 +167,14 @@ def test_a_code_begins_as_its_kind_of_error_says() -> None:
     assert not wrong
 
 
+def test_every_code_has_a_line_in_the_table() -> None:
+    table = (SOURCES / "doctor" / "pages" / "errors.md").read_text(encoding="utf-8")
+    used = {use.code for use in all_uses() if use.call in PREFIXES or use.call == "warn"}
+    assert len(used) > 50
+    missing = {code for code in used if f"\n| {code} | " not in table}
+    assert not missing, f"pages/errors.md does not tell of {sorted(missing)}"
+
+
 def test_every_code_is_tested() -> None:
     used = set[str]().union(
         *(codes_in(path.read_text(encoding="utf-8")) for path in SOURCES.rglob("*.py"))
