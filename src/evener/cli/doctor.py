@@ -14,11 +14,11 @@ def doctor(
     *,
     script: Annotated[
         str | None,
-        typer.Argument(metavar="[SCRIPT]", show_default=False, help="The program to look at."),
+        typer.Argument(metavar="SCRIPT", show_default=False, help="The program to look at."),
     ] = None,
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS]...", help="With --run: what SCRIPT is given."),
+        typer.Argument(metavar="[ARGS]...", help="With --run: after --, what SCRIPT is given."),
     ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="Watch it for a few steps too, in a process of its own.")

@@ -183,15 +183,12 @@ class Kinds:
 
     def of_class(self, module: Module, definition: ast.ClassDef) -> Kind | None:
         """Return what instances of a class of the program are, by its bases."""
-        for base_module, base in self._program.bases(module, definition):
-            if isinstance(base, str):
-                kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
-                if kind is not None:
-                    return kind
-            elif base is not definition:
-                kind = self.of_class(base_module, base)
-                if kind is not None:
-                    return kind
+        for where, one in self._program.with_bases(module, definition):
+            for _, base in self._program.bases(where, one):
+                if isinstance(base, str):
+                    kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
+                    if kind is not None:
+                        return kind
         return None
 
     def _of_value(self, value: Value) -> Iterator[Kind]:
