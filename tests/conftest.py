@@ -37,7 +37,7 @@ ON_LOGICAL_CPUS = (
 SEED = 20
 LONG = tomllib.loads((TESTS / "long.toml").read_text(encoding="utf-8"))
 # Programs that tests run: to import them would be to train.
-collect_ignore = ["programs"]
+collect_ignore = ["programs", "corpus"]
 
 hypothesis.settings.register_profile(
     "default",

@@ -284,7 +284,7 @@ def test_what_runs_first(read: Read) -> None:
         "import main\nmain.f()",
         "from . import main\nfrom .. import other\nfrom .main import f\nf()",
         "match x:\n    case [a, *b]:\n        a(b)",
-        "async def f():\n    async with g() as h:\n        async for i in h():\n            await i()",
+        "async def f():\n    async with g() as h:\n        async for i in h(): await i()",
         "[y := f(x), y**2][0]()\nprint([z for x in y for z in x if (w := z)])",
         "def f():\n    global g\n    g = f\n    def h():\n        g()",
         "@decorator\nclass A: pass\nA()()",
