@@ -33,8 +33,8 @@ ON_LOGICAL_CPUS = (
     ROOT / "src" / "evener" / "engine",
 )
 SEED = 20
-# Programs that tests run: to import them would be to train.
-collect_ignore = ["programs"]
+# Programs that tests run or read: to import them would be to train.
+collect_ignore = ["corpus", "programs"]
 
 hypothesis.settings.register_profile(
     "default",
