@@ -98,7 +98,7 @@ def test_recall_and_precision() -> None:
     assert precision >= 0.95
 
 
-@pytest.mark.parametrize("path", programs_in("idiomatic"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*programs_in("idiomatic")], ids=lambda path: path.stem)
 def test_a_good_program_gets_no_more_than_hints(path: Path) -> None:
     told = [str(f) for f in findings_of(path, num_gpus=1) if f.severity is not Severity.HINT]
     assert not told

@@ -90,16 +90,15 @@ class Program:
     def nodes(self, *types: type[ast.AST]) -> Iterator[tuple[Module, ast.AST]]:
         """Yield all nodes of some types, file by file, in no order within a file."""
         for module in self.modules:
-            for node in ast.walk(module.tree):
-                if isinstance(node, types):
-                    yield module, node
+            for node in module.every(*types):
+                yield module, node
 
     @cached_property
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls of the program, file by file, from top to bottom."""
         found: list[Call] = []
         for module in self.modules:
-            nodes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+            nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
             for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
                 name = self.name_of(module, node.func)
                 if not name and isinstance(node.func, ast.Attribute):
