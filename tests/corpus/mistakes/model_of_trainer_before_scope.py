@@ -20,7 +20,7 @@ class DistributedTrainer:
         self.strategy = tf.distribute.MirroredStrategy()
         self.batch_size = per_replica * self.strategy.num_replicas_in_sync
         self.model = MLP(width)  # finding: ENG-006
-        self.model.build((None, 10))  # may: ENG-006
+        self.model(tf.zeros([1, 10]))  # may: ENG-006
         with self.strategy.scope():
             self.optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
             self.loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(
