@@ -21,7 +21,7 @@ from evener.placement.record import Reason
 
 # A kernel for every kind of device is registered as one for "DEFAULT".
 _ON_GPUS = ("GPU", "DEFAULT")
-_TABLE = "gpu_kernels.json.gz"
+TABLE = "gpu_kernels.json.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
 @functools.cache
 def table() -> dict[str, tuple[Kernel, ...]]:
     """Return the table that is part of evener: the kernels of every type of operation."""
-    packed = importlib.resources.files("evener.placement").joinpath(_TABLE).read_bytes()
+    packed = importlib.resources.files("evener.placement").joinpath(TABLE).read_bytes()
     return {
         op_type: tuple(
             Kernel(dtypes={n: tuple(d) for n, d in dtypes.items()}, on_host=on_host)
