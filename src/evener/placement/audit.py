@@ -12,6 +12,7 @@ import tensorflow as tf
 from evener.errors import PlacementError
 from evener.placement import devices, kernels
 from evener.placement.dry_run import Stopped, place, stop_at
+from evener.placement.elements import drawn_from
 from evener.placement.keras_step import stopped_fit
 from evener.placement.reading import Reading
 from evener.placement.record import Audit
@@ -59,15 +60,24 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
         return audit_of(stopped, step=_name(fn), meant_for=meant_for)
 
 
-def audit_of(stopped: Stopped, *, step: str, meant_for: Literal["gpu"] | None = None) -> Audit:
+def audit_of(
+    stopped: Stopped,
+    *,
+    step: str,
+    meant_for: Literal["gpu"] | None = None,
+    draw: bool = False,
+) -> Audit:
     """Return the audit of a function that was about to run.
 
     Args:
         stopped: The function and its inputs.
         step: What it is called in the audit.
         meant_for: See `audit`.
+        draw: Whether to draw a batch from the iterators that it takes, for the sizes. They
+            have lost it then.
     """
-    reading = Reading(place(stopped), meant_for)
+    placed = place(stopped)
+    reading = Reading(placed, meant_for, drawn_from(placed) if draw else {})
     return Audit(
         step=step,
         devices=devices.present(),

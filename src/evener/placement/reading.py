@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,9 +50,15 @@ class Reading:
     Args:
         placed: The graph and its parts.
         meant_for: ``"gpu"`` if operations that ask for no device are meant for GPUs.
+        drawn: The outputs of nodes that are known, such as those that draw a batch.
     """
 
-    def __init__(self, placed: Placed, meant_for: Literal["gpu"] | None) -> None:
+    def __init__(
+        self,
+        placed: Placed,
+        meant_for: Literal["gpu"] | None,
+        drawn: Mapping[str, Sequence[Any]],
+    ) -> None:
         self._placed = placed
         self._meant_for = meant_for
         self._origins = Origins(placed.functions, placed.name)
@@ -61,7 +67,7 @@ class Reading:
         kinds = kinds_of(written, self._origins)
         self._kinds = kinds_after(self._flow, written, kinds, self._origins)
         self._library = {one.signature.name: one for one in placed.graph.library.function}
-        self._sizes = Sizes(placed.graph, placed.inputs)
+        self._sizes = Sizes(placed.graph, placed.inputs, drawn)
         self._present = devices.present()
         self._seen = [*self._outside(), *self._inside()]
 

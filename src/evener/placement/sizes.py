@@ -23,15 +23,20 @@ class Sizes:
     Args:
         graph: The placed graph.
         inputs: The tensors it was made ready for.
+        drawn: The outputs of nodes that are known, by the names of the nodes.
     """
 
-    def __init__(self, graph: Any, inputs: Sequence[Any]) -> None:
+    def __init__(
+        self, graph: Any, inputs: Sequence[Any], drawn: Mapping[str, Sequence[Any]]
+    ) -> None:
         self._arguments = {
             node.name: inputs[node.attr["index"].i]
             for node in graph.node
             if node.op in _ARGUMENTS and node.attr["index"].i < len(inputs)
         }
-        self._outputs = _inferred(graph, self._arguments)
+        known = {f"{name}:0": tensor for name, tensor in self._arguments.items()}
+        known |= {f"{n}:{i}": t for n, tensors in drawn.items() for i, t in enumerate(tensors)}
+        self._outputs: dict[str, Sequence[Any]] = {**_inferred(graph, known), **drawn}
 
     def num_bytes(self, tensor: str) -> int | None:
         """Return the bytes of a tensor, or None if they are not known.
@@ -54,7 +59,7 @@ def _bytes(tensor: Any) -> int | None:
     return math.prod(shape.as_list()) * tensor.dtype.size
 
 
-def _inferred(graph: Any, arguments: Mapping[str, Any]) -> dict[str, list[tf.Tensor]]:
+def _inferred(graph: Any, known: Mapping[str, Any]) -> dict[str, list[tf.Tensor]]:
     """Return the outputs of every node of a placed graph, with the shapes that are known."""
     plain = tf.compat.v1.GraphDef()
     plain.versions.CopyFrom(graph.versions)
@@ -64,9 +69,9 @@ def _inferred(graph: Any, arguments: Mapping[str, Any]) -> dict[str, list[tf.Ten
             plain.node.add().CopyFrom(_bare(node))
     inferring = tf.Graph()
     with inferring.as_default():
-        given = {f"{name}:0": _placeholder(tensor) for name, tensor in arguments.items()}
+        given = {name: _placeholder(tensor) for name, tensor in known.items()}
         used = {one for node in plain.node for one in node.input}
-        needed = {name: t for name, t in given.items() if name[:-2] in used or name in used}
+        needed = {n: t for n, t in given.items() if n in used or n.removesuffix(":0") in used}
         try:
             tf.graph_util.import_graph_def(plain, name="", input_map=needed)
         except ValueError:
