@@ -68,7 +68,9 @@ def audit(
     if meant_for not in (None, "gpu"):
         raise typer.BadParameter(f"{meant_for!r} is not gpu", param_hint="'--meant-for'")
     if graph is not None and graph.suffix not in (".svg", ".dot"):
-        raise typer.BadParameter(f"{graph} ends neither in .svg nor in .dot", param_hint="'--graph'")
+        raise typer.BadParameter(
+            f"{graph} ends neither in .svg nor in .dot", param_hint="'--graph'"
+        )
     # First what costs nothing: a mistake need not wait for TensorFlow.
     spec = spec_from(devices, os.environ)
     order = order_for(

@@ -1,10 +1,10 @@
 """A process of its own, bounded in time, whose output is kept apart and which leaves nothing.
 
-    here                          there
-    start ──────────────────────► a session (a process group) of its own
-    read the last of its output ◄── standard output and error
-    wait, at most the limit
-    kill the whole group          also what the program has started and left behind
+here                          there
+start ──────────────────────► a session (a process group) of its own
+read the last of its output ◄── standard output and error
+wait, at most the limit
+kill the whole group          also what the program has started and left behind
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ class _Tail:
         return self._kept.decode(errors="replace")
 
 
-def run_apart(
-    command: Sequence[str], *, environ: Mapping[str, str], limit_seconds: float
-) -> Ended:
+def run_apart(command: Sequence[str], *, environ: Mapping[str, str], limit_seconds: float) -> Ended:
     """Run a command to its end or to the limit, with everything that it starts.
 
     Args:

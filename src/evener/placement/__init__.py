@@ -1,6 +1,6 @@
 """Where operations run: what one step does on which device, and what it moves.
 
-    audit      evener.audit: from a call to an Audit
+    auditing   evener.audit: from a call to an Audit
     tracing    tracing what a person calls, with nothing changed by it
     keras_step one step of fit
     dry_run    the step as TensorFlow would run it, without running it
@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evener.placement.audit import audit
+    from evener.placement.auditing import audit
     from evener.placement.record import (
         Audit,
         Collective,
@@ -42,7 +42,7 @@ _HOMES = {
     "Operation": _RECORD,
     "Total": _RECORD,
     "Traffic": _RECORD,
-    "audit": "evener.placement.audit",
+    "audit": "evener.placement.auditing",
 }
 
 __all__ = [
@@ -61,7 +61,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'evener.placement' has no attribute {name!r}")
-    # The function hides the module of its name.
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -99,9 +99,9 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
     # Gradients that are looked at only, as for their norm.
     gradient |= flow.after(gradient) - needed - optimizer
     kinds: dict[str, Kind] = dict.fromkeys(flow.nodes, "forward")
-    kinds.update(dict.fromkeys(gradient, "gradient"))
-    kinds.update(dict.fromkeys(_input(flow), "input"))
-    kinds.update(dict.fromkeys(optimizer, "optimizer"))
+    kinds |= dict.fromkeys(gradient, "gradient")
+    kinds |= dict.fromkeys(_input(flow), "input")
+    kinds |= dict.fromkeys(optimizer, "optimizer")
     return kinds
 
 

@@ -1,7 +1,7 @@
 """Devices and what goes between them, drawn: as SVG, or as text for Graphviz.
 
-    a few devices       one box each, in a ring when there are more than two
-    arrows              one per direction, as thick as the traffic, with the bytes
+a few devices       one box each, in a ring when there are more than two
+arrows              one per direction, as thick as the traffic, with the bytes
 """
 
 from __future__ import annotations
@@ -165,8 +165,12 @@ def _head(before: Point, tip: Point) -> tuple[str, Point]:
     along = (across / length, down / length)
     back = (tip[0] - along[0] * _HEAD[0], tip[1] - along[1] * _HEAD[0])
     aside = (-along[1] * _HEAD[1], along[0] * _HEAD[1])
-    corners = (tip, (back[0] + aside[0], back[1] + aside[1]), (back[0] - aside[0], back[1] - aside[1]))
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners), back
+    corners = (
+        tip,
+        (back[0] + aside[0], back[1] + aside[1]),
+        (back[0] - aside[0], back[1] - aside[1]),
+    )
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, *sides)), back
 
 
 def _edge(box: Box, towards: Point) -> Point:
