@@ -24,8 +24,6 @@ def trains(function: Any) -> bool:
     origins = Origins(graphs, "")
     operations = (one for graph in graphs.values() for one in graph.get_operations())
     return any(map(origins.is_of_a_tape, operations))
-        origins.is_of_a_tape(one) for graph in graphs.values() for one in graph.get_operations()
-    )
 
 
 def writes(function: Any) -> bool:
