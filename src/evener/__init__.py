@@ -19,14 +19,17 @@ if TYPE_CHECKING:
         EngineError,
         EvenerError,
         EvenerWarning,
+        PlacementError,
         PlanError,
         RunError,
     )
+    from evener.placement import Audit, audit
     from evener.plan import Plan
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "evener.placement",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "Diagnosis": "evener.doctor",
@@ -35,17 +38,20 @@ _HOMES = {
     "EvenerWarning": "evener.errors",
     "Finding": "evener.doctor",
     "Inventory": "evener.devices",
+    "PlacementError": "evener.errors",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
+    "audit": "evener.placement",
     "diagnose": "evener.doctor",
     "inventory": "evener.devices",
     "use_devices": "evener.devices",
 }
 
 __all__ = [
+    "Audit",
     "DataError",
     "DeviceError",
     "Diagnosis",
@@ -54,11 +60,13 @@ __all__ = [
     "EvenerWarning",
     "Finding",
     "Inventory",
+    "PlacementError",
     "Plan",
     "PlanError",
     "RunError",
     "Strategy",
     "UsedDevice",
+    "audit",
     "diagnose",
     "inventory",
     "use_devices",

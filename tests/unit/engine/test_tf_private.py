@@ -281,3 +281,98 @@ def test_an_optimizer_knows_the_strategy_it_was_made_under(strategy: Strategy) -
         optimizer = keras.optimizers.SGD()
     assert _tf_private.optimizer_strategy(optimizer) is strategy
     assert _tf_private.optimizer_strategy(keras.optimizers.SGD()) is not strategy
+
+
+def stopped(call) -> tuple:
+    """The traced function that a call would run, and its inputs."""
+
+    class Stop(Exception):
+        pass
+
+    def watch(function, inputs):
+        raise Stop(function, inputs)
+
+    with pytest.raises(Stop) as caught, _tf_private.before_functions_run(watch):
+        call()
+    return caught.value.args
+
+
+def test_a_function_is_stopped_placed_and_read_without_running() -> None:
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def inner(x):
+        with tf.device("/cpu:1"):
+            return tf.sin(x)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = inner(x * variable)
+        variable.assign_sub(tape.gradient(y, variable))
+        return y + 0.0
+
+    step(tf.ones([2]))
+    before = variable.numpy()
+    function, inputs = stopped(lambda: step(tf.ones([2])))
+    for optimized in (True, False):
+        placed = _tf_private.placed_without_running(function, inputs, optimized=optimized)
+        nodes = {node.name: node for node in placed.post_optimization_graph.node}
+        (sine,) = (node for node in nodes.values() if node.op == "Sin")
+        assert sine.device.endswith("CPU:1")
+        assert sine.experimental_debug_info.original_node_names == ["Sin"]
+        sent = [n for part in placed.partition_graphs for n in part.node if n.op == "_Send"]
+        assert sent
+    assert variable.numpy().tolist() == before.tolist()
+    graphs = _tf_private.function_graphs(function)
+    (name,) = sine.experimental_debug_info.original_func_names
+    frames = _tf_private.definition_frames(graphs[name].get_operation_by_name("Sin"))
+    assert (__file__, inner.python_function.__code__.co_firstlineno + 3, "inner") in frames
+    backward = [one for graph in graphs.values() for one in graph.get_operations()]
+    (cosine,) = (one for one in backward if one.type == "Cos")
+    made_by = {frame[2] for frame in _tf_private.definition_frames(cosine)}
+    assert made_by & {"imperative_grad", "_GradientsHelper"}
+
+
+def test_a_function_that_runs_in_spite_of_a_wrong_input_is_told_of(monkeypatch) -> None:
+    function, inputs = stopped(lambda: tf.function(lambda x: x + 1.0)(tf.ones([])))
+    monkeypatch.setattr(_tf_private.eager_execute, "execute", lambda *rest: [])
+    with pytest.raises(RuntimeError, match="no longer checks its inputs"):
+        _tf_private.placed_without_running(function, inputs, optimized=True)
+
+
+def test_handle_data_tells_the_shape_behind_a_placeholder() -> None:
+    variable = tf.Variable(tf.ones([2, 3]))
+    with tf.Graph().as_default():
+        placeholder = tf.compat.v1.placeholder(tf.resource, [])
+        _tf_private.copy_handle_data(variable.handle, placeholder)
+        read = tf.raw_ops.ReadVariableOp(resource=placeholder, dtype=tf.float32)
+    assert read.shape == [2, 3]
+
+
+def test_kernels_and_definitions_are_told() -> None:
+    kinds = {kernel.device_type for kernel in _tf_private.registered_kernels("MatMul")}
+    assert "CPU" in kinds
+    assert _tf_private.registered_kernels("NoSuchOperation") == []
+    assert _tf_private.operation_definition("NoSuchOperation") is None
+    definition = _tf_private.operation_definition("MatMul")
+    assert [one.name for one in definition.input_arg] == ["a", "b"]
+    assert "MatMul" in _tf_private.operation_names()
+
+
+def test_seeds_of_eager_operations_are_put_back() -> None:
+    tf.random.set_seed(1)
+    state = _tf_private.operation_seeds()
+    first = tf.random.normal([3]).numpy().tolist()
+    _tf_private.set_operation_seeds(state)
+    # Each operation draws a seed: the same one again.
+    assert _tf_private.operation_seeds() == state
+    assert len(first) == 3
+
+
+def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> None:
+    with strategy.scope():
+        model = keras.Sequential([layers.Dense(2)])
+        model.compile("adam", "mse")
+    _tf_private.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
+    assert model.built and model.optimizer.built
