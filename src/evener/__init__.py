@@ -18,9 +18,12 @@ if TYPE_CHECKING:
         EngineError,
         EvenerError,
         EvenerWarning,
+        PlacementError,
         PlanError,
         RunError,
     )
+    from evener.placement.gradients import pinned_gradients
+    from evener.placement.pin import pin
     from evener.plan import Plan
 
 __version__ = "0.1.0"
@@ -32,12 +35,15 @@ _HOMES = {
     "EvenerError": "evener.errors",
     "EvenerWarning": "evener.errors",
     "Inventory": "evener.devices",
+    "PlacementError": "evener.errors",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
     "inventory": "evener.devices",
+    "pin": "evener.placement.pin",
+    "pinned_gradients": "evener.placement.gradients",
     "use_devices": "evener.devices",
 }
 
@@ -48,12 +54,15 @@ __all__ = [
     "EvenerError",
     "EvenerWarning",
     "Inventory",
+    "PlacementError",
     "Plan",
     "PlanError",
     "RunError",
     "Strategy",
     "UsedDevice",
     "inventory",
+    "pin",
+    "pinned_gradients",
     "use_devices",
 ]
 
