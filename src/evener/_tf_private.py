@@ -26,6 +26,7 @@ from tensorflow.python.framework import op_callbacks
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import (
     control_flow_util,
+    default_gradient,
     gradients_util,
     nn_impl_distribute,
     resource_variable_ops,
@@ -564,7 +565,9 @@ def replace_recording(*, record_gradient: Wrap, record_operation: Wrap, execute_
     pywrap_tfe.TFE_Py_FastPathExecute = execute_fast(pywrap_tfe.TFE_Py_FastPathExecute)
 
 
-def replace_backward(*, gradient_function: Wrap, tape_gradient: Wrap, symbolic: Wrap) -> None:
+def replace_backward(
+    *, gradient_function: Wrap, tape_gradient: Wrap, symbolic: Wrap, zeros_like: Wrap
+) -> None:
     """Replace the functions that make gradients of recorded operations.
 
     Args:
@@ -572,6 +575,7 @@ def replace_backward(*, gradient_function: Wrap, tape_gradient: Wrap, symbolic: 
         tape_gradient: Wraps ``(tape, target, sources, ...)``, a whole backward pass.
         symbolic: Wraps the context in which a graph's operation gets its gradient,
             ``(operation, gradient_uid, colocate)``: in `tf.gradients`, functions, branches, loops.
+        zeros_like: Wraps ``(tensor)``, with which the gradient of a variable in a loop begins.
 
     Why: as for `replace_recording`. If it changes: gradients run on the first device.
     """
@@ -579,6 +583,7 @@ def replace_backward(*, gradient_function: Wrap, tape_gradient: Wrap, symbolic: 
     pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
     imperative_grad.imperative_grad = tape_gradient(imperative_grad.imperative_grad)
     gradients_util._maybe_colocate_with = symbolic(gradients_util._maybe_colocate_with)
+    default_gradient.zeros_like = zeros_like(default_gradient.zeros_like)
 
 
 def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.locality.homes import home_of_operation, home_of_tensor, on
 from evener.locality.later import Later, backward, taken
 
@@ -101,3 +102,12 @@ def symbolic_gradient(
     device = home_of_operation(operation)
     with tf.device(device) if device else original(operation, uid, colocate):
         yield
+
+
+def zeros_like(original: Callable[..., Any], tensor: Any) -> Any:
+    """Make the zeros that stand for a gradient where the tensor is."""
+    if tf.executing_eagerly() or not isinstance(tensor, tf.Tensor):
+        return original(tensor)
+    home = home_of_tensor(tensor)
+    with on("" if home and _tf_private.in_xla(tensor.graph) else home):
+        return original(tensor)

@@ -41,14 +41,20 @@ def home_of_operation(operation: tf.Operation) -> str:
     that XLA compiles has one device for all, which is not ours to name.
     """
     if operation.device:
-        return "" if _tf_private.in_xla(operation.graph) else operation.device
+        return _unless_xla(operation.graph, operation.device)
     if operation.type in _CALLS:
         return ""
+    if operation.type == "Placeholder":
+        # The sum of what a loop adds to a captured variable's gradient belongs beside it.
+        return _unless_xla(operation.graph, home_of_tensor(operation.outputs[0]))
     for tensor in operation.inputs:
         if tensor.dtype == tf.resource:
-            home = home_of_tensor(tensor)
-            return "" if home and _tf_private.in_xla(operation.graph) else home
+            return _unless_xla(operation.graph, home_of_tensor(tensor))
     return ""
+
+
+def _unless_xla(graph: Any, home: str) -> str:
+    return "" if home and _tf_private.in_xla(graph) else home
 
 
 def home_of_tensor(tensor: Any) -> str:

@@ -34,6 +34,7 @@ def install() -> None:
             gradient_function=_around(backward.gradient_function),
             tape_gradient=_around(backward.tape_gradient),
             symbolic=_around(backward.symbolic_gradient),
+            zeros_like=_around(backward.zeros_like),
         )
         _tf_private.replace_tape_arithmetic(
             aggregate=_around(later.aggregate),

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from evener import _tf_private, locality
 from evener.errors import PlacementError
-from evener.placement import layers, optimizers
+from evener.placement import layers, losses, optimizers
 from evener.placement.names import short_name, tf_name
 from evener.placement.scope import on_device
 
@@ -67,6 +67,7 @@ def pin(device: str | tf.config.LogicalDevice) -> Pin:
     """
     locality.install()
     layers.install(innermost)
+    losses.install()
     optimizers.install()
     return Pin(tf_name(device))
 
