@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PlanError,
         RunError,
     )
+    from evener.placement import Audit, audit
     from evener.placement.gradients import pinned_gradients
     from evener.placement.pin import pin
     from evener.plan import Plan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "evener.placement",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "EngineError": "evener.errors",
@@ -41,6 +43,7 @@ _HOMES = {
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
+    "audit": "evener.placement",
     "inventory": "evener.devices",
     "pin": "evener.placement.pin",
     "pinned_gradients": "evener.placement.gradients",
@@ -48,6 +51,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "DataError",
     "DeviceError",
     "EngineError",
@@ -60,6 +64,7 @@ __all__ = [
     "RunError",
     "Strategy",
     "UsedDevice",
+    "audit",
     "inventory",
     "pin",
     "pinned_gradients",

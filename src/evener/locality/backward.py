@@ -12,7 +12,6 @@ from evener import _tf_private
 from evener.locality.homes import home_of_operation, home_of_tensor, on
 from evener.locality.later import Later, backward, taken
 
-
 _KEY = "_evener_device"
 
 

@@ -74,7 +74,9 @@ def _symbolic(target: Any, sources: Any, output_gradients: Any, unconnected: Any
             fix="Give tape=..., the tf.GradientTape around the forward pass, or call this in a "
             "tf.function.",
         )
-    flat = [getattr(one, "value", one) if _is_keras(one) else one for one in tf.nest.flatten(sources)]
+    flat = [
+        getattr(one, "value", one) if _is_keras(one) else one for one in tf.nest.flatten(sources)
+    ]
     gradients = tf.gradients(
         tf.nest.flatten(target),
         flat,
