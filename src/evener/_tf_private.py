@@ -33,6 +33,7 @@ from tensorflow.python.ops import (
     handle_data_util,
     nn_impl_distribute,
     resource_variable_ops,
+    while_v2,
 )
 from tensorflow.python.types import distribute as distribute_types
 from tensorflow.python.util import tf_stack
@@ -777,7 +778,7 @@ def replace_backward(
         tape_gradient: Wraps ``(tape, target, sources, ...)``, a whole backward pass.
         symbolic: Wraps the context in which a graph's operation gets its gradient,
             ``(operation, gradient_uid, colocate)``: in `tf.gradients`, functions, branches, loops.
-        zeros_like: Wraps ``(tensor)``, with which the gradient of a variable in a loop begins.
+        zeros_like: Wraps ``(tensor, ...)``, with which the gradient of a variable in a loop begins.
 
     Why: as for `replace_recording`. If it changes: gradients run on the first device.
     """
@@ -786,6 +787,7 @@ def replace_backward(
     imperative_grad.imperative_grad = tape_gradient(imperative_grad.imperative_grad)
     gradients_util._maybe_colocate_with = symbolic(gradients_util._maybe_colocate_with)
     default_gradient.zeros_like = zeros_like(default_gradient.zeros_like)
+    while_v2._zeros_like = zeros_like(while_v2._zeros_like)
 
 
 def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.locality.homes import home_of_operation, home_of_tensor, on
+from evener.locality.homes import calls_functions, home_of_operation, home_of_tensor, on
 from evener.locality.later import Later, backward, taken
 
 _KEY = "_evener_device"
@@ -99,14 +99,18 @@ def symbolic_gradient(
 ) -> Iterator[None]:
     """Place the gradient of an operation in a graph: of functions, branches and loops."""
     device = home_of_operation(operation)
+    if not device and calls_functions(operation):
+        # What is inside has devices of its own, which colocation would outweigh.
+        yield
+        return
     with tf.device(device) if device else original(operation, uid, colocate):
         yield
 
 
-def zeros_like(original: Callable[..., Any], tensor: Any) -> Any:
+def zeros_like(original: Callable[..., Any], tensor: Any, *more: Any) -> Any:
     """Make the zeros that stand for a gradient where the tensor is."""
     if tf.executing_eagerly() or not isinstance(tensor, tf.Tensor):
-        return original(tensor)
+        return original(tensor, *more)
     home = home_of_tensor(tensor)
     with on("" if home and _tf_private.in_xla(tensor.graph) else home):
-        return original(tensor)
+        return original(tensor, *more)

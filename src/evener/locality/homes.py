@@ -42,7 +42,7 @@ def home_of_operation(operation: tf.Operation) -> str:
     """
     if operation.device:
         return _unless_xla(operation.graph, operation.device)
-    if operation.type in _CALLS:
+    if calls_functions(operation):
         return ""
     if operation.type == "Placeholder":
         # The sum of what a loop adds to a captured variable's gradient belongs beside it.
@@ -51,6 +51,11 @@ def home_of_operation(operation: tf.Operation) -> str:
         if tensor.dtype == tf.resource:
             return _unless_xla(operation.graph, home_of_tensor(tensor))
     return ""
+
+
+def calls_functions(operation: tf.Operation) -> bool:
+    """Return whether an operation is a function, a branch or a loop."""
+    return operation.type in _CALLS
 
 
 def _unless_xla(graph: Any, home: str) -> str:

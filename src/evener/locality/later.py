@@ -69,11 +69,14 @@ def aggregate(original: Callable[..., Any], gradients: Sequence[Any]) -> Any:
     by_device: dict[str, list[Any]] = {}
     for part in parts:
         by_device.setdefault(home_of_gradient(part), []).append(part)
-    sums = []
+    # What no device is known of is added where the sum belongs.
+    terms = by_device.pop("", [])
     for device, some in by_device.items():
         with on(device):
-            sums.append(original(some))
-    return sums[0] if len(sums) == 1 else Later(lambda: original(sums), size)
+            terms.append(original(some))
+    if len(terms) == 1:
+        return terms[0]
+    return Later(lambda: original(terms), size)
 
 
 def filled(original: Callable[..., Any], *args: Any) -> Any:
