@@ -195,16 +195,19 @@ def step(x):
     return loss
 
 print(evener.audit(step, tf.ones([8, 64])).moved_bytes)
-x, y = np.ones((16, 32), "float32"), np.zeros(16, "int32")
-print(evener.audit(lambda: model.train_step((tf.constant(x), tf.constant(y)))["loss"]).moved_bytes)
+x, y = tf.ones((16, 32)), tf.zeros(16, tf.int32)
+model(x)
+model.optimizer.build(model.trainable_variables)
+model.train_step((x, y))
+print(evener.audit(lambda x, y: model.train_step((x, y))["loss"], x, y).moved_bytes)
 """
 
 
 @pytest.mark.long
 def test_plain_tensorflow_moves_more(run_python: Any) -> None:
-    loop, fit = map(int, run_python(PLAIN, num_cpus=3).stdout.split())
+    loop, keras_step = map(int, run_python(PLAIN, num_cpus=3).stdout.split())
     assert loop == 57_352
-    assert fit > 200_000
+    assert keras_step == 214_896
 
 
 def test_a_block_a_function_and_a_traced_function() -> None:
@@ -276,7 +279,9 @@ def test_clipping_and_averages_stay_beside_the_variables() -> None:
     assert not [o for o in audit.operations if o.type == "L2Loss" and o.used == "cpu:0"]
 
 
-def test_under_a_strategy_a_pinned_layer_owns_its_variables_where_it_is(start: Any, wanted: Any) -> None:
+def test_under_a_strategy_a_pinned_layer_owns_its_variables_where_it_is(
+    start: Any, wanted: Any
+) -> None:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares="even")
     with strategy.scope():
         one, two, three = dense()
@@ -336,7 +341,9 @@ def test_gradients_for_loops() -> None:
 
     @tf.function
     def step() -> Any:
-        return pinned_gradients(kernel * kernel * 1.0, [kernel, weight], unconnected_gradients="zero")
+        return pinned_gradients(
+            kernel * kernel * 1.0, [kernel, weight], unconnected_gradients="zero"
+        )
 
     assert [float(g) for g in step()] == [4.0, 0.0]
 

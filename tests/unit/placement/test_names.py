@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -63,17 +64,17 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("what", "hint"),
     [
-        (3, "Layers, models"),
-        (keras.layers.Dense, "Pin an object of it"),
-        (keras.optimizers.SGD(), "Pin the layers"),
-        (None, "Layers, models"),
-        (keras.losses.MeanSquaredError(), "Pin a function"),
+        (lambda: 3, "Layers, models"),
+        (lambda: keras.layers.Dense, "Pin an object of it"),
+        (lambda: keras.optimizers.SGD(), "Pin the layers"),
+        (lambda: None, "Layers, models"),
+        (lambda: keras.losses.MeanSquaredError(), "Pin a function"),
     ],
     ids=["number", "class", "optimizer", "nothing", "loss"],
 )
-def test_what_cannot_be_pinned_is_refused(what: Any, hint: str) -> None:
+def test_what_cannot_be_pinned_is_refused(what: Callable[[], Any], hint: str) -> None:
     with pytest.raises(PlacementError, match="PLACE-004") as raised:
-        evener.pin("cpu:1")(what)
+        evener.pin("cpu:1")(what())
     assert hint in str(raised.value)
 
 
@@ -92,6 +93,7 @@ def test_short_names_are_eveners() -> None:
     assert repr(evener.pin("CPU:1")) == "evener.pin('cpu:1')"
 
 
+@pytest.mark.long
 def test_a_pin_can_be_made_before_tensorflow_starts(run_python: Any) -> None:
     done = run_python(
         """
