@@ -750,7 +750,9 @@ def current_device() -> str:
     return eager_context.context().device_name or ""
 
 
-def replace_recording(*, record_gradient: Wrap, record_operation: Wrap, execute_fast: Wrap) -> None:
+def replace_recording(
+    *, record_gradient: Wrap, record_operation: Wrap, execute_fast: Wrap, begin_tape: Wrap
+) -> None:
     """Replace the functions by which operations are recorded on tapes.
 
     Args:
@@ -758,6 +760,7 @@ def replace_recording(*, record_gradient: Wrap, record_operation: Wrap, execute_
         record_operation: Wraps ``(op_type, output_tensors, input_tensors, backward_function)``.
         execute_fast: Wraps ``(context, op_name, name, *arguments)``, the fast way of eager
             operations, in C++.
+        begin_tape: Wraps ``(tape)``, with which a `tf.GradientTape` begins to record.
 
     Why: a tape does not keep the device of an operation, and there is no public place to add it.
     If it changes: gradients run on the first device.
@@ -765,6 +768,8 @@ def replace_recording(*, record_gradient: Wrap, record_operation: Wrap, execute_
     eager_execute.record_gradient = record_gradient(eager_execute.record_gradient)
     for name in ("record_operation", "record_operation_backprop_only"):
         setattr(record, name, record_operation(getattr(record, name)))
+    kind: Any = tf.GradientTape
+    kind._push_tape = begin_tape(kind._push_tape)
     pywrap_tfe.TFE_Py_FastPathExecute = execute_fast(pywrap_tfe.TFE_Py_FastPathExecute)
 
 
@@ -863,8 +868,10 @@ def renew_variable(variable: Any) -> tf.Variable:
     old = variable._value
     value = tf.identity(old)
     strategy = old._distribute_strategy
-    needs_scope = strategy is not None and tf.distribute.get_strategy() is not strategy
-    with tf.init_scope(), strategy.scope() if needs_scope else contextlib.nullcontext():
+    scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if strategy is not None and tf.distribute.get_strategy() is not strategy:
+        scope = strategy.scope()
+    with tf.init_scope(), scope:
         variable._initialize(value)
     return old
 

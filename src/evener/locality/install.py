@@ -29,6 +29,7 @@ def install() -> None:
             record_gradient=_around(record.record_gradient),
             record_operation=_around(record.record_operation),
             execute_fast=_around(record.execute_fast),
+            begin_tape=_around(_begin),
         )
         _tf_private.replace_backward(
             gradient_function=_around(backward.gradient_function),
@@ -41,7 +42,6 @@ def install() -> None:
             fill=_around(later.filled),
             num_elements=_around(later.num_elements),
         )
-        tf.GradientTape._push_tape = _around(_push)(tf.GradientTape._push_tape)
 
 
 def records_devices(tape: tf.GradientTape) -> bool:
@@ -49,7 +49,7 @@ def records_devices(tape: tf.GradientTape) -> bool:
     return getattr(tape, "_evener_records_devices", False)
 
 
-def _push(original: Callable[..., Any], tape: Any) -> Any:
+def _begin(original: Callable[..., Any], tape: Any) -> Any:
     tape._evener_records_devices = True
     return original(tape)
 

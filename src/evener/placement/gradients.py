@@ -46,10 +46,10 @@ def pinned_gradients(
     Example:
         >>> import evener, tensorflow as tf
         >>> with tf.device("cpu:0"):
-        ...     weight = tf.Variable([[2.0]])
+        ...     weight = tf.Variable(2.0)
         >>> with tf.GradientTape() as tape:
         ...     with tf.device("cpu:0"):
-        ...         loss = tf.reduce_sum(weight * weight)
+        ...         loss = weight * weight
         >>> float(evener.pinned_gradients(loss, weight, tape=tape))
         4.0
     """
