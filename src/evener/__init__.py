@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         PlanError,
         RunError,
     )
-    from evener.placement import Audit, audit
+    from evener.placement import Audit, audit, pin, pinned_gradients
     from evener.plan import Plan
 
 __version__ = "0.1.0"
@@ -47,6 +47,8 @@ _HOMES = {
     "audit": "evener.placement",
     "diagnose": "evener.doctor",
     "inventory": "evener.devices",
+    "pin": "evener.placement",
+    "pinned_gradients": "evener.placement",
     "use_devices": "evener.devices",
 }
 
@@ -69,6 +71,8 @@ __all__ = [
     "audit",
     "diagnose",
     "inventory",
+    "pin",
+    "pinned_gradients",
     "use_devices",
 ]
 

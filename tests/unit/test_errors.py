@@ -58,7 +58,12 @@ def test_an_error_stays_whole_across_processes(kind: type[EvenerError]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "builtin"),
-    [(PlanError, ValueError), (DataError, ValueError), (EngineError, RuntimeError)],
+    [
+        (PlanError, ValueError),
+        (DataError, ValueError),
+        (EngineError, RuntimeError),
+        (PlacementError, ValueError),
+    ],
 )
 def test_an_error_is_caught_as_the_builtin_that_people_expect(
     kind: type[EvenerError], builtin: type[Exception]

@@ -1,5 +1,8 @@
-"""Where operations run: what one step does on which device, and what it moves.
+"""Where operations run: pins to devices, and audits of what one step does on which.
 
+    pins       evener.pin: layers, models, functions, blocks; layers, losses, optimizers, moving,
+               names and scope are parts of it
+    gradients  evener.pinned_gradients
     auditing   evener.audit: from a call to an Audit
     tracing    tracing what a person calls, with nothing changed by it
     keras_step one step of fit
@@ -21,6 +24,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evener.placement.auditing import audit
+    from evener.placement.gradients import pinned_gradients
+    from evener.placement.pins import Pin, pin
     from evener.placement.record import (
         Audit,
         Collective,
@@ -40,9 +45,12 @@ _HOMES = {
     "Fallback": _RECORD,
     "Line": _RECORD,
     "Operation": _RECORD,
+    "Pin": "evener.placement.pins",
     "Total": _RECORD,
     "Traffic": _RECORD,
     "audit": "evener.placement.auditing",
+    "pin": "evener.placement.pins",
+    "pinned_gradients": "evener.placement.gradients",
 }
 
 __all__ = [
@@ -52,9 +60,12 @@ __all__ = [
     "Fallback",
     "Line",
     "Operation",
+    "Pin",
     "Total",
     "Traffic",
     "audit",
+    "pin",
+    "pinned_gradients",
 ]
 
 

@@ -376,3 +376,85 @@ def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> N
         model.compile("adam", "mse")
     _tf_private.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
     assert model.built and model.optimizer.built
+
+
+def test_eager_tensors_are_told_from_those_in_graphs() -> None:
+    assert _tf_private.is_eager_tensor(tf.constant(1.0))
+    with tf.Graph().as_default():
+        assert not _tf_private.is_eager_tensor(tf.constant(1.0))
+
+
+def test_it_is_seen_that_a_tape_records() -> None:
+    assert not _tf_private.tape_is_recording()
+    with tf.GradientTape():
+        assert _tf_private.tape_is_recording()
+    assert not _tf_private.tape_is_recording()
+
+
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -> None:
+    seen = []
+
+    @tf.function(jit_compile=jit_compile)
+    def traced() -> tf.Tensor:
+        seen.append(_tf_private.in_xla(tf.compat.v1.get_default_graph()))
+        return tf.constant(1.0)
+
+    traced.get_concrete_function()
+    assert set(seen) == {bool(jit_compile)}
+
+
+def test_the_device_of_now_is_seen_in_graphs_too() -> None:
+    assert _tf_private.current_device() == ""
+    with tf.device("/CPU:1"):
+        assert _tf_private.current_device().endswith("CPU:1")
+        with tf.Graph().as_default(), tf.device("/CPU:2"):
+            assert _tf_private.current_device().endswith("CPU:2")
+
+
+def test_an_eager_operation_can_be_sent_the_slower_way() -> None:
+    # `evener.locality.install` has put a wrapper around the fast way; it raises `FallBack`.
+    with tf.GradientTape() as tape, tf.device("/CPU:1"):
+        x = tf.Variable(3.0)
+        y = x * x
+    gradient = tape.gradient(y, x)
+    assert (float(gradient), gradient.device[-5:]) == (6.0, "CPU:1")
+
+
+def test_variables_that_wait_keep_their_device() -> None:
+    import evener
+
+    evener.pin("cpu:1")  # Puts it in place.
+
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layers.Dense(2)
+
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            with tf.device("/CPU:2"):
+                return self.inner(x)
+
+    model = Late()
+    model(tf.ones([1, 3]))
+    assert model.inner.kernel.value.device.endswith("CPU:2")
+
+
+def test_own_variables_are_those_of_the_layer_alone() -> None:
+    model = keras.Sequential([layers.Dense(2), layers.Dropout(0.5)])
+    model.build((None, 3))
+    assert _tf_private.own_variables(model) == []
+    dense, dropout = model.layers
+    assert [v.name for v in _tf_private.own_variables(dense)] == ["kernel", "bias"]
+    assert len(_tf_private.own_variables(dropout)) == 1
+
+
+def test_a_variable_is_made_anew_on_another_device() -> None:
+    variable = keras.Variable([1.0, 2.0], trainable=False)
+    with tf.device("/CPU:1"):
+        old = _tf_private.renew_variable(variable)
+    assert old.device.endswith("CPU:0")
+    assert variable.value.device.endswith("CPU:1")
+    assert variable.numpy().tolist() == [1.0, 2.0]
+    assert not variable.value.trainable
+    assert not _tf_private.waits_for(variable, "/CPU:2")
