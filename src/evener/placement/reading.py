@@ -171,7 +171,9 @@ class Reading:
         made = None if node is None else self._origins.of(node)
         if known is not None or node is None or made is None or made.type != node.op:
             return known
-        return bytes_of(made.outputs[int(index or 0)])
+        # Fused operations have outputs that nobody wrote.
+        number = int(index or 0)
+        return bytes_of(made.outputs[number]) if number < len(made.outputs) else None
 
     def _line(self, name: str) -> Any:
         node = self._flow.nodes.get(name)
