@@ -11,6 +11,7 @@ that has to wait keeps the device that was asked for.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,7 @@ def install(innermost: Callable[[], str]) -> None:
             kind.__call__ = _called_on_its_device(kind.__call__)
         for kind in (keras.Operation, keras.Layer):
             kind.__init__ = _made_in_a_block(kind.__init__, innermost)
+        keras.Layer.add_weight = _made_on_its_device(keras.Layer.add_weight)
         _tf_private.keep_devices_of_waiting_variables()
 
 
@@ -87,6 +89,20 @@ def _called_on_its_device(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _made_on_its_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make weights that are added outside of a call, such as those of LoRA, there too."""
+
+    @functools.wraps(original)
+    def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
+        device = pinned_to(self)
+        if not device or _tf_private.current_device():
+            return original(self, *args, **kwargs)
+        with on_device(device):
+            return original(self, *args, **kwargs)
+
+    return add_weight
+
+
 def _made_in_a_block(
     original: Callable[..., Any], innermost: Callable[[], str]
 ) -> Callable[..., Any]:
@@ -97,4 +113,6 @@ def _made_in_a_block(
         if device:
             _mark(self, device)
 
+    # Keras makes a layer's config from its `__init__`, and does not look behind a wrapper.
+    vars(init)["__signature__"] = inspect.signature(original)
     return init
