@@ -272,6 +272,7 @@ def has_ended(process: int) -> bool:
         (["steps:step", "--epochs", "3"], "PLACE-042"),
         (["--meant-for", "tpu", "train.py"], "tpu"),
         (["--graph", "out.png", "train.py"], ".svg"),
+        (["--graph", "no_folder/out.svg", "train.py"], "cannot be written"),
         (["--devices", "gpuu", "train.py"], "DEV-002"),
     ],
 )
