@@ -19,10 +19,10 @@ from typing import Any
 import keras
 
 from evener import _tf_private
+from evener.locality.marks import mark, pinned_to
 from evener.placement.moving import move
 from evener.placement.scope import on_device
 
-_DEVICE = "_evener_device"
 _lock = threading.Lock()
 
 
@@ -44,11 +44,6 @@ def install(innermost: Callable[[], str]) -> None:
         _tf_private.keep_devices_of_waiting_variables()
 
 
-def pinned_to(layer: Any) -> str:
-    """Return TensorFlow's name of the device a layer is pinned to, or an empty string."""
-    return vars(layer).get(_DEVICE, "")
-
-
 def pin_layer(layer: keras.Layer, device: str) -> None:
     """Pin a layer, and all its sublayers that are not pinned themselves.
 
@@ -63,8 +58,7 @@ def pin_layer(layer: keras.Layer, device: str) -> None:
 
 
 def _mark(layer: Any, device: str) -> None:
-    # Past Keras's attribute tracking, which some layers forbid once they are built.
-    vars(layer)[_DEVICE] = device
+    mark(layer, device)
     # XLA compiles for one device: `jit_compile="auto"` must not choose it.
     vars(layer)["supports_jit"] = False
 
@@ -80,8 +74,8 @@ def _followers(layer: keras.Layer) -> list[keras.Layer]:
 def _called_on_its_device(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        device = vars(self).get(_DEVICE)
-        if device is None:
+        device = pinned_to(self)
+        if not device:
             return original(self, *args, **kwargs)
         with on_device(device):
             return original(self, *args, **kwargs)
