@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.scopes import Binding, Step
 
@@ -42,30 +43,20 @@ class Values:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[tuple[ast.AST, tuple[Step, ...]], tuple[Value, ...]] = {}
-        self._being_followed: set[tuple[ast.AST, tuple[Step, ...]]] = set()
+        self._circles: Circles[tuple[ast.AST, tuple[Step, ...]], tuple[Value, ...]]
+        self._circles = Circles((), deepest=_DEEPEST)
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
     ) -> tuple[Value, ...]:
         """Return where the value of an expression may come from; not empty."""
-        key = (node, steps)
-        if key in self._known:
-            return self._known[key]
-        if key in self._being_followed or len(self._being_followed) > _DEEPEST:
-            return ()
-        self._being_followed.add(key)
-        try:
-            found: dict[tuple[ast.AST, tuple[Step, ...]], Value] = {}
-            for value in self._follow(module, node, steps):
-                found.setdefault((value.node, value.steps), value)
-        finally:
-            self._being_followed.discard(key)
-        result = tuple(found.values()) or (Value(module=module, node=node, steps=steps),)
-        # What was cut short inside of a circle is not the whole answer.
-        if not self._being_followed:
-            self._known[key] = result
-        return result
+        return self._circles.answer((node, steps), lambda: self._found(module, node, steps))
+
+    def _found(self, module: Module, node: ast.AST, steps: tuple[Step, ...]) -> tuple[Value, ...]:
+        found: dict[tuple[ast.AST, tuple[Step, ...]], Value] = {}
+        for value in self._follow(module, node, steps):
+            found.setdefault((value.node, value.steps), value)
+        return tuple(found.values()) or (Value(module=module, node=node, steps=steps),)
 
     def _follow(self, module: Module, node: ast.AST, steps: tuple[Step, ...]) -> Iterator[Value]:
         """Go one step towards the origin of a value, and from there on."""
