@@ -12,7 +12,7 @@ from evener.doctor.questions.strategies import is_only_evener, num_replicas, spr
 from evener.doctor.rule import Case, Family, Rule
 
 # Up to this many samples, moments of one device are a poor guess of the batch's.
-_FEW = 8
+_FEW = 7
 
 
 def _look(case: Case) -> Iterator[Finding]:
