@@ -152,6 +152,9 @@ class Values:
                 for returned in returns_of(target):
                     known = True
                     yield from self.origins(where, returned, steps)
+                for yielded in yields_of(target) if steps[:1] == ("each",) else ():
+                    known = True
+                    yield from self.origins(where, yielded, steps[1:])
         if not known:
             yield Value(module=module, node=node, steps=steps)
 
@@ -200,18 +203,29 @@ class Values:
 
 
 def returns_of(function: Function) -> Iterator[ast.expr]:
-    """Yield what a function returns or yields itself, not the functions in it."""
+    """Yield what a function returns itself, not the functions in it."""
     if isinstance(function, ast.Lambda):
         yield function.body
         return
+    for node in _inside(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+
+
+def yields_of(function: Function) -> Iterator[ast.expr]:
+    """Yield what a generator gives, one by one."""
+    for node in () if isinstance(function, ast.Lambda) else _inside(function):
+        if isinstance(node, ast.Yield) and node.value is not None:
+            yield node.value
+
+
+def _inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield node.value
-        waiting.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _elements(node: ast.Tuple | ast.List | ast.Set | ast.Dict) -> list[ast.expr]:
