@@ -35,7 +35,8 @@ class Steps:
     Attributes:
         functions: The functions that take one step each time they are called.
         loops: The loops that go through batches and train, by their node.
-        in_each: The functions that run in every step, whoever calls them.
+        in_each: The functions that run in every step, or every time a traced function is called.
+        in_training: Those of them that a training step leads to.
     """
 
     def __init__(self, program: Program) -> None:
@@ -43,6 +44,7 @@ class Steps:
         self.functions: set[ast.AST] = set()
         self.loops: dict[ast.AST, Module] = {}
         self.in_each: dict[ast.AST, Module] = {}
+        self.in_training: dict[ast.AST, Module] = {}
         self.updates: list[Call] = [call for call in program.all_calls if _updates(call)]
         self._find_loops()
         self._find_functions_in_each()
@@ -89,17 +91,35 @@ class Steps:
                     for pair in program.functions_of(call.module, given)
                     if isinstance(pair[1], FUNCTIONS)
                 ]
+        self.in_each = self._with_called(waiting)
+        self.in_training = self._with_called(
+            [pair for pair in waiting if pair[1] in self.functions or self._is_keras(*pair)]
+        )
+
+    def _with_called(self, waiting: list[tuple[Module, ast.AST]]) -> dict[ast.AST, Module]:
+        """Return functions and those that they call."""
+        program, found = self._program, dict[ast.AST, Module]()
+        waiting = list(waiting)
         while waiting:
             module, function = waiting.pop()
-            if function in self.in_each:
+            if function in found:
                 continue
-            self.in_each[function] = module
+            found[function] = module
             for node in own_nodes(function):
                 if not isinstance(node, ast.Call):
                     continue
                 for where, target in program.targets(module, node):
                     if isinstance(target, FUNCTIONS) and not _is_making(target):
                         waiting.append((where, target))
+        return found
+
+    def _is_keras(self, module: Module, function: ast.AST) -> bool:
+        """Return whether a function is what Keras calls in the steps of ``fit``, or a lambda."""
+        parent = module.parents.get(function)
+        if isinstance(parent, ast.ClassDef):
+            named = getattr(function, "name", "") in _BY_KERAS
+            return named and _is_of_keras(self._program, module, parent)
+        return isinstance(parent, ast.Call)
 
     def _runs_in_each(self, module: Module, function: ast.AST) -> bool:
         name = getattr(function, "name", "")
@@ -121,6 +141,12 @@ class Steps:
 def _updates(call: Call) -> bool:
     function = call.node.func
     return isinstance(function, ast.Attribute) and function.attr in _UPDATES
+
+
+def _is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:
+    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
+        return False
+    return "tf.Module" not in {base for _, base in program.bases(module, definition)}
 
 
 def _is_making(function: Function) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from evener.doctor.program import Call, Module, Place
+from evener.doctor.program import Call, Module, Place, Program
 
 _LONGEST = 60
 
@@ -26,3 +26,11 @@ def method_place(call: Call) -> Place:
 def place_of_line(module: Module, line: int) -> Place:
     """Return a line of a module by its number."""
     return Place(path=module.path, line=line, text=module.lines[line - 1].strip())
+
+
+def place_at(program: Program, file: str, line: int) -> Place:
+    """Return a line that a run has shown, with its text if it was read."""
+    for module in program.modules:
+        if module.path == file and 0 < line <= len(module.lines):
+            return place_of_line(module, line)
+    return Place(path=file, line=line)

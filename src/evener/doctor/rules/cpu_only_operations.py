@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Call, Module, Place, Program
+from evener.doctor.program import FUNCTIONS, Call, Module, Program
 from evener.doctor.questions.compiled import losses_compiled
 from evener.doctor.questions.steps import fits, own_nodes, steps_of
-from evener.doctor.questions.texts import place_of_line, shown
+from evener.doctor.questions.texts import place_at, shown
 from evener.doctor.rule import Case, Family, Rule
 
 # Functions whose operations have no GPU kernel in TensorFlow 2.21.
@@ -57,7 +57,7 @@ def _look(case: Case) -> Iterator[Finding]:
     for one in case.seen.misplaced if case.seen is not None else ():
         if "CPU" in one.used.upper() and "GPU" in one.asked.upper() and one.where is not None:
             yield RULE.finding(
-                _place(program, one.where.file, one.where.line),
+                place_at(program, one.where.file, one.where.line),
                 f"{one.type} ran on the CPU.",
                 why=f"{one.reason or 'It has no GPU kernel'}: its inputs and outputs are copied in "
                 "every step.",
@@ -68,7 +68,7 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _in_steps(case: Case) -> Iterator[Finding]:
     program = case.program
-    functions = dict(steps_of(program).in_each)
+    functions = dict(steps_of(program).in_training)
     for loss in losses_compiled(program):
         if loss.function is not None:
             functions.setdefault(loss.function, loss.module)
@@ -196,13 +196,6 @@ def _trained_layers(program: Program) -> set[ast.AST]:
             if owners & seen and call.node.args:
                 found |= {v.node for v in program.origins(call.module, call.node.args[0])}
     return found
-
-
-def _place(program: Program, file: str, line: int) -> Place:
-    for module in program.modules:
-        if module.path == file and 0 < line <= len(module.lines):
-            return place_of_line(module, line)
-    return Place(path=file, line=line)
 
 
 RULE = Rule(

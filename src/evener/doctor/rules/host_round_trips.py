@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Kind, Module, Place, Program
 from evener.doctor.questions.gradients import is_step_of_fit
 from evener.doctor.questions.steps import steps_of
-from evener.doctor.questions.texts import place_of_line, shown
+from evener.doctor.questions.texts import place_at, place_of_line, shown
 from evener.doctor.rule import Case, Family, Rule
 
 _METHODS = ("numpy", "item")
@@ -33,7 +33,7 @@ def _look(case: Case) -> Iterator[Finding]:
         yield _finding(place, what, () if seen is None else (_measured(seen),))
     for key, one in read.items():
         if key not in said:
-            place = _place(program, *key)
+            place = place_at(program, *key)
             yield _finding(place, "a tensor", (place.text, _measured(one)))
 
 
@@ -59,13 +59,6 @@ def _seen_reads(case: Case):
 
 def _measured(read) -> str:
     return f"seen: read {read.num_reads} times, {1000 * read.seconds:.1f} ms waited in all"
-
-
-def _place(program: Program, file: str, line: int) -> Place:
-    for module in program.modules:
-        if module.path == file and 0 < line <= len(module.lines):
-            return place_of_line(module, line)
-    return Place(path=file, line=line)
 
 
 def _read(program: Program, module: Module, node: ast.AST) -> str | None:

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Kind, Module, Place, Program
+from evener.doctor.program import Kind, Module, Program
 from evener.doctor.questions.pins import Pin, pins_of
 from evener.doctor.questions.steps import steps_of
-from evener.doctor.questions.texts import place_of_line
+from evener.doctor.questions.texts import place_at
 from evener.doctor.rule import Case, Family, Rule
 
 # What one link between two devices moves in a second, at the best of today's buses.
@@ -171,7 +171,7 @@ def _measured(case: Case) -> Iterator[Finding]:
     if most.where is None:
         return
     yield RULE.finding(
-        _place(case.program, most.where.file, most.where.line),
+        place_at(case.program, most.where.file, most.where.line),
         f"{total / 1e6:.1f} MB are copied between devices in one step.",
         why=f"At {_BYTES_PER_SECOND / 1e9:.0f} GB/s that takes {1000 * seconds:.1f} ms, of a step "
         f"of {1000 * seen.steps.step_seconds:.1f} ms.",
@@ -180,13 +180,6 @@ def _measured(case: Case) -> Iterator[Finding]:
             f"seen: {one.num_bytes} bytes from {one.source} to {one.target}" for one in seen.copied
         )[:10],
     )
-
-
-def _place(program: Program, file: str, line: int) -> Place:
-    for module in program.modules:
-        if module.path == file and 0 < line <= len(module.lines):
-            return place_of_line(module, line)
-    return Place(path=file, line=line)
 
 
 RULE = Rule(

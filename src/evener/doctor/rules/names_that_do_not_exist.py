@@ -121,6 +121,9 @@ def _no_checkpoint(program: Program) -> Iterator[Finding]:
     if not keras or any(True for _ in program.calls("tf.train.Checkpoint*")):
         return
     for call in program.calls("tf.train.latest_checkpoint"):
+        folder = call.argument(0, "checkpoint_dir")
+        if folder is None or not any(_is_in(program, call.module, folder, one) for one in keras):
+            continue
         yield RULE.finding(
             call.place,
             "tf.train.latest_checkpoint finds none of the files that this program saves.",
@@ -129,6 +132,38 @@ def _no_checkpoint(program: Program) -> Iterator[Finding]:
             fix="load the file by the name it was saved by: model.load_weights(path).",
             evidence=(keras[0].call.place.text, call.place.text),
         )
+
+
+def _is_in(program: Program, module: Module, folder: ast.expr, save: File) -> bool:
+    """Return whether a file is saved in a folder, as far as the text tells."""
+    if save.name is None:
+        return False
+    constant, name = program.constant(module, folder), program.constant(save.module, save.name)
+    if isinstance(constant, str) and isinstance(name, str):
+        return name.startswith(constant.rstrip("/") + "/")
+    one, other = _parts(program, module, folder), _parts(program, save.module, save.name)
+    return bool(one & other)
+
+
+def _parts(program: Program, module: Module, node: ast.AST) -> set[str]:
+    """Return the names and constants that a path is made of."""
+    found = set[str]()
+    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
+    seen = set[ast.AST]()
+    while waiting and len(seen) < 200:
+        where, top = waiting.pop()
+        for one in ast.walk(top):
+            if one in seen:
+                continue
+            seen.add(one)
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value) > 1:
+                found.add(one.value.strip("/"))
+            if isinstance(one, ast.Name | ast.Attribute):
+                waiting += [(v.module, v.node) for v in program.origins(where, one)]
+                if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
+                    if not program.name_of(where, one):
+                        found.add(ast.unparse(one))
+    return found
 
 
 def _other_names(program: Program) -> Iterator[Finding]:

@@ -126,7 +126,9 @@ def _layers_of(program: Program, module: Module, made: ast.Call) -> list[tuple[M
     found: list[tuple[Module, ast.AST]] = []
     if made.args:
         for value in program.origins(module, made.args[0]):
-            if not isinstance(value.node, ast.List | ast.Tuple):
+            if not isinstance(value.node, ast.List | ast.Tuple) or value.steps:
+                return []
+            if isinstance(made.args[0], ast.Name) and _grows(program, module, made.args[0]):
                 return []
             found += [(value.module, one) for one in value.node.elts]
     for call in program.all_calls:
@@ -134,6 +136,18 @@ def _layers_of(program: Program, module: Module, made: ast.Call) -> list[tuple[M
             if made in _models(program, call.module, call.node.func.value) and call.node.args:
                 found.append((call.module, call.node.args[0]))
     return found
+
+
+def _grows(program: Program, module: Module, name: ast.Name) -> bool:
+    """Return whether something is added to a list of layers after it was made."""
+    function = program.around.function(module, name) or module.tree
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == name.id and node.attr in ("append", "extend", "insert"):
+                return True
+        if isinstance(node, ast.AugAssign) and ast.unparse(node.target) == name.id:
+            return True
+    return False
 
 
 def _cannot_learn(program: Program, module: Module, node: ast.AST) -> bool:

@@ -68,6 +68,8 @@ def _goes_on(program: Program, save: File, load: File) -> bool:
     """Return whether a line loads what the program itself has saved as weights."""
     if load.what != "weights" or save.what != "weights":
         return False
+    if _is_before_training(program, save.call):
+        return False
     if is_same_name(program, save, load):
         return True
     if load.name is None or program.constant(load.module, load.name) is not None:
@@ -76,6 +78,19 @@ def _goes_on(program: Program, save: File, load: File) -> bool:
     texts = [ast.unparse(load.name)]
     texts += [ast.unparse(v.node) for v in program.origins(load.module, load.name)]
     return any(_RESUME.search(text) for text in texts)
+
+
+def _is_before_training(program: Program, save: Call) -> bool:
+    """Return whether weights are saved before any training: then there is no state to lose."""
+    if save.name.endswith("ModelCheckpoint") or program.order.of(save.node) is None:
+        return False
+    lines = [fit.node for fit in fits(program)]
+    lines += [call.node for call in steps_of(program).updates]
+    if any(loop in save.module.around(save.node) for loop in steps_of(program).loops):
+        return False
+    if next(program.around.loops(save.module, save.node), None) is not None:
+        return False
+    return not any(program.order.is_before(node, save.node) for node in lines)
 
 
 def _trains_after(program: Program, load: Call) -> bool:

@@ -9,7 +9,12 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Module, Program
 from evener.doctor.questions.optimizers import builds, keeps_slots, made_by
 from evener.doctor.questions.pins import pins_around
-from evener.doctor.questions.strategies import is_only_evener, num_replicas, spreads
+from evener.doctor.questions.strategies import (
+    is_only_evener,
+    num_replicas,
+    spreads,
+    strategies_made,
+)
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
 
@@ -32,6 +37,9 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _in_replicas(case: Case, call: Call) -> Iterator[Finding]:
     program = case.program
+    made = strategies_made(program)
+    if made and not any(one.name.endswith("MirroredStrategy") for one in made):
+        return
     if not spreads(program) or is_only_evener(program) or not _run_is_traced(program, call):
         return
     optimizer = shown(call.owner) if call.owner is not None else "optimizer"

@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Place, Program, argument
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.steps import fits, steps_of
-from evener.doctor.questions.texts import place_of_line, shown
+from evener.doctor.questions.texts import place_at, shown
 from evener.doctor.rule import Case, Family, Rule
 
 # So many traces of one function are more than the first steps need.
@@ -348,19 +348,12 @@ def _seen(case: Case) -> Iterator[Finding]:
             else f"made {one.num_made} times"
         )
         yield RULE.finding(
-            _place(case.program, one.where.file, one.where.line),
+            place_at(case.program, one.where.file, one.where.line),
             f"{one.name} was {how}.",
             why="Tracing takes as long as hundreds of steps.",
             fix="give it tensors of the same shapes and dtypes, and make it once.",
             evidence=(f"seen: {how}", *(f"traced for {shape}" for shape in one.arguments)),
         )
-
-
-def _place(program: Program, file: str, line: int) -> Place:
-    for module in program.modules:
-        if module.path == file and 0 < line <= len(module.lines):
-            return place_of_line(module, line)
-    return Place(path=file, line=line)
 
 
 RULE = Rule(

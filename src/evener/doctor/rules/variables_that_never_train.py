@@ -291,6 +291,8 @@ def _listed_before_built(program: Program) -> Iterator[Finding]:
                 continue
             if taken is sources or program.order.of(taken) is None:
                 continue
+            if _is_taken_in_eager_step(program, value.module, taken, gradient.call):
+                continue
             model = _unbuilt(program, value.module, taken)
             if model is not None:
                 yield RULE.finding(
@@ -302,6 +304,16 @@ def _listed_before_built(program: Program) -> Iterator[Finding]:
                     "keras.Input or by calling it once.",
                     evidence=(value.module.place(taken).text, gradient.call.place.text),
                 )
+
+
+def _is_taken_in_eager_step(
+    program: Program, module: Module, taken: ast.AST, gradient: Call
+) -> bool:
+    """Return whether the list is taken anew in every step, which costs only the first one."""
+    own = program.around.function(gradient.module, gradient.node)
+    if own is None or program.around.function(module, taken) is not own:
+        return False
+    return program.around.is_traced(gradient.module, gradient.node) is False
 
 
 def _unbuilt(program: Program, module: Module, taken: ast.Attribute) -> ast.Call | None:
