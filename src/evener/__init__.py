@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
+    from evener.doctor import Diagnosis, Finding, diagnose
     from evener.engine import Strategy
     from evener.errors import (
         DataError,
@@ -28,15 +29,18 @@ __version__ = "0.1.0"
 _HOMES = {
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
+    "Diagnosis": "evener.doctor",
     "EngineError": "evener.errors",
     "EvenerError": "evener.errors",
     "EvenerWarning": "evener.errors",
+    "Finding": "evener.doctor",
     "Inventory": "evener.devices",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
+    "diagnose": "evener.doctor",
     "inventory": "evener.devices",
     "use_devices": "evener.devices",
 }
@@ -44,15 +48,18 @@ _HOMES = {
 __all__ = [
     "DataError",
     "DeviceError",
+    "Diagnosis",
     "EngineError",
     "EvenerError",
     "EvenerWarning",
+    "Finding",
     "Inventory",
     "Plan",
     "PlanError",
     "RunError",
     "Strategy",
     "UsedDevice",
+    "diagnose",
     "inventory",
     "use_devices",
 ]
