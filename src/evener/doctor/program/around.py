@@ -74,7 +74,14 @@ class Around:
         return self._asked("batches", module, node, self._is_in_batches)
 
     def is_scope(self, module: Module, node: ast.expr) -> bool:
-        """Return whether an expression enters a strategy's scope."""
+        """Return whether an expression enters a strategy's scope, if only where there is one."""
+        if isinstance(node, ast.IfExp):
+            return self.is_scope(module, node.body) or self.is_scope(module, node.orelse)
+        if isinstance(node, ast.Name | ast.Attribute):
+            return any(
+                isinstance(value.node, ast.Call) and self.is_scope(value.module, value.node)
+                for value in self._program.origins(module, node)
+            )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "scope":
                 kinds = self._program.kinds(module, node.func.value)
