@@ -59,7 +59,7 @@ class Around:
 
     def in_scope(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in a strategy's scope; None if only sometimes."""
-        return self._asked("scope", module, node, self._is_scoped)
+        return self._asked("scope", module, node, self.is_scoped_here)
 
     def in_replica(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in ``strategy.run``; None if only sometimes."""
@@ -138,7 +138,8 @@ class Around:
             self._known[key] = found or frozenset({False})
         return self._known[key]
 
-    def _is_scoped(self, module: Module, node: ast.AST) -> bool:
+    def is_scoped_here(self, module: Module, node: ast.AST) -> bool:
+        """Return whether a node stands in a strategy's scope in its own function."""
         if any(self.is_scope(module, one) for one in self.contexts(module, node)):
             return True
         # stack.enter_context(strategy.scope()) holds for what follows in the function.

@@ -71,7 +71,7 @@ def makings(program: Program, value: Value, near: frozenset[ast.AST] = _ANY) -> 
             in_scope=program.around.in_scope(module, node),
         )
         for module, node, through in _sites(program, value.module, call, call, (call,))
-        if not near or near & set(through)
+        if not near or not through or near & set(through)
     ]
 
 

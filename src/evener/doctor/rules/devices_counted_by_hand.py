@@ -103,10 +103,14 @@ def _makes_as_many(program: Program, name: str) -> bool:
 def _bare(case: Case) -> Iterator[Finding]:
     """Find a batch or a loss scaled by a bare number that is the number of devices."""
     program, num_replicas = case.program, the_number_of_replicas(case)
+    for module, node in program.nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        yield from _range_of_devices(program, module, node)
     if num_replicas is None or num_replicas < 2:
         return
-    for module, node in program.nodes(ast.BinOp, ast.Call):
-        if isinstance(node, ast.BinOp) and _scales(program, module, node, num_replicas):
+    for module, node in program.nodes(ast.BinOp):
+        assert isinstance(node, ast.BinOp)
+        if _scales(program, module, node, num_replicas):
             place = module.place(node)
             yield RULE.finding(
                 place,
@@ -115,8 +119,6 @@ def _bare(case: Case) -> Iterator[Finding]:
                 "loss is scaled wrongly.",
                 fix=f"write strategy.num_replicas_in_sync instead of {num_replicas}.",
             )
-        elif isinstance(node, ast.Call):
-            yield from _range_of_devices(program, module, node)
 
 
 def _scales(program: Program, module: Module, node: ast.BinOp, num_replicas: int) -> bool:
