@@ -194,6 +194,9 @@ class Program:
                 for where, target in self.targets(value.module, value.node):
                     if isinstance(target, ast.ClassDef):
                         yield where, target
+            elif isinstance(value.node, ast.ClassDef) and not value.steps:
+                # Config.batch_size, without an instance.
+                yield value.module, value.node
             elif isinstance(value.node, ast.arg) and value.node.annotation is not None:
                 for one in self.origins(value.module, value.node.annotation):
                     if isinstance(one.node, ast.ClassDef):

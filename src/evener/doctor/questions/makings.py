@@ -135,8 +135,11 @@ def _sites(
     sites = (
         [site for site in program.call_sites(function) if site.way == "call"] if function else []
     )
-    is_scoped = program.around.in_scope(module, node) is True
-    if not sites or is_scoped or not _returns(program, module, function, made):
+    if program.around.is_scoped_here(module, node):
+        # Whoever calls the function: the scope is in it.
+        yield module, node, ()
+        return
+    if not sites or not _returns(program, module, function, made):
         yield module, node, through
         return
     for site in sites[:_MOST_SITES]:

@@ -41,6 +41,8 @@ def _own_for_all(program: Program, size: BatchSize) -> Iterator[Finding]:
     name = _said(program, size, is_said_per_replica)
     if name is None or (size.size is not None and size.size.power > 0):
         return
+    if any(isinstance(one, ast.Mult) for one in ast.walk(size.node or size.call)):
+        return
     place = size.module.place(size.node or size.call)
     yield RULE.finding(
         place,
