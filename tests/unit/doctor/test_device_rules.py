@@ -1,5 +1,6 @@
 """Rules on devices: the styles in which each mistake is made, and what only looks like it."""
 
+# ruff: noqa: E501 -- programs in a table, one a line
 from __future__ import annotations
 
 from pathlib import Path

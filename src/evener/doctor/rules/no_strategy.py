@@ -32,7 +32,7 @@ def _look(case: Case) -> Iterator[Finding]:
     first = _first_training(program)
     if first is None:
         return
-    names = sorted({gpu.name for gpu in case.surroundings.gpus})
+    names = sorted({gpu.name or "a GPU" for gpu in case.surroundings.gpus})
     evidence = [first.text, f"{visible} GPUs are visible: {', '.join(names)}"]
     seen = case.seen
     if seen is not None and seen.work:
