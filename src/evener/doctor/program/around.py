@@ -85,7 +85,9 @@ class Around:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "scope":
                 kinds = self._program.kinds(module, node.func.value)
-                return Kind.STRATEGY in kinds or "strategy" in ast.unparse(node.func.value).lower()
+                named = "strategy" in ast.unparse(node.func.value).lower()
+                # What is unknown and has a scope is most likely one.
+                return Kind.STRATEGY in kinds or named or not (kinds or node.args)
             if node.func.attr == "enter_context" and node.args:
                 return self.is_scope(module, node.args[0])
         return False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Module
 from evener.doctor.program.scopes import Step
-from evener.doctor.program.values import Value
+from evener.doctor.program.values import DISTRIBUTING, Value
 
 if TYPE_CHECKING:
     from evener.doctor.program.program import Program
@@ -229,6 +229,8 @@ class Kinds:
                 if kind is not None:
                     yield kind
         if isinstance(node.func, ast.Attribute):
+            if node.func.attr in DISTRIBUTING:
+                yield Kind.DISTRIBUTED
             for kind in self.of(module, node.func.value):
                 given = _METHODS.get(kind, {}).get(node.func.attr, kind if kind in _STAY else None)
                 if given is not None:

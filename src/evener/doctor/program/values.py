@@ -46,6 +46,8 @@ class _Link:
     steps: tuple[Step, ...]
 
 
+# Methods that only a strategy has, and what stands for one.
+DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
 _Key = tuple[ast.AST, tuple[Step, ...]]
 
 
@@ -171,6 +173,10 @@ class Values:
         through = self._passed_through(module, node, steps)
         if through is not None:
             yield _link(module, *through)
+            return
+        if isinstance(node.func, ast.Attribute) and node.func.attr in DISTRIBUTING:
+            # Whatever stands for a strategy here: what it gives is distributed.
+            yield Value(module=module, node=node, steps=steps)
             return
         known = False
         for where, target in self._program.targets(module, node):

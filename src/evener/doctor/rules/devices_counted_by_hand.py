@@ -84,6 +84,11 @@ def _finding(program: Program, definition: Place, name: str, uses: list[Place]) 
 def _makes_as_many(program: Program, name: str) -> bool:
     """Return whether the program makes, or names for its strategy, that many devices."""
     for call in program.all_calls:
+        if any(
+            one.arg and _COUNT.match(one.arg) and _name(one.value) == name
+            for one in call.node.keywords
+        ):
+            return True
         method = getattr(call.node.func, "attr", "")
         if method in _MAKING or call.name.startswith(("tf.distribute.", "evener.")):
             names = [_name(one) for one in ast.walk(call.node)]
