@@ -22,11 +22,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+# The program's process answers with its stacks; programs hardly use it themselves.
+STACKS_SIGNAL = signal.SIGRTMIN + 5
 _SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.02
 # Processes that end by themselves as soon as their parent has, such as Python's resource
 # tracker, were not left behind.
 _SETTLE_SECONDS = 1.0
+_STACKS_SECONDS = 0.2
 _MOST_SECONDS_OF_KILLING = 10.0
 _PROC = Path("/proc")
 
@@ -131,12 +134,13 @@ def _told_to_end() -> bool:
 
 def _keep(command: list[str], grace_seconds: float) -> dict[str, int | None]:
     program = _Program(command)
+    left: set[int] = set()
     while program.status is None and not _told_to_end():
         program.reap()
-    left: set[int] = set()
-    if program.status is not None and not program.settled(
-        _SETTLE_SECONDS, lambda: not _living()
-    ):
+    if program.status is None:
+        _send(STACKS_SIGNAL, {program.pid})
+        program.settled(_STACKS_SECONDS, lambda: program.status is not None)
+    elif not program.settled(_SETTLE_SECONDS, lambda: not _living()):
         left = _living()
     _send(signal.SIGTERM, _living())
     program.settled(grace_seconds, lambda: not _living())

@@ -17,9 +17,7 @@ def frames_in(text: str) -> list[Line]:
     >>> frames_in('  File "/a/b.py", line 7, in step')
     [Line(file='/a/b.py', line=7)]
     """
-    return [
-        Line(file=match["file"], line=int(match["line"])) for match in _FRAME.finditer(text)
-    ]
+    return [Line(file=match["file"], line=int(match["line"])) for match in _FRAME.finditer(text)]
 
 
 def innermost_in_message(message: str, is_own: Callable[[str], bool]) -> Line | None:

@@ -25,8 +25,6 @@ from evener.doctor.watch.seen import Seen
 from evener.launch.script import read_script
 
 _POLL_SECONDS = 0.1
-# Stacks are written so long before the end, for programs that do not react to SIGTERM.
-_BEFORE_END_SECONDS = 1.0
 # Where evener was imported from, the program's process must find it too.
 _BOOT = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
@@ -82,7 +80,6 @@ def watch(
             devices=None if spec.source == "default" else str(spec),
             events=str(Path(folder, "events")),
             stacks=str(Path(folder, "stacks")),
-            seconds=max(time_limit_seconds / 2, time_limit_seconds - _BEFORE_END_SECONDS),
             num_steps=num_steps,
             min_seconds=min_seconds,
         )

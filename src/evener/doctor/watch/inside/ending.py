@@ -7,7 +7,6 @@ import faulthandler
 import fcntl
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -16,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from evener.doctor.watch.inside.events import Events
+from evener.doctor.watch.keeper import STACKS_SIGNAL
 from evener.doctor.watch.seen import Line
 from evener.doctor.watch.stacks import innermost_in_message
 from evener.launch.place import is_own, own_place
@@ -26,20 +26,20 @@ _HIGH_FILE = 200
 _MOST_MESSAGE = 4000
 
 
-def dump_stacks(path: str, seconds: float) -> None:
-    """Have Python's stacks written on a fatal signal, on SIGTERM, and after some time.
+def dump_stacks(path: str) -> None:
+    """Have Python's stacks written on a fatal signal, and when the keeper asks for them.
+
+    Even a thread that holds Python's lock is seen so. Python's own timer for it would keep
+    forks of the program from ending.
 
     Args:
         path: The file that they are written to.
-        seconds: When the program is likely to be ended; then even a thread that holds Python's
-            lock can be seen.
     """
     opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     kept = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH_FILE)
     os.close(opened)
     faulthandler.enable(kept, all_threads=True)
-    faulthandler.register(signal.SIGTERM, kept, all_threads=True, chain=True)
-    faulthandler.dump_traceback_later(seconds, file=kept)
+    faulthandler.register(STACKS_SIGNAL, kept, all_threads=True)
 
 
 class Ending:

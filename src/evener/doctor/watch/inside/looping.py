@@ -23,9 +23,7 @@ class Looping:
         optimizers: Those that were applied so far.
     """
 
-    def __init__(
-        self, progress: Progress, entries: Entries, optimizers: Iterable[Any]
-    ) -> None:
+    def __init__(self, progress: Progress, entries: Entries, optimizers: Iterable[Any]) -> None:
         self._progress = progress
         self._entries = entries
         self._optimizers = optimizers

@@ -39,6 +39,7 @@ class Progress:
         self.at_enough: list[Callable[[], None]] = []
         self.end: Callable[[], None] = lambda: None
         self.num_steps = 0
+        self._has_begun = False
         self._num_timed = 0
         self._timed_seconds = 0.0
         self._wanted = num_steps
@@ -73,8 +74,9 @@ class Progress:
         if not self.events.is_here:
             return
         first = not self.is_training
+        traced = traced or first
         self.num_steps += num_steps
-        timed = seconds is not None and not traced and not first
+        timed = seconds is not None and not traced
         self.events.tell(
             "step",
             num=num_steps,
@@ -83,8 +85,7 @@ class Progress:
             input=input_seconds,
             where=as_json(where),
         )
-        if first:
-            self._run(self.at_first_step)
+        self._begin()
         if timed and seconds is not None:
             self._num_timed += num_steps
             self._timed_seconds += seconds
@@ -101,6 +102,7 @@ class Progress:
                 seconds=seconds,
                 where=as_json(where),
             )
+            self._begin()
             self._num_timed += num_steps
             self._timed_seconds += seconds
             self.maybe_tell()
@@ -121,6 +123,11 @@ class Progress:
         self.tell()
         if self.num_steps > 1:
             self._run(self.at_enough)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._run(self.at_first_step)
 
     def _end_if_enough(self, num_steps: int, seconds: float) -> None:
         if num_steps >= self._wanted and seconds >= self._min_seconds:

@@ -19,13 +19,13 @@ from evener.doctor.watch.inside.events import Events
 from evener.doctor.watch.inside.progress import Progress
 from evener.launch.place import is_own
 
-_KERAS = str(Path(keras.__file__).parent) + os.sep
+_KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.
 _TRAINING = tuple(
     f"{_KERAS}src{os.sep}{part}"
     for part in ("trainers", "callbacks", f"backend{os.sep}tensorflow{os.sep}trainer.py")
 )
-_EVENER = str(Path(_tf_private.__file__).parent) + os.sep
+_EVENER = str(Path(_tf_private.__file__ or "").parent) + os.sep
 _PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
 
 

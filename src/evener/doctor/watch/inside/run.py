@@ -26,7 +26,6 @@ class Order:
         devices: A device spec to lay out first; None to leave TensorFlow alone.
         events: The file for events.
         stacks: The file for Python's stacks.
-        seconds: When the program is likely to be ended.
         num_steps: After how many steps, those with tracing left out, it ends.
         min_seconds: How long these steps take at least.
     """
@@ -34,7 +33,6 @@ class Order:
     script: str
     events: str
     stacks: str
-    seconds: float
     num_steps: int
     min_seconds: float
     args: list[str] = field(default_factory=list)
@@ -48,7 +46,7 @@ def main() -> None:
     progress = Progress(events, num_steps=order.num_steps, min_seconds=order.min_seconds)
     ending = Ending(events, progress.tell_all)
     warned = Warnings(events)
-    dump_stacks(order.stacks, order.seconds)
+    dump_stacks(order.stacks)
     events.tell("began", thread=threading.get_ident())
     ending.watch()
     warned.watch()
