@@ -18,41 +18,49 @@ if TYPE_CHECKING:
         EngineError,
         EvenerError,
         EvenerWarning,
+        PlacementError,
         PlanError,
         RunError,
     )
+    from evener.placement import Audit, audit
     from evener.plan import Plan
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "evener.placement",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "EngineError": "evener.errors",
     "EvenerError": "evener.errors",
     "EvenerWarning": "evener.errors",
     "Inventory": "evener.devices",
+    "PlacementError": "evener.errors",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
+    "audit": "evener.placement",
     "inventory": "evener.devices",
     "use_devices": "evener.devices",
 }
 
 __all__ = [
+    "Audit",
     "DataError",
     "DeviceError",
     "EngineError",
     "EvenerError",
     "EvenerWarning",
     "Inventory",
+    "PlacementError",
     "Plan",
     "PlanError",
     "RunError",
     "Strategy",
     "UsedDevice",
+    "audit",
     "inventory",
     "use_devices",
 ]

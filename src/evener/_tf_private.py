@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,10 +26,11 @@ from tensorflow.python.distribute import (
     values,
 )
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import op_callbacks
+from tensorflow.python.eager import execute as eager_execute
+from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
+from tensorflow.python.framework import kernels, op_callbacks, op_def_registry
 from tensorflow.python.framework import ops as framework_ops
-from tensorflow.python.ops import nn_impl_distribute, resource_variable_ops
+from tensorflow.python.ops import handle_data_util, nn_impl_distribute, resource_variable_ops
 from tensorflow.python.types import distribute as distribute_types
 from tensorflow.python.util import tf_stack
 
@@ -537,3 +539,202 @@ def replace_next_batches(wrap: Wrap) -> None:
     for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
         for name in ("__next__", "get_next", "get_next_as_optional"):
             setattr(kind, name, wrap(getattr(kind, name)))
+
+
+@contextlib.contextmanager
+def before_functions_run(watch: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call ``watch(function, inputs)`` before every traced function that is run from Python.
+
+    Why: an audit needs the function that a call ends in, with the tensors it is given, and
+    must not run it: what ``watch`` raises comes out of the call. There is no public hook.
+    If it changes: audits run the step, and say that they found none.
+    """
+    kind = atomic_function.AtomicFunction
+    original = kind.call_flat
+
+    @functools.wraps(original)
+    def call_flat(self: Any, *inputs: Any) -> Any:
+        if tf.executing_eagerly():
+            watch(self, inputs)
+        return original(self, *inputs)
+
+    kind.call_flat = call_flat
+    try:
+        yield
+    finally:
+        kind.call_flat = original
+
+
+def placed_without_running(function: Any, inputs: Sequence[Any], *, optimized: bool) -> Any:
+    """Return what TensorFlow makes of a traced function for these inputs, and do not run it.
+
+    Why: TensorFlow optimizes, places and cuts a function when it is first called, and checks
+    the types of its inputs after that. So a copy of the function, with one more input that
+    nobody uses, is called with a wrong type for that input: everything is made ready, and
+    nothing runs. The public way (``tf.summary.trace_on(graph=True)``) runs the step.
+    If it changes: the call does not raise, and the audit says so.
+
+    Args:
+        function: What `before_functions_run` was given.
+        inputs: Its inputs.
+        optimized: Whether as it would run; else as it is written, with nothing left out.
+
+    Returns:
+        A ``RunMetadata.FunctionGraphs``: the graph before and after placement, and its parts.
+    """
+    context = eager_context.context()
+    definition = type(function.definition)()
+    definition.CopyFrom(function.definition)
+    name = f"evener_audit_{next(_AUDITS)}"
+    definition.signature.name = name
+    definition.signature.input_arg.add(name=GUARD, type=tf.int32.as_datatype_enum)
+    context.add_function_def(definition)
+    config = tf.compat.v1.ConfigProto.FromString(
+        context.function_call_options.config_proto_serialized
+    )
+    if not optimized:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+    num_outputs = len(definition.signature.output_arg)
+    with tf.device("/CPU:0"):
+        wrong = tf.constant(0.0)
+    try:
+        with _graphs_collected(context) as collected:
+            try:
+                eager_execute.execute(
+                    name,
+                    num_outputs,
+                    [*inputs, wrong],
+                    ("executor_type", "", "config_proto", config.SerializeToString()),
+                    context,
+                )
+            except tf.errors.InvalidArgumentError as error:
+                if name not in error.message or "was expected to be" not in error.message:
+                    raise
+            else:
+                raise RuntimeError(f"{name} ran: TensorFlow no longer checks its inputs first")
+    finally:
+        context.remove_function(name)
+    return collected[0] if collected else None
+
+
+GUARD = "evener_guard"
+"""The input of a function under audit whose type is wrong, so that it does not run."""
+
+_AUDITS = itertools.count()
+
+
+@contextlib.contextmanager
+def _graphs_collected(context: Any) -> Iterator[list[Any]]:
+    """Collect the graphs of all functions that are made ready inside."""
+    collected: list[Any] = []
+
+    def flush() -> None:
+        # Graphs are handed over when the next operation has run.
+        with tf.device("/CPU:0"):
+            tf.add(1.0, 1.0)
+
+    # Its own graph would be collected too, the first time.
+    flush()
+    context.enable_graph_collection()
+    context.export_run_metadata()
+    try:
+        yield collected
+        flush()
+        collected.extend(context.export_run_metadata().function_graphs)
+    finally:
+        context.disable_graph_collection()
+
+
+def function_graphs(function: Any) -> dict[str, tf.Graph]:
+    """Return the graph of a traced function and of all functions that it calls, by name.
+
+    Why: these graphs hold the line of the program that made each operation; what TensorFlow
+    places is made of the same functions under the same names.
+    If it changes: audits know neither lines nor kinds of work.
+    """
+    graphs: dict[str, tf.Graph] = {}
+    waiting = [(tf.compat.as_str(function.name), function.graph)]
+    while waiting:
+        name, graph = waiting.pop()
+        if name in graphs:
+            continue
+        graphs[name] = graph
+        for inner in list(graph._functions):
+            called = graph._get_function(inner)
+            if called is not None and called._cached_graph is not None:
+                waiting.append((tf.compat.as_str(inner), called._cached_graph))
+    return graphs
+
+
+def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
+    """Return file, line and function of the frames in which an operation was made.
+
+    The innermost is the last; lines are those the person wrote, not AutoGraph's.
+
+    Why: it tells what a tape made, and which line to change. The property is public, its form
+    is not documented. If it changes: audits know neither lines nor kinds of work.
+    """
+    return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback]
+
+
+def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
+    """Let a placeholder for a variable know the shape of the variable.
+
+    Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
+    """
+    handle_data_util.copy_handle_data(source, target)
+
+
+def registered_kernels(op_type: str) -> list[Any]:
+    """Return the kernel definitions of one type of operation, for all kinds of devices.
+
+    Why: they say which dtypes have a GPU kernel, and what works in host memory.
+    If it changes: reasons for fallbacks come from the table alone.
+    """
+    return list(kernels.get_registered_kernels_for_op(op_type).kernel)
+
+
+def all_registered_kernels() -> list[Any]:
+    """Return the definitions of all kernels. See `registered_kernels`."""
+    return list(kernels.get_all_registered_kernels().kernel)
+
+
+def operation_definition(op_type: str) -> Any | None:
+    """Return the definition of a type of operation, or None if there is none.
+
+    Why: a kernel names the arguments that it takes in host memory; the definition says which
+    there are. If it changes: nothing is said to work in host memory.
+    """
+    return op_def_registry.get(op_type)
+
+
+def operation_names() -> list[str]:
+    """Return the names of all types of operations. See `operation_definition`."""
+    return sorted({kernel.op for kernel in all_registered_kernels()})
+
+
+def operation_seeds() -> Any:
+    """Return the state from which TensorFlow draws seeds for eager random operations.
+
+    Why: there is no public getter, and an audit must not change what comes after it.
+    If it changes: a program with an audit draws other random numbers than one without.
+    """
+    # Made at the first call of `tf.random.set_seed`.
+    rng = getattr(eager_context.context(), "_rng", None)
+    return None if rng is None else rng.getstate()
+
+
+def set_operation_seeds(state: Any) -> None:
+    """Put back what `operation_seeds` returned."""
+    if state is not None:
+        eager_context.context()._rng.setstate(state)
+
+
+def build_for_step(model: keras.Model, batch: Any) -> None:
+    """Make what a model makes before its first step: its own, its optimizer's, its metrics'.
+
+    Why: in ``fit``, Keras does so from a batch before it traces the step.
+    If it changes: steps of models that were not trained yet cannot be audited.
+    """
+    with model.distribute_strategy.scope():
+        model._maybe_symbolic_build(data_batch=batch)

@@ -19,6 +19,7 @@ from evener.errors import (
     EngineError,
     EvenerError,
     EvenerWarning,
+    PlacementError,
     PlanError,
     RunError,
     did_you_mean,
@@ -35,8 +36,9 @@ PREFIXES = {
     "EngineError": "ENG",
     "DataError": "DATA",
     "RunError": "RUN",
+    "PlacementError": "PLACE",
 }
-KINDS = [DeviceError, PlanError, EngineError, DataError, RunError]
+KINDS = [DeviceError, PlanError, EngineError, DataError, RunError, PlacementError]
 
 
 def test_the_message_has_the_house_form() -> None:

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evener.doctor.watch.seen import (
+    Copied,
     HostRead,
     Line,
+    Misplaced,
     Outcome,
     Raised,
     Seen,
     Steps,
     Traced,
     Warned,
+    Work,
 )
 from evener.doctor.watch.stacks import innermost_in_dump
 from evener.launch.place import is_own
@@ -94,6 +97,7 @@ def seen_of(events: Iterable[Event], run: Run) -> Seen:
             HostRead(where=Line(file=file, line=line), num_reads=num, seconds=seconds)
             for file, line, num, seconds in last.get("reads", {}).get("reads", ())
         ),
+        **_placed(last.get("placed", {})),
         untrained=tuple(last.get("untrained", {}).get("paths", ())),
         num_output_bytes=run.num_output_bytes,
         output_tail=run.output_tail,
@@ -180,6 +184,23 @@ def _traced(event: Event) -> Traced:
         num_made=event["made"],
         arguments=tuple(event["arguments"]),
     )
+
+
+def _placed(event: Event) -> dict[str, Any]:
+    return {
+        "work": tuple(
+            Work(device=device, num_operations=num, num_gradients=gradients)
+            for device, num, gradients in event.get("work", ())
+        ),
+        "misplaced": tuple(
+            Misplaced(**{**one, "asked": one["asked"] or "", "where": _line(one["where"])})
+            for one in event.get("misplaced", ())
+        ),
+        "copied": tuple(
+            Copied(source=source, target=target, num_bytes=num_bytes, where=_line(where))
+            for source, target, num_bytes, where in event.get("copied", ())
+        ),
+    }
 
 
 def _median(values: list[float]) -> float:

@@ -11,6 +11,7 @@ A step is the time from one boundary to the next, so it holds all that the loop 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,7 @@ class Entries:
         self.serial = 0
         self.open_since: float | None = None
         self.where: Line | None = None
+        self.last_call: Callable[[], Any] | None = None
         self._owner: int | None = None
         self._trains = False
         self._keys = set[Key]()
@@ -70,6 +72,8 @@ class Entries:
             self.open_since = None
         if self._trains:
             self._keys.add(key)
+            # With its batch, for an audit after the last step.
+            self.last_call = functools.partial(function, *args, **kwargs)
             self._boundary(key)
         return result
 

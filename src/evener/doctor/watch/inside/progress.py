@@ -37,6 +37,7 @@ class Progress:
         self.sources: list[Callable[[], None]] = []
         self.at_first_step: list[Callable[[], None]] = []
         self.at_enough: list[Callable[[], None]] = []
+        self.after_enough: list[Callable[[], None]] = []
         self.end: Callable[[], None] = lambda: None
         self.num_steps = 0
         self._has_begun = False
@@ -134,6 +135,7 @@ class Progress:
             with self._lock:
                 self.tell_all()
                 self.events.tell("enough")
+                self._run(self.after_enough)
                 self.end()
 
     def _run(self, calls: list[Callable[[], None]]) -> None:

@@ -85,6 +85,7 @@ def _install(progress: Progress) -> None:
     from evener.doctor.watch.inside.fitting import Fitting
     from evener.doctor.watch.inside.functions import Functions
     from evener.doctor.watch.inside.looping import Looping
+    from evener.doctor.watch.inside.placing import Placing
     from evener.doctor.watch.inside.reading import Reading
     from evener.doctor.watch.inside.waiting import Waiting
     from evener.doctor.watch.inside.weights import Weights
@@ -108,6 +109,7 @@ def _install(progress: Progress) -> None:
 
     progress.at_first_step += [tell_where_it_trains, weights.remember]
     progress.at_enough.append(weights.tell)
+    progress.after_enough.append(Placing(events, entries).tell)
     progress.sources += [functions.tell, reading.tell]
     waiting.watch()
     functions.watch()

@@ -12,6 +12,9 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.doctor.watch.inside.events import Events
 
+# The operations that read the clock in a graph are named so.
+SCOPE = "evener_watch"
+
 
 class Waiting:
     """Times what iterators give, in Python and in graphs.
@@ -73,12 +76,12 @@ class Waiting:
 
     def _in_graph(self, draw: Callable[[], Any]) -> Any:
         waited, samples = self._variables()
-        with tf.device("CPU:0"):
+        with tf.device("CPU:0"), tf.name_scope(SCOPE):
             began = tf.timestamp()
         with tf.control_dependencies([began]):
             batch = draw()
         parts = [one for one in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(one)]
-        with tf.control_dependencies(parts), tf.device("CPU:0"):
+        with tf.control_dependencies(parts), tf.device("CPU:0"), tf.name_scope(SCOPE):
             waited.assign_add(tf.timestamp() - began)
             size = _num_samples(batch)
             if size is not None:
