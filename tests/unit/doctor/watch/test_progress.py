@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from evener.doctor.watch.inside.ending import code_of, shortened
 from evener.doctor.watch.inside.events import Events
+from evener.doctor.watch.inside.loading import Loading
 from evener.doctor.watch.inside.progress import Progress
 from evener.doctor.watch.keeper import below, parents_of
 from evener.errors import PlanError
@@ -109,3 +112,26 @@ def test_long_messages_keep_both_ends() -> None:
     assert shortened("x" * 10, 10) == "x" * 10
     short = shortened("a" * 50 + "b" * 50, 20)
     assert short == "a" * 10 + "\n[...]\n" + "b" * 10
+
+
+def test_an_import_is_noticed_when_the_last_of_several_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evener_one.py").write_text("import evener_two\nvalue = 1\n")
+    (tmp_path / "evener_two.py").write_text("import evener_one\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found: list[bool] = []
+    names = ("evener_one", "evener_two")
+    finders = list(sys.meta_path)
+    Loading(names, lambda: found.append(hasattr(sys.modules["evener_one"], "value"))).watch()
+    try:
+        assert not found
+        importlib.import_module("evener_one")
+        assert found == [True]
+        assert sys.meta_path == finders
+        # What is there already counts.
+        Loading(names, lambda: found.append(True)).watch()
+        assert found == [True, True]
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)

@@ -10,6 +10,7 @@ import keras
 
 from evener.doctor.watch.inside.ending import own_line
 from evener.doctor.watch.inside.entries import Entries
+from evener.doctor.watch.inside.functions import Functions
 from evener.doctor.watch.inside.progress import Progress
 from evener.doctor.watch.inside.waiting import Waiting
 from evener.doctor.watch.seen import Line
@@ -22,9 +23,13 @@ class Fitting:
         progress: Takes note of steps.
         waiting: Knows how long batches were waited for.
         entries: Knows whether something was traced; steps of loops do not count in ``fit``.
+        functions: Keeps the number of replicas.
     """
 
-    def __init__(self, progress: Progress, waiting: Waiting, entries: Entries) -> None:
+    def __init__(
+        self, progress: Progress, waiting: Waiting, entries: Entries, functions: Functions
+    ) -> None:
+        self._functions = functions
         self._progress = progress
         self._waiting = waiting
         self._entries = entries
@@ -44,24 +49,28 @@ class Fitting:
         ):
             setattr(kind, name, _replaced(getattr(kind, name), around))
 
-    def _train_begins(self, call: Callable[[], Any]) -> Any:
+    def _train_begins(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
+        strategy = getattr(callbacks.model, "distribute_strategy", None)
+        self._functions.use(strategy)
         self._entries.in_fit = True
         self._where = own_line()
         self._entries.where = self._where
         return call()
 
-    def _train_ends(self, call: Callable[[], Any]) -> Any:
+    def _train_ends(self, call: Callable[[], Any], *_: Any, **__: Any) -> Any:
         self._entries.in_fit = False
         return call()
 
-    def _batch_begins(self, call: Callable[[], Any], batch: int = 0, *_: Any, **__: Any) -> Any:
+    def _batch_begins(
+        self, call: Callable[[], Any], _: Any, batch: int, *__: Any, **___: Any
+    ) -> Any:
         self._first_step = int(batch)
         self._waited = self._waiting.seconds()
         self._entries.traced = False
         self._began = self._progress.clock()
         return call()
 
-    def _batch_ends(self, call: Callable[[], Any], batch: int = 0, *_: Any, **__: Any) -> Any:
+    def _batch_ends(self, call: Callable[[], Any], _: Any, batch: int, *__: Any, **___: Any) -> Any:
         result = call()
         self._progress.stepped(
             num_steps=max(1, int(batch) - self._first_step + 1),
@@ -76,6 +85,7 @@ class Fitting:
 def _replaced(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(functools.partial(original, self, *args, **kwargs), *args, **kwargs)
+        call = functools.partial(original, self, *args, **kwargs)
+        return around(call, self, *args, **kwargs)
 
     return replacement

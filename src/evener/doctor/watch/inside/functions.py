@@ -48,6 +48,10 @@ class Functions:
             _tf_private.leave_to_autograph(replacement)
             setattr(owner, name, replacement)
 
+    def use(self, strategy: Any) -> None:
+        """Take note of a strategy that something runs under."""
+        self.num_replicas = max(self.num_replicas, getattr(strategy, "num_replicas_in_sync", 1))
+
     def tell(self) -> None:
         """Tell all that was traced so far."""
         if self._records:
@@ -84,7 +88,7 @@ class Functions:
     def _around_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def run(strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-            self.num_replicas = max(self.num_replicas, strategy.num_replicas_in_sync)
+            self.use(strategy)
             if not tf.executing_eagerly():
                 return original(strategy, fn, *args, **kwargs)
             code = _code_of(fn)

@@ -1,4 +1,4 @@
-"""Knowing when the program has imported TensorFlow and Keras, without importing them first."""
+"""Knowing when the program has imported something, without importing it first."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-_AWAITED = ("tensorflow", "keras")
-
 
 class Loading(importlib.abc.MetaPathFinder):
-    """Calls a function once, when the last of TensorFlow and Keras has been imported.
+    """Calls a function once, when the last of some modules has been imported.
 
     What a program sets before its imports must hold: environment variables, Keras's backend.
 
     Args:
+        awaited: The modules; they may import each other.
         then: What is called.
     """
 
-    def __init__(self, then: Callable[[], None]) -> None:
+    def __init__(self, awaited: Sequence[str], then: Callable[[], None]) -> None:
+        self._awaited = awaited
         self._then = then
         self._num_open = 0
         self._called = False
@@ -35,7 +35,7 @@ class Loading(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find what is waited for, as Python does, and notice when it has been executed."""
-        if fullname not in _AWAITED or self._called:
+        if fullname not in self._awaited or self._called:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         loader: Any = None if spec is None else spec.loader
@@ -44,7 +44,7 @@ class Loading(importlib.abc.MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            # Each imports the other.
+            # TensorFlow and Keras import each other.
             self._num_open += 1
             try:
                 execute(module)
@@ -56,7 +56,7 @@ class Loading(importlib.abc.MetaPathFinder):
         return spec
 
     def _ask(self) -> None:
-        if self._called or self._num_open or not all(name in sys.modules for name in _AWAITED):
+        if self._called or self._num_open or not all(name in sys.modules for name in self._awaited):
             return
         self._called = True
         if self in sys.meta_path:

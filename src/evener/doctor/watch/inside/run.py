@@ -63,7 +63,7 @@ def main() -> None:
             events.missed("TensorFlow", error)
 
     progress.end = end
-    Loading(install).watch()
+    Loading(("tensorflow", "keras"), install).watch()
     with ending.told():
         if order.devices is not None:
             from evener.devices.use import lay_out
@@ -112,7 +112,9 @@ def _install(progress: Progress) -> None:
     progress.after_enough.append(Placing(events, entries).tell)
     progress.sources += [functions.tell, reading.tell]
     waiting.watch()
+    # Its iterators are classes of their own.
+    Loading(("evener.engine.loops.data",), waiting.watch_engine).watch()
     functions.watch()
     reading.watch()
-    Fitting(progress, waiting, entries).watch()
+    Fitting(progress, waiting, entries, functions).watch()
     Looping(progress, entries, functions.optimizers).watch(threading.Event().wait)

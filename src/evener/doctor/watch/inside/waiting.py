@@ -39,6 +39,14 @@ class Waiting:
         """Begin to time all iterators."""
         _tf_private.replace_next_batches(self._timed)
 
+    def watch_engine(self) -> None:
+        """Begin to time the iterators of evener's own strategies."""
+        from evener.engine.loops.data import DistributedIterator
+
+        kind: Any = DistributedIterator
+        for name in ("__next__", "get_next", "get_next_as_optional"):
+            setattr(kind, name, self._timed(getattr(kind, name)))
+
     def seconds(self) -> float:
         """Return how long was waited in all so far."""
         if self._in_graphs is None:
@@ -100,6 +108,10 @@ class Waiting:
 
 def _num_samples(batch: Any) -> Any:
     """Return how many samples a batch has over all replicas: a number, a tensor or None."""
+    if isinstance(batch, tf.experimental.Optional):
+        # Whether it holds anything is known when it runs; its spec may know the size.
+        specs = tf.nest.flatten(batch.element_spec)
+        return specs[0].shape[0] if specs and getattr(specs[0], "shape", None) else None
     structure = tf.nest.flatten(batch)
     if not structure:
         return None
