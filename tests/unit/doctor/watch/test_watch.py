@@ -48,6 +48,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
     temporary.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv(MARK, str(tmp_path))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", None)
     script = folder / "train.py"
@@ -91,6 +92,15 @@ def test_folder_arguments_and_input_are_those_of_a_script(watched: Watched) -> N
     seen = watched(code, "--lr", "0.1")
     assert seen.output_tail == "['--lr', '0.1'] True __main__ True\n''\n"
     assert seen.outcome is Outcome.FINISHED
+
+
+def test_modules_of_the_project_are_found_and_not_compiled_into_its_folder(
+    watched: Watched,
+) -> None:
+    Path("nets.py").write_text("width = 3\n", encoding="utf-8")
+    seen = watched("import nets\nprint(nets.width, nets.__file__)")
+    assert seen.output_tail == f"3 {Path('nets.py').absolute()}\n"
+    Path("nets.py").unlink()
 
 
 def test_a_program_that_hangs_is_ended_where_it_stands(watched: Watched) -> None:
