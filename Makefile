@@ -74,6 +74,10 @@ exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many draw
 	EVENER_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m "long or not long" \
 		-n $(JOBS) --timeout 3600 tests/exactness tests/conformance $(ARGS)
 
+.PHONY: test-long
+test-long: $(STAMP)  ## the tests that `make test` leaves out: an hour or more
+	$(BIN)/python -m pytest -m long -n $(JOBS) --timeout 3600 tests $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)
 	$(BIN)/python -m pytest -rs tests/gpu $(ARGS)

@@ -7,11 +7,13 @@ them; a test that needs other devices runs a subprocess (`run_python`).
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -33,12 +35,13 @@ ON_LOGICAL_CPUS = (
     ROOT / "src" / "evener" / "engine",
 )
 SEED = 20
+LONG = tomllib.loads((TESTS / "long.toml").read_text(encoding="utf-8"))
 # Programs that tests run: to import them would be to train.
-collect_ignore = ["programs"]
+collect_ignore = ["programs", "corpus"]
 
 hypothesis.settings.register_profile(
     "default",
-    max_examples=6,
+    max_examples=4,
     derandomize=True,
     deadline=None,
     database=None,
@@ -70,6 +73,19 @@ def make_logical_cpus() -> tuple[str, ...]:
     # The reference runs on the CPU too: a GPU rounds differently.
     tf.config.set_visible_devices([], "GPU")
     return make_stand_ins()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    counted: collections.Counter[str] = collections.Counter()
+    for item in items:
+        if not item.path.is_relative_to(TESTS) or item.get_closest_marker("long"):
+            continue
+        name = getattr(item, "originalname", item.name)
+        test = f"{item.path.relative_to(TESTS).as_posix()}::{name}"
+        if test in LONG["all"] or counted[test] % LONG["every"].get(test, 1):
+            item.add_marker(pytest.mark.long)
+        counted[test] += 1
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
+    from evener.doctor import Diagnosis, Finding, diagnose
     from evener.engine import Strategy
     from evener.errors import (
         DataError,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         PlanError,
         RunError,
     )
-    from evener.placement import Audit, audit
+    from evener.placement import Audit, audit, pin, pinned_gradients
     from evener.plan import Plan
 
 __version__ = "0.1.0"
@@ -31,9 +32,11 @@ _HOMES = {
     "Audit": "evener.placement",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
+    "Diagnosis": "evener.doctor",
     "EngineError": "evener.errors",
     "EvenerError": "evener.errors",
     "EvenerWarning": "evener.errors",
+    "Finding": "evener.doctor",
     "Inventory": "evener.devices",
     "PlacementError": "evener.errors",
     "Plan": "evener.plan",
@@ -42,7 +45,10 @@ _HOMES = {
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
     "audit": "evener.placement",
+    "diagnose": "evener.doctor",
     "inventory": "evener.devices",
+    "pin": "evener.placement",
+    "pinned_gradients": "evener.placement",
     "use_devices": "evener.devices",
 }
 
@@ -50,9 +56,11 @@ __all__ = [
     "Audit",
     "DataError",
     "DeviceError",
+    "Diagnosis",
     "EngineError",
     "EvenerError",
     "EvenerWarning",
+    "Finding",
     "Inventory",
     "PlacementError",
     "Plan",
@@ -61,7 +69,10 @@ __all__ = [
     "Strategy",
     "UsedDevice",
     "audit",
+    "diagnose",
     "inventory",
+    "pin",
+    "pinned_gradients",
     "use_devices",
 ]
 

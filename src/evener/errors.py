@@ -77,7 +77,7 @@ class RunError(EvenerError):
 
 
 class PlacementError(EvenerError, ValueError):
-    """A device cannot be pinned to, or a step cannot be audited."""
+    """Something cannot be pinned to a device, or a step cannot be audited."""
 
 
 class EvenerWarning(UserWarning):

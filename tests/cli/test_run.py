@@ -85,6 +85,8 @@ def run(tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             timeout=200,
+            # A background job ignores Ctrl-C, and so would every process that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     return run

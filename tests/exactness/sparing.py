@@ -11,11 +11,3 @@ import pytest
 def usually(values: Sequence[Any], usual: Container[Any]) -> list[Any]:
     """Return parameters for a test; those that are not usual are marked as long."""
     return [v if v in usual else pytest.param(v, marks=pytest.mark.long) for v in values]
-
-
-def every(values: Sequence[tuple[Any, ...]], step: int) -> list[Any]:
-    """Return parameters for a test; all but every so manieth are marked as long."""
-    return [
-        pytest.param(*value, marks=[] if k % step == 0 else [pytest.mark.long])
-        for k, value in enumerate(values)
-    ]

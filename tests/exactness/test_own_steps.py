@@ -51,7 +51,7 @@ from .own_steps import (
     WithPenalties,
     stack,
 )
-from .sparing import every, usually
+from .sparing import usually
 
 Build = Callable[[], keras.Model]
 
@@ -120,7 +120,7 @@ STYLES: dict[str, tuple[type[keras.Model], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("style", every([(style,) for style in STYLES], 2))
+@pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)
 def test_fit(style: str, layout: Layout) -> None:
     """Weights, optimizer state and logs of every style."""

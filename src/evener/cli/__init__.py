@@ -18,6 +18,7 @@ import typer
 from evener import __version__
 from evener.cli.audit import audit
 from evener.cli.devices import devices
+from evener.cli.doctor import doctor
 from evener.cli.run import Handover, run
 from evener.errors import EvenerError, EvenerWarning, RunError
 
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(devices)
+app.command()(doctor)
 # From the script on, nothing is an option of evener.
 app.command(context_settings={"allow_interspersed_args": False})(audit)
 app.command(context_settings={"allow_interspersed_args": False})(run)
@@ -42,6 +44,7 @@ def main() -> None:
         app(prog_name="evener")
     except EvenerError as error:
         print(error, file=sys.stderr)
+        print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
         sys.exit(_exit_code(error))
     except Handover as handover:
         handed_over = handover

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 
@@ -34,11 +35,23 @@ class Surroundings:
 
 def surroundings_here() -> Surroundings:
     """Return what is here. TensorFlow is not asked, so it is quick."""
-    packages = {
-        name: distribution.version
-        for distribution in importlib.metadata.distributions()
-        if (name := (distribution.name or "").lower().replace("_", "-")).startswith(_PACKAGES)
-    }
     return Surroundings(
-        machine=Nvml().read_machine(), environment=dict(os.environ), packages=packages
+        machine=Nvml().read_machine(),
+        environment=dict(os.environ),
+        packages=dict(_installed(sys.path)),
     )
+
+
+def _installed(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield names and versions, as the folders of their metadata say them.
+
+    `importlib.metadata` opens a file for each package to learn its name.
+    Source: Python Packaging Authority, "Recording installed projects", section
+    "The .dist-info directory": its name is ``{name}-{version}.dist-info``.
+    """
+    for folder in folders:
+        for path in Path(folder or ".").glob("*.dist-info"):
+            name, _, version = path.stem.rpartition("-")
+            name = name.lower().replace("_", "-")
+            if name.startswith(_PACKAGES):
+                yield name, version

@@ -78,7 +78,7 @@ class FirstStep:
         os._exit(0)
 
     def _watch(self, function: Any, inputs: tuple[Any, ...]) -> None:
-        from evener.placement.audit import audit_of
+        from evener.placement.auditing import audit_of
         from evener.placement.dry_run import Stopped
         from evener.placement.training import trains
 

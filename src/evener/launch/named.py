@@ -2,7 +2,7 @@
 
 a tf.function          its input_signature, or no arguments: audited as it is
 a plain function       of no arguments: it is called; if it returns (step, args), that
-                       step is audited, else the first training step that it comes to
+step is audited, else the first training step that it comes to
 """
 
 from __future__ import annotations

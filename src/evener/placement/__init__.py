@@ -1,6 +1,9 @@
-"""Where operations run: what one step does on which device, and what it moves.
+"""Where operations run: pins to devices, and audits of what one step does on which.
 
-    audit      evener.audit: from a call to an Audit
+    pins       evener.pin: layers, models, functions, blocks; layers, losses, optimizers, moving,
+               names and scope are parts of it
+    gradients  evener.pinned_gradients
+    auditing   evener.audit: from a call to an Audit
     tracing    tracing what a person calls, with nothing changed by it
     keras_step one step of fit
     dry_run    the step as TensorFlow would run it, without running it
@@ -20,7 +23,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evener.placement.audit import audit
+    from evener.placement.auditing import audit
+    from evener.placement.gradients import pinned_gradients
+    from evener.placement.pins import Pin, pin
     from evener.placement.record import (
         Audit,
         Collective,
@@ -40,9 +45,12 @@ _HOMES = {
     "Fallback": _RECORD,
     "Line": _RECORD,
     "Operation": _RECORD,
+    "Pin": "evener.placement.pins",
     "Total": _RECORD,
     "Traffic": _RECORD,
-    "audit": "evener.placement.audit",
+    "audit": "evener.placement.auditing",
+    "pin": "evener.placement.pins",
+    "pinned_gradients": "evener.placement.gradients",
 }
 
 __all__ = [
@@ -52,16 +60,18 @@ __all__ = [
     "Fallback",
     "Line",
     "Operation",
+    "Pin",
     "Total",
     "Traffic",
     "audit",
+    "pin",
+    "pinned_gradients",
 ]
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'evener.placement' has no attribute {name!r}")
-    # The function hides the module of its name.
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

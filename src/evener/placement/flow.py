@@ -99,9 +99,9 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
     # Gradients that are looked at only, as for their norm.
     gradient |= flow.after(gradient) - needed - optimizer
     kinds: dict[str, Kind] = dict.fromkeys(flow.nodes, "forward")
-    kinds.update(dict.fromkeys(gradient, "gradient"))
-    kinds.update(dict.fromkeys(_input(flow), "input"))
-    kinds.update(dict.fromkeys(optimizer, "optimizer"))
+    kinds |= dict.fromkeys(gradient, "gradient")
+    kinds |= dict.fromkeys(_input(flow), "input")
+    kinds |= dict.fromkeys(optimizer, "optimizer")
     return kinds
 
 
@@ -116,7 +116,9 @@ def kinds_after(
         kinds: What these work for.
         origins: Where both come from.
     """
-    by_operation = {origins.of(node): kinds[name] for name, node in written.nodes.items()}
+    by_operation: dict[Any, Kind] = {
+        origins.of(node): kinds[name] for name, node in written.nodes.items()
+    }
     found: dict[str, Kind] = {}
     for name, node in flow.nodes.items():
         made = origins.of(node)
@@ -125,7 +127,7 @@ def kinds_after(
         elif made is not None and made in by_operation:
             found[name] = by_operation[made]
     for name in reversed([name for name in flow.nodes if name not in found]):
-        takers = {found.get(taker, "forward") for taker in flow.outputs[name]}
+        takers: set[Kind] = {found.get(taker, "forward") for taker in flow.outputs[name]}
         found[name] = takers.pop() if len(takers) == 1 else "forward"
     return found
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from evener.errors import PlacementError
 from evener.placement.dry_run import Stopped, stop_at
-from evener.placement.training import trains
+from evener.placement.training import trains, writes
 
 _MANY_BATCHES = (tf.data.Dataset, tf.distribute.DistributedDataset, keras.utils.PyDataset)
 
@@ -38,8 +38,8 @@ def stopped_fit(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any
         )
     given = _one_batch(args, kwargs)
     with _without_resets(model):
-        stopped = stop_at(lambda: model.fit(**given, epochs=1, verbose=0), trains)
-    if stopped is None:
+        stopped = stop_at(lambda: model.fit(**given, epochs=1, verbose=0), writes)
+    if stopped is None or not trains(stopped.function):
         raise _no_step(
             model,
             "one step of fit computed no gradients, or wrote no variables",

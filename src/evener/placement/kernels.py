@@ -59,7 +59,15 @@ def kernels_for(op_type: str) -> tuple[Kernel, ...] | None:
     """Return the kernels that run a type of operation on a GPU; None if it is not known."""
     if source() == "table":
         return table().get(op_type)
-    return _installed(op_type) if _tf_private.registered_kernels(op_type) else None
+    return _installed(op_type) if _is_known(op_type) else None
+
+
+def _is_known(op_type: str) -> bool:
+    """Return whether TensorFlow itself runs an operation, not XLA alone."""
+    return any(
+        kernel.device_type in ("CPU", *_ON_GPUS)
+        for kernel in _tf_private.registered_kernels(op_type)
+    )
 
 
 def verdict(op_type: str, dtypes: Mapping[str, str]) -> Verdict | None:
@@ -197,11 +205,16 @@ def table() -> dict[str, tuple[Kernel, ...]]:
     }
 
 
+def installed() -> dict[str, tuple[Kernel, ...]]:
+    """Return what `table` returns, of the installed TensorFlow."""
+    return {name: _installed(name) for name in _tf_private.operation_names() if _is_known(name)}
+
+
 def packed_table() -> bytes:
     """Return the table of the installed TensorFlow as it is stored."""
     found = {
-        name: [[kernel.dtypes, kernel.on_host] for kernel in _installed(name)]
-        for name in _tf_private.operation_names()
+        name: [[kernel.dtypes, kernel.on_host] for kernel in kernels]
+        for name, kernels in installed().items()
     }
     text = json.dumps(found, sort_keys=True, separators=(",", ":"))
     return gzip.compress(text.encode(), 9, mtime=0)

@@ -22,7 +22,7 @@ _TAPES = (
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
 _LOWERED = ("If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
 # Outside of it, a line is the one that asked for the audit.
-_AUDIT = "evener/placement/audit.py"
+_AUDIT = "evener/placement/auditing.py"
 _APPLIES = ("apply", "apply_gradients")
 
 

@@ -22,7 +22,7 @@ from evener.placement.flow import (
 )
 from evener.placement.origins import Origins
 from evener.placement.record import Collective, Copy, Fallback, Kind, Operation
-from evener.placement.sizes import Sizes
+from evener.placement.sizes import Sizes, bytes_of
 
 _COLLECTIVE = re.compile(
     r"Collective(Reduce|Gather|BcastSend|BcastRecv|AllToAll|ReduceScatter)\w*|Nccl\w+"
@@ -154,7 +154,7 @@ class Reading:
         target = send.attr["recv_device"].s.decode()
         return Copy(
             tensor=tensor,
-            num_bytes=self._sizes.num_bytes(tensor),
+            num_bytes=self._num_bytes(tensor),
             source=devices.short_name(send.attr["send_device"].s.decode()) or "",
             target=devices.short_name(target) or "",
             kind=self._kinds.get(name, "forward"),
@@ -162,6 +162,16 @@ class Reading:
             needed_by=self._needed_by(name, target),
             in_loop=name in looped,
         )
+
+    def _num_bytes(self, tensor: str) -> int | None:
+        """Return the size of a tensor; in loops, Python knows more than the placed graph."""
+        known = self._sizes.num_bytes(tensor)
+        name, _, index = tensor.partition(":")
+        node = self._flow.nodes.get(name)
+        made = None if node is None else self._origins.of(node)
+        if known is not None or node is None or made is None or made.type != node.op:
+            return known
+        return bytes_of(made.outputs[int(index or 0)])
 
     def _line(self, name: str) -> Any:
         node = self._flow.nodes.get(name)

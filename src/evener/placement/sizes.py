@@ -46,13 +46,14 @@ class Sizes:
         """
         name, _, index = tensor.partition(":")
         if name in self._arguments:
-            return _bytes(self._arguments[name])
+            return bytes_of(self._arguments[name])
         outputs = self._outputs.get(name, ())
         number = int(index or 0)
-        return _bytes(outputs[number]) if number < len(outputs) else None
+        return bytes_of(outputs[number]) if number < len(outputs) else None
 
 
-def _bytes(tensor: Any) -> int | None:
+def bytes_of(tensor: Any) -> int | None:
+    """Return the bytes of a tensor, or None if its shape or dtype does not tell."""
     shape = tensor.shape
     if not tensor.dtype.size or shape.rank is None or not shape.is_fully_defined():
         return None

@@ -124,15 +124,16 @@ def _collectives(audit: Audit) -> Iterator[str]:
         own = [one for one in audit.collectives if one.device == device]
         size = format_bytes(sum(one.num_bytes or 0 for one in own))
         types = ", ".join(sorted({one.type for one in own}))
-        yield f"{device} takes part in {len(own)} collective operations on {size} ({types})"
+        noun = "operation" if len(own) == 1 else "operations"
+        yield f"{device} takes part in {len(own)} collective {noun} on {size} ({types})"
 
 
 def _verdict(audit: Audit) -> str:
     table = "" if audit.kernels_from == "TensorFlow" else " (kernels: evener's table)"
     number = len(audit.findings)
     if number:
-        noun = "operation is" if number == 1 else "operations are"
-        return f"{number} {noun} not where they should be{table}"
+        said = "operation is not where it" if number == 1 else "operations are not where they"
+        return f"{number} {said} should be{table}"
     left = len(audit.fallbacks)
     return f"no findings{f'; {left} small operations work on the host' if left else ''}{table}"
 

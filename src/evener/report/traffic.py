@@ -165,12 +165,8 @@ def _head(before: Point, tip: Point) -> tuple[str, Point]:
     along = (across / length, down / length)
     back = (tip[0] - along[0] * _HEAD[0], tip[1] - along[1] * _HEAD[0])
     aside = (-along[1] * _HEAD[1], along[0] * _HEAD[1])
-    corners = (
-        tip,
-        (back[0] + aside[0], back[1] + aside[1]),
-        (back[0] - aside[0], back[1] - aside[1]),
-    )
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners), back
+    sides = [(back[0] + one * aside[0], back[1] + one * aside[1]) for one in (1, -1)]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, *sides)), back
 
 
 def _edge(box: Box, towards: Point) -> Point:

@@ -29,7 +29,7 @@ class Around:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[tuple[str, ast.AST], bool] = {}
+        self._known: dict[tuple[str, ast.AST], frozenset[bool]] = {}
 
     def function(self, module: Module, node: ast.AST) -> Function | None:
         """Return the function right around a node."""
@@ -108,22 +108,28 @@ class Around:
         return False
 
     def _asked(self, about: str, module: Module, node: ast.AST, holds: Holds) -> bool | None:
-        answers = self._answers(about, module, node, holds, set())
+        answers = self._answers(about, module, node, holds)
         return True if answers == {True} else None if True in answers else False
 
-    def _answers(
-        self, about: str, module: Module, node: ast.AST, holds: Holds, seen: set[ast.AST]
-    ) -> set[bool]:
+    def _answers(self, about: str, module: Module, node: ast.AST, holds: Holds) -> frozenset[bool]:
         """Return what holds on the ways that lead to a node."""
         if holds(module, node):
-            return {True}
+            return frozenset({True})
         function = self.function(module, node)
-        if function is None or function in seen:
-            return {False} if function is None else set()
-        answers = set[bool]()
-        for site in self._program.call_sites(function):
-            answers |= self._answers(about, site.module, site.call, holds, {*seen, function})
-        return answers or {False}
+        if function is None:
+            return frozenset({False})
+        key = (about, function)
+        if key not in self._known:
+            # On the way back to itself nothing new is learnt.
+            self._known[key] = frozenset()
+            found = frozenset[bool]().union(
+                *(
+                    self._answers(about, site.module, site.call, holds)
+                    for site in self._program.call_sites(function)
+                )
+            )
+            self._known[key] = found or frozenset({False})
+        return self._known[key]
 
     def _is_scoped(self, module: Module, node: ast.AST) -> bool:
         if any(self.is_scope(module, one) for one in self.contexts(module, node)):

@@ -150,6 +150,8 @@ _USUAL_NAMES = {
     "model": Kind.MODEL,
     "dataset": Kind.DATASET,
 }
+# Questions inside of questions; of a sum of a hundred terms nobody asks.
+_DEEPEST = 60
 
 
 class Kinds:
@@ -162,36 +164,37 @@ class Kinds:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._known: dict[tuple[ast.AST, tuple[Step, ...]], frozenset[Kind]] = {}
-        self._open: set[tuple[ast.AST, tuple[Step, ...]]] = set()
+        self._asked: set[tuple[ast.AST, tuple[Step, ...]]] = set()
+        self._num_cuts = 0
 
     def of(self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()) -> frozenset[Kind]:
         """Return the kinds that an expression may have; empty if nothing is known."""
         key = (node, steps)
         if key in self._known:
             return self._known[key]
-        if key in self._open:
+        if key in self._asked or len(self._asked) > _DEEPEST:
+            self._num_cuts += 1
             return frozenset()
-        self._open.add(key)
+        before = self._num_cuts
+        self._asked.add(key)
         try:
             values = self._program.origins(module, node, steps)
             found = frozenset(kind for value in values for kind in self._of_value(value))
         finally:
-            self._open.discard(key)
-        if not self._open:
+            self._asked.discard(key)
+        # What was cut short inside of a circle is not the whole answer.
+        if self._num_cuts == before or not self._asked:
             self._known[key] = found
         return found
 
     def of_class(self, module: Module, definition: ast.ClassDef) -> Kind | None:
         """Return what instances of a class of the program are, by its bases."""
-        for base_module, base in self._program.bases(module, definition):
-            if isinstance(base, str):
-                kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
-                if kind is not None:
-                    return kind
-            elif base is not definition:
-                kind = self.of_class(base_module, base)
-                if kind is not None:
-                    return kind
+        for where, one in self._program.with_bases(module, definition):
+            for _, base in self._program.bases(where, one):
+                if isinstance(base, str):
+                    kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
+                    if kind is not None:
+                        return kind
         return None
 
     def _of_value(self, value: Value) -> Iterator[Kind]:

@@ -22,6 +22,7 @@ class Module:
         tree: Its syntax tree.
         lines: Its text.
         parents: For each node the node around it.
+        nodes: All nodes by their type, from the outside in.
     """
 
     path: str
@@ -29,12 +30,18 @@ class Module:
     tree: ast.Module
     lines: tuple[str, ...]
     parents: dict[ast.AST, ast.AST]
+    nodes: dict[type[ast.AST], list[ast.AST]]
 
     def place(self, node: ast.AST) -> Place:
         """Return the line on which a node begins."""
         line = getattr(node, "lineno", 0)
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
         return Place(path=self.path, line=line, text=text)
+
+    def every(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
+        """Yield all nodes of some types."""
+        for one in types:
+            yield from self.nodes.get(one, ())
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield what is around a node, from the inside out, up to the module."""
@@ -51,6 +58,12 @@ def module_of(*, path: str, name: str, source: str) -> Module:
         SyntaxError: The text is not Python.
     """
     tree = ast.parse(source, filename=path)
-    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    parents: dict[ast.AST, ast.AST] = {}
+    nodes: dict[type[ast.AST], list[ast.AST]] = {}
+    # Once, and not for each question: programs are read faster than they are parsed.
+    for node in ast.walk(tree):
+        nodes.setdefault(type(node), []).append(node)
+        for child in ast.iter_child_nodes(node):
+            parents[child] = node
     lines = tuple(source.splitlines())
-    return Module(path=path, name=name, tree=tree, lines=lines, parents=parents)
+    return Module(path=path, name=name, tree=tree, lines=lines, parents=parents, nodes=nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evener.doctor.program.module import FUNCTIONS, Module
@@ -102,8 +103,7 @@ class Order:
 
     def _import(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
         by_name = {one.name: one for one in self._program.modules}
-        single = ast.Module(body=[node], type_ignores=[])
-        asked = Module(path=module.path, name=module.name, tree=single, lines=(), parents={})
+        asked = replace(module, nodes={type(node): [node]})
         for name, _ in imported_names(asked):
             if name in by_name:
                 self._run_module(by_name[name])

@@ -90,16 +90,15 @@ class Program:
     def nodes(self, *types: type[ast.AST]) -> Iterator[tuple[Module, ast.AST]]:
         """Yield all nodes of some types, file by file, in no order within a file."""
         for module in self.modules:
-            for node in ast.walk(module.tree):
-                if isinstance(node, types):
-                    yield module, node
+            for node in module.every(*types):
+                yield module, node
 
     @cached_property
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls of the program, file by file, from top to bottom."""
         found: list[Call] = []
         for module in self.modules:
-            nodes = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+            nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
             for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
                 name = self.name_of(module, node.func)
                 if not name and isinstance(node.func, ast.Attribute):
@@ -217,7 +216,7 @@ class Program:
         self, module: Module, definition: ast.ClassDef, name: str
     ) -> Iterator[tuple[Module, ast.AST, tuple[Step, ...]]]:
         """Yield what an attribute of a class's instances may be, its bases' included."""
-        for where, one in self._with_bases(module, definition):
+        for where, one in self.with_bases(module, definition):
             found = False
             for binding in self._scopes[where].bindings_in(one, name):
                 found = True
@@ -315,17 +314,14 @@ class Program:
     def _dotted(self, module: Module, node: ast.AST) -> str:
         if isinstance(node, ast.Attribute):
             base = self._dotted(module, node.value)
+            if base in self._by_name:
+                found = self._symbol_in(self._by_name[base], node.attr)
+                if found is not None:
+                    return self._name_of_binding(*found)
             return f"{base}.{node.attr}" if base else ""
         if not isinstance(node, ast.Name) or node not in module.parents:
             return ""
-        names = set[str]()
-        for where, binding in self.bindings(module, node):
-            if binding.imported is not None:
-                names.add(binding.imported)
-            elif isinstance(binding.value, ast.Name | ast.Attribute) and not binding.steps:
-                names.add(self.name_of(where, binding.value))
-            else:
-                names.add("")
+        names = {self._name_of_binding(*found) for found in self.bindings(module, node)}
         named = names - {""}
         if named:
             return min(named)
@@ -333,6 +329,13 @@ class Program:
             stars = [star for star in self._scopes[module].stars if star not in self._by_name]
             return f"{stars[-1]}.{node.id}" if stars else ""
         return "" if names else node.id
+
+    def _name_of_binding(self, module: Module, binding: Binding) -> str:
+        if binding.imported is not None:
+            return binding.imported
+        if isinstance(binding.value, ast.Name | ast.Attribute) and not binding.steps:
+            return self.name_of(module, binding.value)
+        return ""
 
     def _through_imports(self, module: Module, binding: Binding) -> tuple[Module, Binding]:
         seen = set[int]()
@@ -356,9 +359,10 @@ class Program:
                 return self._symbol_in(self._by_name[star], name)
         return None
 
-    def _with_bases(
+    def with_bases(
         self, module: Module, definition: ast.ClassDef
     ) -> Iterator[tuple[Module, ast.ClassDef]]:
+        """Yield a class and the classes of the program that it is made of, once each."""
         waiting: list[tuple[Module, ast.ClassDef]] = [(module, definition)]
         seen = set[ast.AST]()
         while waiting:

@@ -74,7 +74,7 @@ def imported_names(module: Module) -> Iterator[tuple[str, int]]:
 
     ``from models import net`` gives ``models`` and ``models.net``.
     """
-    for node in ast.walk(module.tree):
+    for node in module.every(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from ((part, node.lineno) for part in _and_packages(alias.name))

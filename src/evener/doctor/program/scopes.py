@@ -16,6 +16,12 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (*FUNCTIONS, *_COMPREHENSIONS, ast.ClassDef, ast.Module)
 # A binding in one of these is made whatever happens; those in loops and branches may not be.
 _TRANSPARENT = (ast.With, ast.AsyncWith, ast.Try)
+# Not AugAssign: what a name was before stays the better guess of what it is.
+_BINDING = (
+    *(ast.Import, ast.ImportFrom, *FUNCTIONS, ast.ClassDef),
+    *(ast.Assign, ast.AnnAssign, ast.NamedExpr),
+    *(ast.For, ast.AsyncFor, ast.comprehension, ast.With, ast.AsyncWith),
+)
 Position = tuple[int, int]
 
 
@@ -55,10 +61,20 @@ class Scopes:
         self.module = module
         self.stars: list[str] = []
         self._bindings: dict[ast.AST, dict[str, list[Binding]]] = {}
-        for node in ast.walk(module.tree):
+        self._global = {
+            (function, name)
+            for node in module.every(ast.Global)
+            for name in getattr(node, "names", ())
+            for function in module.around(node)
+            if isinstance(function, FUNCTIONS)
+        }
+        for node in module.every(*_BINDING):
             for binding in self._bindings_of(node):
                 scope = self._scope_for(node, binding)
                 self._bindings.setdefault(scope, {}).setdefault(binding.name, []).append(binding)
+        for names in self._bindings.values():
+            for bindings in names.values():
+                bindings.sort(key=lambda one: one.position)
 
     def scope_of(self, node: ast.AST) -> ast.AST:
         """Return the function, class, comprehension or module right around a node."""
@@ -89,7 +105,7 @@ class Scopes:
     ) -> list[Binding]:
         """Leave out what is certainly bound anew before the use."""
         around = None if use is None else set(self.module.around(use))
-        before = sorted((b for b in bindings if b.position <= position), key=lambda b: b.position)
+        before = [b for b in bindings if b.position <= position]
         last = 0
         for index, binding in enumerate(before):
             if self._is_certain(binding, around):
@@ -127,7 +143,7 @@ class Scopes:
         scope = self.scope_of(node)
         while isinstance(node, ast.NamedExpr) and isinstance(scope, _COMPREHENSIONS):
             scope = self.scope_of(scope)
-        if isinstance(scope, FUNCTIONS) and _is_declared_global(scope, binding.name):
+        if (scope, binding.name) in self._global:
             return self.module.tree
         return scope
 
@@ -166,9 +182,6 @@ def _assigned(node: ast.AST) -> Iterator[Binding]:
             yield from _targets(target, node.value, (), node, _end(node))
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
         yield from _targets(node.target, node.value, (), node, _end(node))
-    elif isinstance(node, ast.AugAssign):
-        # What it was before stays the better guess of what it is.
-        return
     elif isinstance(node, ast.For | ast.AsyncFor):
         yield from _targets(node.target, node.iter, ("each",), node, _end(node.iter))
     elif isinstance(node, ast.comprehension):
@@ -211,12 +224,6 @@ def _parameters(function: Function) -> Iterator[Binding]:
             yield Binding(
                 name=one.arg, statement=one, position=_start(function), parameter_of=function
             )
-
-
-def _is_declared_global(function: Function, name: str) -> bool:
-    if isinstance(function, ast.Lambda):
-        return False
-    return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(function))
 
 
 def _start(node: ast.AST) -> Position:

@@ -13,8 +13,11 @@ from evener.doctor.program.scopes import Binding, Step
 if TYPE_CHECKING:
     from evener.doctor.program.program import Program
 
-# Through more than this many names nobody's reading is worth much, the doctor's included.
+# Beyond these nobody's reading is worth much, the doctor's included: questions inside of
+# questions, links from a value to its origins, and what is taken out of what.
 _DEEPEST = 24
+_MOST_LINKS = 400
+_MOST_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,18 @@ class Value:
     steps: tuple[Step, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Link:
+    """One step on the way to an origin: not yet the end."""
+
+    module: Module
+    node: ast.AST
+    steps: tuple[Step, ...]
+
+
+_Key = tuple[ast.AST, tuple[Step, ...]]
+
+
 class Values:
     """Follows values in a program.
 
@@ -42,66 +57,90 @@ class Values:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[tuple[ast.AST, tuple[Step, ...]], tuple[Value, ...]] = {}
-        self._being_followed: set[tuple[ast.AST, tuple[Step, ...]]] = set()
+        self._known: dict[_Key, tuple[Value, ...]] = {}
+        self._asked: set[_Key] = set()
+        # How often an answer was cut short, because the question was inside of itself.
+        self._num_cuts = 0
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
     ) -> tuple[Value, ...]:
-        """Return where the value of an expression may come from; not empty."""
+        """Return where the value of an expression may come from; empty only in a circle."""
         key = (node, steps)
         if key in self._known:
             return self._known[key]
-        if key in self._being_followed or len(self._being_followed) > _DEEPEST:
+        if key in self._asked or len(self._asked) > _DEEPEST:
+            self._num_cuts += 1
             return ()
-        self._being_followed.add(key)
+        before = self._num_cuts
+        self._asked.add(key)
         try:
-            found: dict[tuple[ast.AST, tuple[Step, ...]], Value] = {}
-            for value in self._follow(module, node, steps):
-                found.setdefault((value.node, value.steps), value)
+            found = self._ends_of(_Link(module=module, node=node, steps=steps))
         finally:
-            self._being_followed.discard(key)
-        result = tuple(found.values()) or (Value(module=module, node=node, steps=steps),)
-        # What was cut short inside of a circle is not the whole answer.
-        if not self._being_followed:
-            self._known[key] = result
-        return result
+            self._asked.discard(key)
+        if self._num_cuts == before or not self._asked:
+            self._known[key] = found
+        return found
 
-    def _follow(self, module: Module, node: ast.AST, steps: tuple[Step, ...]) -> Iterator[Value]:
-        """Go one step towards the origin of a value, and from there on."""
-        follow = self.origins
+    def _ends_of(self, start: _Link) -> tuple[Value, ...]:
+        """Follow all links from one, each once, and return what has no further link."""
+        found: dict[_Key, Value] = {}
+        seen: set[_Key] = set()
+        waiting = [start]
+        while waiting and len(seen) < _MOST_LINKS:
+            link = waiting.pop()
+            key = (link.node, link.steps)
+            if key in seen or len(link.steps) > _MOST_STEPS:
+                continue
+            seen.add(key)
+            for one in self._follow(link.module, link.node, link.steps):
+                if isinstance(one, Value):
+                    found.setdefault((one.node, one.steps), one)
+                else:
+                    waiting.append(one)
+        end = Value(module=start.module, node=start.node, steps=start.steps)
+        # In the order in which they stand in the program, as far as they do.
+        return tuple(found.values()) or (end,)
+
+    def _follow(
+        self, module: Module, node: ast.AST, steps: tuple[Step, ...]
+    ) -> Iterator[Value | _Link]:
+        """Go one step towards the origin of a value."""
+
+        def link(to: ast.AST, further: tuple[Step, ...] = steps) -> _Link:
+            return _Link(module=module, node=to, steps=further)
+
         if isinstance(node, ast.Name):
             for binding in self._program.bindings(module, node):
                 yield from self._of_binding(*binding, node, steps)
         elif isinstance(node, ast.Attribute):
             yield from self._of_attribute(module, node, steps)
         elif isinstance(node, ast.IfExp):
-            yield from follow(module, node.body, steps)
-            yield from follow(module, node.orelse, steps)
+            yield from (link(node.body), link(node.orelse))
         elif isinstance(node, ast.BoolOp):
-            for one in node.values:
-                yield from follow(module, one, steps)
+            yield from (link(one) for one in node.values)
         elif isinstance(node, ast.NamedExpr | ast.Starred | ast.Await):
-            yield from follow(module, node.value, steps)
+            yield link(node.value)
         elif isinstance(node, ast.Subscript):
             step = _index(node.slice)
-            yield from follow(module, node.value, (step, *steps))
+            # A part of a list is a list of the same things.
+            yield link(node.value, steps if step == "slice" else (step, *steps))
         elif isinstance(node, ast.Call):
             yield from self._of_call(module, node, steps)
         elif steps and isinstance(node, ast.Tuple | ast.List | ast.Set | ast.Dict):
             yield from self._of_elements(module, node, steps)
         elif steps and isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
-            yield from follow(module, node.elt, steps[1:])
+            yield link(node.elt, steps[1:])
         else:
             yield Value(module=module, node=node, steps=steps)
 
     def _of_binding(
         self, module: Module, binding: Binding, use: ast.expr, steps: tuple[Step, ...]
-    ) -> Iterator[Value]:
+    ) -> Iterator[Value | _Link]:
         if binding.definition is not None:
             yield Value(module=module, node=binding.definition, steps=steps)
         elif binding.value is not None:
-            yield from self.origins(module, binding.value, (*binding.steps, *steps))
+            yield _link(module, binding.value, (*binding.steps, *steps))
         elif binding.parameter_of is not None:
             yield from self._of_parameter(module, binding, steps)
         else:
@@ -109,23 +148,23 @@ class Values:
 
     def _of_parameter(
         self, module: Module, binding: Binding, steps: tuple[Step, ...]
-    ) -> Iterator[Value]:
+    ) -> Iterator[Value | _Link]:
         function = binding.parameter_of
         assert function is not None
         known = False
         for site in self._program.call_sites(function):
             for given, path in site.given_to(binding.name):
                 known = True
-                yield from self.origins(site.module, given, (*path, *steps))
+                yield _link(site.module, given, (*path, *steps))
         default = _default_of(function, binding.name)
         if default is not None and not known:
-            yield from self.origins(module, default, steps)
+            yield _link(module, default, steps)
         if not known and default is None:
             yield Value(module=module, node=binding.statement, steps=steps)
 
     def _of_attribute(
         self, module: Module, node: ast.Attribute, steps: tuple[Step, ...]
-    ) -> Iterator[Value]:
+    ) -> Iterator[Value | _Link]:
         imported = self._program.symbol(module, node)
         if imported is not None:
             yield from self._of_binding(*imported, node, steps)
@@ -135,23 +174,25 @@ class Values:
             for where, value, path in self._program.attributes(class_module, definition, node.attr):
                 found = True
                 if isinstance(value, ast.expr):
-                    yield from self.origins(where, value, (*path, *steps))
+                    yield _link(where, value, (*path, *steps))
                 else:
                     yield Value(module=where, node=value, steps=steps)
         if not found:
             yield Value(module=module, node=node, steps=steps)
 
-    def _of_call(self, module: Module, node: ast.Call, steps: tuple[Step, ...]) -> Iterator[Value]:
+    def _of_call(
+        self, module: Module, node: ast.Call, steps: tuple[Step, ...]
+    ) -> Iterator[Value | _Link]:
         through = self._passed_through(module, node, steps)
         if through is not None:
-            yield from self.origins(module, *through)
+            yield _link(module, *through)
             return
         known = False
         for where, target in self._program.targets(module, node):
             if isinstance(target, FUNCTIONS):
                 for returned in returns_of(target):
                     known = True
-                    yield from self.origins(where, returned, steps)
+                    yield _link(where, returned, steps)
         if not known:
             yield Value(module=module, node=node, steps=steps)
 
@@ -184,7 +225,7 @@ class Values:
         module: Module,
         node: ast.Tuple | ast.List | ast.Set | ast.Dict,
         steps: tuple[Step, ...],
-    ) -> Iterator[Value]:
+    ) -> Iterator[Value | _Link]:
         elements = [one for one in _elements(node) if one is not None]
         step = steps[0]
         if isinstance(step, int) and not isinstance(node, ast.Dict):
@@ -196,7 +237,11 @@ class Values:
         if not elements:
             yield Value(module=module, node=node, steps=steps)
         for one in elements:
-            yield from self.origins(module, one, steps[1:])
+            yield _link(module, one, steps[1:])
+
+
+def _link(module: Module, node: ast.AST, steps: tuple[Step, ...]) -> _Link:
+    return _Link(module=module, node=node, steps=steps)
 
 
 def returns_of(function: Function) -> Iterator[ast.expr]:

@@ -8,7 +8,7 @@ from typing import Any
 from evener.doctor.watch.inside.entries import Entries
 from evener.doctor.watch.inside.events import Events
 from evener.doctor.watch.inside.waiting import SCOPE
-from evener.placement.audit import audit_of
+from evener.placement.auditing import audit_of
 from evener.placement.dry_run import stop_at
 from evener.placement.record import Audit, Line
 from evener.placement.training import trains

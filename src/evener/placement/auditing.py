@@ -43,15 +43,16 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
             PLACE-032 if functions are told to run eagerly, PLACE-033 if a model is not
             compiled.
 
-    >>> import tensorflow as tf
+    >>> import evener, tensorflow as tf
     >>> weights = tf.Variable(tf.ones([3, 2]))
     >>> def step(x):
     ...     with tf.GradientTape() as tape:
     ...         loss = tf.reduce_mean(x @ weights)
     ...     weights.assign_sub(0.1 * tape.gradient(loss, weights))
+    ...     return loss
     >>> audit = evener.audit(step, tf.ones([8, 3]))
-    >>> [(op.type, op.kind) for op in audit.operations if op.type == "MatMul"]
-    [('MatMul', 'forward'), ('MatMul', 'gradient')]
+    >>> sorted((op.kind, op.used) for op in audit.operations if op.type == "MatMul")
+    [('forward', 'cpu:0'), ('gradient', 'cpu:0')]
     """
     if meant_for not in (None, "gpu"):
         raise ValueError(f"meant_for is None or 'gpu', not {meant_for!r}")

@@ -1,0 +1,105 @@
+"""``evener doctor``: what is wrong with a training program."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from evener.cli.options import DevicesOption
+
+
+def doctor(
+    *,
+    script: Annotated[
+        str | None,
+        typer.Argument(metavar="SCRIPT", show_default=False, help="The program to look at."),
+    ] = None,
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="With --run: after --, what SCRIPT is given."),
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="Watch it for a few steps too, in a process of its own.")
+    ] = False,
+    devices: DevicesOption = None,
+    steps: Annotated[
+        int, typer.Option(min=2, metavar="N", help="With --run: end it after so many steps.")
+    ] = 20,
+    time_limit: Annotated[
+        float,
+        typer.Option("--time-limit", min=1, metavar="SECONDS", help="With --run: at the latest."),
+    ] = 120,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="CODE", help="Tell more of a code, and end.")
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List all rules, and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what is wrong with a training program, with the line, the reason and the fix."""
+    if explain is not None:
+        _explain(explain)
+        return
+    if rules:
+        _list_rules(as_json=as_json)
+        return
+    if script is None:
+        raise typer.BadParameter("give the program to look at", param_hint="'SCRIPT'")
+    if args and not run:
+        raise typer.BadParameter(
+            f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
+        )
+    from evener.doctor import diagnose
+
+    found = diagnose(
+        script,
+        run=run,
+        args=args or (),
+        devices=devices,
+        num_steps=steps,
+        time_limit_seconds=time_limit,
+    )
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        from evener.report.findings import print_diagnosis
+
+        print_diagnosis(found)
+    if not found.is_fine:
+        raise typer.Exit(1)
+
+
+def _explain(code: str) -> None:
+    from evener.doctor.explain import explain, known_codes
+    from evener.errors import did_you_mean
+
+    text = explain(code)
+    if text is None:
+        close = did_you_mean(code.upper(), known_codes())
+        raise typer.BadParameter(f"there is no code {code!r}.{close}", param_hint="'--explain'")
+    print(text)
+
+
+def _list_rules(*, as_json: bool) -> None:
+    from evener.doctor import all_rules
+
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "code": rule.code,
+                        "family": rule.family.value,
+                        "severity": rule.severity.value,
+                        "title": rule.title,
+                    }
+                    for rule in all_rules()
+                ],
+                indent=2,
+            )
+        )
+        return
+    from evener.report.findings import print_rules
+
+    print_rules(all_rules())

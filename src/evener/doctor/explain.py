@@ -1,0 +1,46 @@
+"""More on a code: the line of its error, and the page of the doctor's rule."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from evener.doctor.rule import all_rules
+
+_PAGES = Path(__file__).parent / "pages"
+_ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
+
+
+def explain(code: str) -> str | None:
+    """Return what there is to say of a code, as Markdown; None for a code that is not known.
+
+    Args:
+        code: Of a finding, of an error or of a warning; small letters do as well.
+
+    Example:
+        >>> print(explain("data-002"))
+        # DATA-002
+        <BLANKLINE>
+        a batch holds 0 samples
+    """
+    code = code.strip().upper()
+    row = _rows().get(code)
+    rule = next((one for one in all_rules() if code in (one.code, *one.also)), None)
+    if rule is None:
+        return None if row is None else f"# {code}\n\n{row}"
+    page = (_PAGES / f"{rule.code}.md").read_text(encoding="utf-8").strip()
+    if row is None:
+        return page
+    raised = f"Raised as {code}: {row}."
+    title, _, rest = page.partition("\n")
+    return f"{title}\n\n{raised}\n{rest}"
+
+
+def known_codes() -> list[str]:
+    """Return all codes that `explain` knows, in order."""
+    rules = all_rules()
+    return sorted({*_rows(), *(code for rule in rules for code in (rule.code, *rule.also))})
+
+
+def _rows() -> dict[str, str]:
+    return dict(_ROW.findall((_PAGES / "errors.md").read_text(encoding="utf-8")))

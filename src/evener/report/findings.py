@@ -1,0 +1,84 @@
+"""What the doctor found, for the terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from evener.doctor import Diagnosis, Finding, Rule, Severity
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
+_INDENT = 4
+# Without a terminal, lines are not broken for one.
+_WIDTH_WITHOUT_TERMINAL = 100
+
+
+def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
+    """Print all findings, the worst first, and how many there are.
+
+    Args:
+        diagnosis: What the doctor says.
+        console: Where to; None for standard output.
+    """
+    console = standard_output() if console is None else console
+    for finding in diagnosis.findings:
+        _print_finding(finding, console)
+    console.print(Text(_summary(diagnosis)), soft_wrap=True)
+    if diagnosis.findings:
+        first = diagnosis.findings[0].code
+        console.print(Text(f"More on a code: evener doctor --explain {first}"), soft_wrap=True)
+
+
+def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None:
+    """Print the list of all rules."""
+    console = standard_output() if console is None else console
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("code", "family", "severity", "finds"):
+        table.add_column(column, no_wrap=column == "code")
+    for rule in rules:
+        table.add_row(rule.code, rule.family.value, rule.severity.value, Text(rule.title))
+    console.print(table)
+
+
+def standard_output() -> Console:
+    """Return a console for standard output that does not break lines where nobody looks."""
+    console = Console(highlight=False)
+    return (
+        console
+        if console.is_terminal
+        else Console(highlight=False, width=max(console.width, _WIDTH_WITHOUT_TERMINAL))
+    )
+
+
+def _print_finding(finding: Finding, console: Console) -> None:
+    head = Text()
+    head.append(finding.severity.value.upper(), style=_STYLES[finding.severity])
+    head.append(f"  {finding.place}", style="bold")
+    head.append(f"  [{finding.code}]")
+    console.print(head, soft_wrap=True)
+    console.print(Padding(Text(finding.what[:1].upper() + finding.what[1:]), (0, 0, 0, _INDENT)))
+    for line in finding.evidence:
+        console.print(Padding(Text(f"| {line}", style="dim"), (0, 0, 0, _INDENT)))
+    for name, text in (("Why", finding.why), ("Fix", finding.fix)):
+        console.print(Padding(Text(f"{name}: {text}"), (0, 0, 0, _INDENT)))
+    console.print()
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    counts = Counter(finding.severity for finding in diagnosis.findings)
+    parts = [
+        f"{counts[severity]} {severity.value}{'s' if counts[severity] > 1 else ''}"
+        for severity in Severity
+        if counts[severity]
+    ]
+    found = ", ".join(parts) or "nothing found"
+    if diagnosis.seen is None:
+        return f"{found}. Read, not run; --run watches a few steps as well."
+    steps = 0 if diagnosis.seen.steps is None else diagnosis.seen.steps.num_steps
+    took = f"{steps} steps in {diagnosis.seen.seconds:.1f} s"
+    return f"{found}. Read, and watched: {took}, {diagnosis.seen.outcome.value}."

@@ -1,0 +1,125 @@
+"""``evener doctor`` without ``--run``: quick, and nothing is executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import evener
+
+SOURCE = Path(evener.__file__).parents[1]
+Doctor = Callable[..., subprocess.CompletedProcess[str]]
+MISTAKE = """
+import sys
+import tensorflow as tf
+open("it_ran", "w")
+strategy = tf.distribute.MirroredStrategy()
+for shard in tf.split(tf.ones((4, 1)), strategy.num_replicas_in_sync):
+    strategy.run(print, args=(shard,))
+"""
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Doctor:
+    """Run ``evener doctor`` in a folder of its own, with ``train.py`` of a text in it."""
+
+    def doctor(
+        *args: str, source: str = MISTAKE, python: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "train.py").write_text(source, encoding="utf-8")
+        return subprocess.run(
+            [sys.executable, *python, "-m", "evener", "doctor", *args],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    return doctor
+
+
+def test_a_mistake_is_told_and_nothing_is_run(doctor: Doctor, tmp_path: Path) -> None:
+    done = doctor("train.py", python=("-X", "importtime"))
+    assert done.returncode == 1
+    assert "ERROR  train.py:7  [RUN-007]" in done.stdout
+    for part in ("| strategy.run(print, args=(shard,))", "Why: ", "Fix: ", "Read, not run"):
+        assert part in done.stdout
+    assert "evener doctor --explain " in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+    lines = (line.rpartition("|")[2].strip() for line in done.stderr.splitlines())
+    imported = {name.partition(".")[0] for name in lines}
+    assert "evener" in imported and not {"tensorflow", "keras", "numpy"} & imported
+
+
+def test_json_is_all(doctor: Doctor, tmp_path: Path) -> None:
+    done = doctor("--json", "train.py")
+    told = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert told["fine"] is False and told["run"] is None
+    finding = next(one for one in told["findings"] if one["code"] == "RUN-007")
+    assert finding["file"] == str(tmp_path / "train.py") and finding["line"] == 7
+    assert finding["severity"] == "error"
+    assert all(finding[part] for part in ("what", "why", "fix", "evidence"))
+
+
+def test_a_good_program_is_fine(doctor: Doctor) -> None:
+    done = doctor("train.py", source="print('hello')")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing found" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code"),
+    [
+        ("missing.py", None, "DOC-002"),
+        (".", None, "DOC-002"),
+        ("broken.py", b"def f(:", "DOC-001"),
+        ("binary.py", bytes(range(256)), "DOC-001"),
+        ("null.py", b"x = 1\0", "DOC-001"),
+    ],
+)
+def test_what_is_no_program_is_a_finding(
+    doctor: Doctor, tmp_path: Path, name: str, content: bytes | None, code: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = doctor(name)
+    assert done.returncode == 1
+    assert f"[{code}]" in done.stdout and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((), "give the program to look at"),
+        (("train.py", "--", "--epochs"), "only run with --run"),
+        (("--explain", "RUN-07"), "Did you mean"),
+        (("--nonsense",), "--nonsense"),
+        (("--steps", "1", "--run", "train.py"), "--steps"),
+    ],
+)
+def test_wrong_usage_ends_with_2(doctor: Doctor, args: tuple[str, ...], told: str) -> None:
+    done = doctor(*args)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_more_on_a_code(doctor: Doctor) -> None:
+    done = doctor("--explain", "run-007")
+    assert done.returncode == 0
+    assert done.stdout.startswith("# RUN-007: a loop over shards")
+    assert "## Right" in done.stdout
+
+
+def test_the_list_of_rules(doctor: Doctor) -> None:
+    rules = json.loads(doctor("--rules", "--json").stdout)
+    assert {"code", "family", "severity", "title"} == set(rules[0])
+    text = doctor("--rules").stdout
+    assert all(rule["code"] in text for rule in rules)
