@@ -23,7 +23,8 @@ _WHY = {
     "dataset": "The operations of tf.data run on the CPU, whatever device is asked for.",
 }
 _FIX = {
-    "layers": "pin the layer itself by evener.pin, or write a model whose call enters tf.device.",
+    "layers": 'pin the layer itself, evener.pin("gpu:1")(layer); or write a model whose call '
+    "enters tf.device.",
     "compile": "leave tf.device out; to choose one GPU for all, make the model and call fit in "
     "the same block.",
     "fit": "make the model in the same block, so that its variables are there too.",
@@ -62,10 +63,14 @@ def _contents(program: Program, pin: Pin) -> Iterator[str]:
     if _in_method_that_computes(program, pin):
         yield "computes"
         return
-    for statement in pin.block.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                yield from _kind_of(program, pin.module, node)
+    waiting: list[ast.AST] = list(pin.block.body)
+    while waiting:
+        node = waiting.pop()
+        kinds = list(_kind_of(program, pin.module, node)) if isinstance(node, ast.Call) else []
+        yield from kinds
+        # What is given to fit or to a dataset is no work of its own.
+        if not {"fit", "compile", "dataset"} & set(kinds):
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _in_method_that_computes(program: Program, pin: Pin) -> bool:
