@@ -35,6 +35,13 @@ class Pin:
         return self.module.place(self.call)
 
     @property
+    def key(self) -> str:
+        """Return what tells this device from others: its name, or how it is written."""
+        if self.device:
+            return self.device
+        return "GPU:0" if self.named.endswith("[0]") else self.named
+
+    @property
     def named(self) -> str:
         """Return the device as it is written in the program."""
         return shown(self.call.args[0]) if self.call.args else "?"

@@ -42,8 +42,8 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _is_off(pins: list[Pin], around: list[Pin]) -> bool:
     """Return whether some forward work is not where the gradients are put."""
-    devices = {pin.device for pin in pins}
-    where = around[0].device if around else "GPU:0"
+    devices = {pin.key for pin in pins}
+    where = around[0].key if around else "GPU:0"
     return bool(devices - {where, "CPU:0"})
 
 

@@ -69,7 +69,7 @@ def _contents(program: Program, pin: Pin) -> Iterator[str]:
         kinds = list(_kind_of(program, pin.module, node)) if isinstance(node, ast.Call) else []
         yield from kinds
         # What is given to fit or to a dataset is no work of its own.
-        if not {"fit", "compile", "dataset"} & set(kinds):
+        if len(kinds) != 1 or kinds[0] not in ("fit", "compile", "dataset"):
             waiting.extend(ast.iter_child_nodes(node))
 
 

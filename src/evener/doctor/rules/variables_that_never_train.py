@@ -313,6 +313,9 @@ def _is_taken_in_eager_step(
     own = program.around.function(gradient.module, gradient.node)
     if own is None or program.around.function(module, taken) is not own:
         return False
+    loops = set(program.around.loops(gradient.module, gradient.node))
+    if not loops <= set(program.around.loops(module, taken)):
+        return False
     return program.around.is_traced(gradient.module, gradient.node) is False
 
 
