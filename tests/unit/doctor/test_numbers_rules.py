@@ -212,7 +212,7 @@ FINDS = [
     (
         "DOC-304",
         trainer(
-            show="tf.print(self.strategy.reduce(d.ReduceOp.MEAN, loss, axis=None))  # finding: DOC-304"
+            show="self.last = self.strategy.reduce('MEAN', loss, axis=None)  # finding: DOC-304"
         ),
     ),
     (
@@ -252,7 +252,7 @@ FINDS = [
             "class Scaled(keras.losses.Loss):\n    def __init__(self, weight):\n"
             "        super().__init__()\n        self.weight = weight\n"
             "    def call(self, y_true, y_pred):\n"
-            "        return self.weight * tf.reduce_mean(tf.abs(y_true - y_pred))  # finding: ENG-064",
+            "        return self.weight * K.mean(abs(y_true - y_pred))  # finding: ENG-064",
             "Scaled(2.0)",
         ),
     ),
@@ -468,7 +468,7 @@ for x, y in dataset:
         "DOC-308",
         stepping("        loss = mse(y, model(x))\n").replace(
             "optimizer.apply_gradients(zip(grads, model.trainable_variables))",
-            "optimizer.apply_gradients(zip(grads, model.trainable_variables[2:]))  # finding: DOC-308",
+            "optimizer.apply_gradients(zip(grads, model.weights[2:]))  # finding: DOC-308",
         ),
     ),
     (
@@ -539,7 +539,7 @@ for x, y in dataset:
     ("DOC-309", "step = tf.Variable(0)\nstep.assign_add(0.5)  # finding: DOC-309"),
     (
         "DOC-309",
-        "mask = tf.cast(tf.ones((4,)) > 0, tf.int32)\nloss = tf.ones((4,)) * mask  # finding: DOC-309",
+        "mask = tf.cast(tf.ones((4,)) > 0, tf.int32)\na = tf.ones((4,)) * mask  # finding: DOC-309",
     ),
     (
         "DOC-310",

@@ -13,7 +13,7 @@ from evener.doctor.questions.texts import shown
 _DEVICE = re.compile(r"(gpu|cpu|tpu|xla_gpu)(?::(\d+))?$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pin:
     """A ``with`` block that enters ``tf.device``.
 

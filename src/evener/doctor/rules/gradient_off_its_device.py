@@ -61,7 +61,7 @@ def _pins_of_forward(program: Program, gradient: Call) -> list[Pin]:
 
 def _pins_below(program: Program, starts: list[tuple[Module, ast.AST]]) -> list[Pin]:
     """Return the pins in some code and in the functions that it calls."""
-    pins = {pin.block: pin for pin in pins_of(program)}
+    pins: dict[ast.AST, Pin] = {pin.block: pin for pin in pins_of(program)}
     found: list[Pin] = []
     waiting, seen = list(starts), set[ast.AST]()
     while waiting:
