@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.scopes import Binding, Step
 
@@ -57,30 +58,14 @@ class Values:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[_Key, tuple[Value, ...]] = {}
-        self._asked: set[_Key] = set()
-        # How often an answer was cut short, because the question was inside of itself.
-        self._num_cuts = 0
+        self._circles: Circles[_Key, tuple[Value, ...]] = Circles((), deepest=_DEEPEST)
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
     ) -> tuple[Value, ...]:
         """Return where the value of an expression may come from; empty only in a circle."""
-        key = (node, steps)
-        if key in self._known:
-            return self._known[key]
-        if key in self._asked or len(self._asked) > _DEEPEST:
-            self._num_cuts += 1
-            return ()
-        before = self._num_cuts
-        self._asked.add(key)
-        try:
-            found = self._ends_of(_Link(module=module, node=node, steps=steps))
-        finally:
-            self._asked.discard(key)
-        if self._num_cuts == before or not self._asked:
-            self._known[key] = found
-        return found
+        start = _Link(module=module, node=node, steps=steps)
+        return self._circles.answer((node, steps), lambda: self._ends_of(start))
 
     def _ends_of(self, start: _Link) -> tuple[Value, ...]:
         """Follow all links from one, each once, and return what has no further link."""

@@ -13,8 +13,8 @@ from evener.doctor.program import FUNCTIONS, Kind, Module, Program, returns_of
 from evener.doctor.program.values import Value
 
 _MOST_SITES = 12
-# What runs when an object is made.
-_MAKERS = ("keras.*",)
+_MOST_LINKS = 200
+_ANY: frozenset[ast.AST] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +44,22 @@ def makings_of(program: Program, module: Module, node: ast.AST) -> list[Making]:
         module: Where the expression stands.
         node: The expression, such as the ``model`` of ``model.fit``.
     """
+    near = nearest_calls(program, module, node)
     found = []
     for value in program.origins(module, node):
         if isinstance(value.node, ast.Call):
-            found += makings(program, value)
+            found += makings(program, value, near)
     return found
 
 
-def makings(program: Program, value: Value) -> list[Making]:
-    """Return where a value is made, one for each call of the function that returns it."""
+def makings(program: Program, value: Value, near: frozenset[ast.AST] = _ANY) -> list[Making]:
+    """Return where a value is made, one for each call of the function that returns it.
+
+    Args:
+        program: The program.
+        value: The value; its node is the call that makes it.
+        near: The calls through one of which it has to come; empty for any.
+    """
     call = value.node
     assert isinstance(call, ast.Call)
     return [
@@ -63,8 +70,38 @@ def makings(program: Program, value: Value) -> list[Making]:
             call_module=value.module,
             in_scope=program.around.in_scope(module, node),
         )
-        for module, node in _sites(program, value.module, call, call, set())
+        for module, node, through in _sites(program, value.module, call, call, (call,))
+        if not near or not through or near & set(through)
     ]
+
+
+def nearest_calls(program: Program, module: Module, node: ast.AST) -> frozenset[ast.AST]:
+    """Return the calls that an expression is bound to, functions not entered."""
+    found = set[ast.AST]()
+    seen = set[ast.AST]()
+    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
+    while waiting:
+        where, one = waiting.pop()
+        if one in seen or len(seen) > _MOST_LINKS:
+            continue
+        seen.add(one)
+        if isinstance(one, ast.Call):
+            found.add(one)
+        elif isinstance(one, ast.Name):
+            for place, binding in program.bindings(where, one):
+                if binding.value is not None:
+                    waiting.append((place, binding.value))
+                elif binding.parameter_of is not None:
+                    for site in program.call_sites(binding.parameter_of):
+                        given = site.given_to(binding.name)
+                        waiting += [(site.module, expression) for expression, _ in given]
+        elif isinstance(one, ast.Attribute):
+            for place, definition in program.classes_of(where, one.value):
+                attributes = program.attributes(place, definition, one.attr)
+                waiting += [(there, value) for there, value, _ in attributes]
+        elif isinstance(one, ast.IfExp):
+            waiting += [(where, one.body), (where, one.orelse)]
+    return frozenset(found)
 
 
 def models_made(program: Program) -> Iterator[Making]:
@@ -87,22 +124,27 @@ def makes(program: Program, module: Module, node: ast.Call, kind: Kind) -> bool:
 
 
 def _sites(
-    program: Program, module: Module, node: ast.AST, made: ast.Call, seen: set[ast.AST]
-) -> Iterator[tuple[Module, ast.AST]]:
+    program: Program,
+    module: Module,
+    node: ast.AST,
+    made: ast.Call,
+    through: tuple[ast.AST, ...],
+) -> Iterator[tuple[Module, ast.AST, tuple[ast.AST, ...]]]:
+    """Yield the lines to which the making is due, with all calls on the way to it."""
     function = program.around.function(module, node)
-    if function is None or function in seen or program.around.in_scope(module, node) is True:
-        yield module, node
-        return
-    seen = {*seen, function}
-    sites = [site for site in program.call_sites(function) if site.way == "call"]
-    if not sites or not _returns(program, module, function, made):
-        yield module, node
+    sites = (
+        [site for site in program.call_sites(function) if site.way == "call"] if function else []
+    )
+    is_scoped = program.around.in_scope(module, node) is True
+    if not sites or is_scoped or not _returns(program, module, function, made):
+        yield module, node, through
         return
     for site in sites[:_MOST_SITES]:
-        yield from _sites(program, site.module, site.call, made, seen)
+        if site.call not in through:
+            yield from _sites(program, site.module, site.call, made, (*through, site.call))
 
 
-def _returns(program: Program, module: Module, function: ast.AST, made: ast.Call) -> bool:
+def _returns(program: Program, module: Module, function: ast.AST | None, made: ast.Call) -> bool:
     if not isinstance(function, FUNCTIONS):
         return False
     for returned in returns_of(function):

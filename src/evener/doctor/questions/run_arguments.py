@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from evener.doctor.program import Call, Kind, Module, Program, argument
@@ -94,6 +94,11 @@ def samples_in(program: Program, given: Given) -> Value | None:
     kinds = program.kinds(given.module, given.node)
     if is_per_replica(program, given) or Kind.BATCH in kinds:
         return None
+    for value in program.origins(given.module, given.node):
+        if isinstance(value.node, ast.Tuple | ast.List) and not value.steps:
+            parts = [replace(given, module=value.module, node=one) for one in value.node.elts]
+            found = [made for part in parts if (made := samples_in(program, part))]
+            return found[0] if found else None
     if not kinds & {Kind.ARRAY, Kind.TENSOR} and not isinstance(given.node, ast.Subscript):
         return None
     for value in program.origins(given.module, given.node):

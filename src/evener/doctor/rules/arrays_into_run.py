@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.questions.raised import warned_places
 from evener.doctor.questions.run_arguments import given_to_run, samples_in
+from evener.doctor.questions.trainings import updates
 from evener.doctor.rule import Case, Family, Rule
 
 _WHY = (
@@ -22,6 +23,7 @@ _FIX = (
 
 def _look(case: Case) -> Iterator[Finding]:
     lines = set[int]()
+    severity = None if updates(case.program) else Severity.HINT
     for given in given_to_run(case.program):
         made = samples_in(case.program, given)
         if made is None:
@@ -35,6 +37,7 @@ def _look(case: Case) -> Iterator[Finding]:
             why=_WHY,
             fix=_FIX,
             evidence=tuple(dict.fromkeys((place.text, f"line {origin.line}: {origin.text}"))),
+            severity=severity,
         )
     for place in warned_places(case, RULE.code):
         if place.line not in lines:

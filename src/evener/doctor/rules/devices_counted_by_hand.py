@@ -35,7 +35,7 @@ def _look(case: Case) -> Iterator[Finding]:
             entry[2].append(module.place(node))
     for definition, name, uses in found.values():
         if not _makes_as_many(program, name):
-            yield _finding(definition, name, uses)
+            yield _finding(program, definition, name, uses)
     yield from _bare(case)
 
 
@@ -66,8 +66,8 @@ def _counts_in(
                 yield value.module, value.node, name
 
 
-def _finding(definition: Place, name: str, uses: list[Place]) -> Finding:
-    first = uses[0]
+def _finding(program: Program, definition: Place, name: str, uses: list[Place]) -> Finding:
+    first, made = uses[0], strategies(program)
     return RULE.finding(
         definition,
         f"the number of devices is written down: {name}.",
@@ -76,6 +76,8 @@ def _finding(definition: Place, name: str, uses: list[Place]) -> Finding:
         fix=f"{name} = strategy.num_replicas_in_sync, or len(tf.config.list_logical_devices("
         "'GPU')) where there is no strategy.",
         evidence=tuple(dict.fromkeys((definition.text, *(use.text for use in uses[:3])))),
+        # evener is told its devices by name; it scales nothing by their number.
+        severity=Severity.HINT if all(one.name == "evener" for one in made) and made else None,
     )
 
 
@@ -83,7 +85,7 @@ def _makes_as_many(program: Program, name: str) -> bool:
     """Return whether the program makes, or names for its strategy, that many devices."""
     for call in program.all_calls:
         method = getattr(call.node.func, "attr", "")
-        if method in _MAKING or call.name.startswith(("tf.distribute.", "evener.Strategy")):
+        if method in _MAKING or call.name.startswith(("tf.distribute.", "evener.")):
             names = [_name(one) for one in ast.walk(call.node)]
             if name in names:
                 return True
@@ -101,10 +103,14 @@ def _makes_as_many(program: Program, name: str) -> bool:
 def _bare(case: Case) -> Iterator[Finding]:
     """Find a batch or a loss scaled by a bare number that is the number of devices."""
     program, num_replicas = case.program, the_number_of_replicas(case)
+    for module, node in program.nodes(ast.Call):
+        assert isinstance(node, ast.Call)
+        yield from _range_of_devices(program, module, node)
     if num_replicas is None or num_replicas < 2:
         return
-    for module, node in program.nodes(ast.BinOp, ast.Call):
-        if isinstance(node, ast.BinOp) and _scales(program, module, node, num_replicas):
+    for module, node in program.nodes(ast.BinOp):
+        assert isinstance(node, ast.BinOp)
+        if _scales(program, module, node, num_replicas):
             place = module.place(node)
             yield RULE.finding(
                 place,
@@ -113,8 +119,6 @@ def _bare(case: Case) -> Iterator[Finding]:
                 "loss is scaled wrongly.",
                 fix=f"write strategy.num_replicas_in_sync instead of {num_replicas}.",
             )
-        elif isinstance(node, ast.Call):
-            yield from _range_of_devices(program, module, node)
 
 
 def _scales(program: Program, module: Module, node: ast.BinOp, num_replicas: int) -> bool:

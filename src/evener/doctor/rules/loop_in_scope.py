@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Module, Place, Program
-from evener.doctor.questions.replication import runs, scopes_entered
+from evener.doctor.questions.replication import scopes_entered
 from evener.doctor.questions.trainings import fits, updates
 from evener.doctor.rule import Case, Family, Rule
 
@@ -58,8 +58,6 @@ def _finding(place: Place, loop: Place, what: str, severity: Severity | None) ->
 
 def _steps(program: Program) -> Iterator[tuple[Module, ast.AST]]:
     """Yield the lines, in loops, that take training steps."""
-    for call in runs(program):
-        yield call.module, call.node
     for update in updates(program):
         yield update.module, update.step
 

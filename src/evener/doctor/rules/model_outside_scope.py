@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Kind, Module, Program
+from evener.doctor.program import Call, Kind, Module, Program
 from evener.doctor.questions.makings import Making, makes, makings_of
 from evener.doctor.questions.raised import raised_place
 from evener.doctor.questions.replication import scopes, scopes_entered, sets_one_for_all
@@ -39,8 +39,12 @@ def _look(case: Case) -> Iterator[Finding]:
 def _outside(program: Program) -> Iterator[tuple[Making, Module, ast.AST]]:
     """Yield models made outside, with the line by which they are a strategy's."""
     for module, model, use in (*_in_scope(program), *_in_replicas(program), *_parts(program)):
-        for making in makings_of(program, module, model):
-            if making.in_scope is False and _is_made_by(program, making):
+        made = makings_of(program, module, model)
+        if any(making.in_scope is not False for making in made):
+            # The same lines serve several models, one of them without a strategy.
+            continue
+        for making in made:
+            if _is_made_by(program, making):
                 yield making, module, use
     yield from _fitted(program)
 
@@ -54,7 +58,7 @@ def _in_scope(program: Program) -> Iterator[tuple[Module, ast.expr, ast.AST]]:
     for call in program.all_calls:
         function = call.node.func
         if isinstance(function, ast.Attribute) and function.attr in ("compile", "fit"):
-            if program.around.in_scope(call.module, call.node) is not False:
+            if program.around.in_scope(call.module, call.node) is True:
                 yield call.module, function.value, call.node
 
 
@@ -92,13 +96,14 @@ def _has_weights_already(program: Program, module: Module, node: ast.expr) -> bo
 
 def _fitted(program: Program) -> Iterator[tuple[Making, Module, ast.AST]]:
     """Yield models that are trained, where a scope is entered but for none of them."""
-    pairs = [
-        (making, call)
-        for call in fits(program)
-        if isinstance(call.node.func, ast.Attribute)
-        for making in makings_of(program, call.module, call.node.func.value)
-        if _is_made_by(program, making)
-    ]
+    pairs = list[tuple[Making, Call]]()
+    for call in fits(program):
+        assert isinstance(call.node.func, ast.Attribute)
+        made = makings_of(program, call.module, call.node.func.value)
+        if not made:
+            # Where that model comes from cannot be told: the scope may be for it.
+            return
+        pairs += [(one, call) for one in made if _is_made_by(program, one)]
     if any(making.in_scope is not False for making, _ in pairs):
         return
     if any(True for _ in scopes_entered(program)):

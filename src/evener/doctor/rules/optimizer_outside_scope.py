@@ -33,9 +33,11 @@ def _look(case: Case) -> Iterator[Finding]:
 def _made_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
     """Yield optimizers made outside: where, where they are used, and whether they are plain."""
     for module, optimizer, use in _used(program):
-        for making in makings_of(program, module, optimizer):
-            if making.in_scope is not False:
-                continue
+        made = makings_of(program, module, optimizer)
+        if any(making.in_scope is not False for making in made):
+            # The same lines serve several optimizers, one of them without a strategy.
+            continue
+        for making in made:
             if makes(program, making.call_module, making.call, Kind.OPTIMIZER):
                 plain = _is_plain(program, making.call_module, making.call)
                 yield making.module.place(making.node), use, plain

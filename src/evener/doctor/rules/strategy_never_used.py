@@ -26,6 +26,9 @@ def _look(case: Case) -> Iterator[Finding]:
     made = strategies(program)
     if not made or sets_one_for_all(program):
         return
+    if not fits(program) and not updates(program):
+        # What it is for cannot be told: somebody else's code may train.
+        return
     used = uses(program, *SCOPES, *RUNS, "schedule")
     known = set[ast.AST]()
     for call in used:
@@ -73,11 +76,15 @@ def _is_given_away(program: Program, made: Made) -> bool:
 def _may_be(module: Module, node: ast.AST) -> bool:
     """Return whether a use is worth following: it stands in a call, a container or a return."""
     parent = module.parents.get(node)
-    return isinstance(parent, ast.Call | ast.keyword | ast.Dict | ast.List | ast.Tuple | ast.Return)
+    return isinstance(
+        parent, ast.Call | ast.keyword | ast.Dict | ast.List | ast.Tuple | ast.Return | ast.Lambda
+    )
 
 
 def _leaves(program: Program, module: Module, node: ast.AST) -> bool:
     parent = module.parents.get(node)
+    if isinstance(parent, ast.Lambda):
+        return True
     if isinstance(parent, ast.Return):
         function = program.around.function(module, parent)
         return function is not None and not program.call_sites(function)
