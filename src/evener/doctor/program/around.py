@@ -59,7 +59,7 @@ class Around:
 
     def in_scope(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in a strategy's scope; None if only sometimes."""
-        return self._asked("scope", module, node, self._is_scoped)
+        return self._asked("scope", module, node, self.is_scoped_here)
 
     def in_replica(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in ``strategy.run``; None if only sometimes."""
@@ -74,7 +74,14 @@ class Around:
         return self._asked("batches", module, node, self._is_in_batches)
 
     def is_scope(self, module: Module, node: ast.expr) -> bool:
-        """Return whether an expression enters a strategy's scope."""
+        """Return whether an expression enters a strategy's scope, if only where there is one."""
+        if isinstance(node, ast.IfExp):
+            return self.is_scope(module, node.body) or self.is_scope(module, node.orelse)
+        if isinstance(node, ast.Name | ast.Attribute):
+            return any(
+                isinstance(value.node, ast.Call) and self.is_scope(value.module, value.node)
+                for value in self._program.origins(module, node)
+            )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "scope":
                 kinds = self._program.kinds(module, node.func.value)
@@ -131,7 +138,8 @@ class Around:
             self._known[key] = found or frozenset({False})
         return self._known[key]
 
-    def _is_scoped(self, module: Module, node: ast.AST) -> bool:
+    def is_scoped_here(self, module: Module, node: ast.AST) -> bool:
+        """Return whether a node stands in a strategy's scope in its own function."""
         if any(self.is_scope(module, one) for one in self.contexts(module, node)):
             return True
         # stack.enter_context(strategy.scope()) holds for what follows in the function.

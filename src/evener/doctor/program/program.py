@@ -236,14 +236,19 @@ class Program:
         """Yield the functions and classes of the program that a call may lead to."""
         yield from self.functions_of(module, call.func)
 
-    def functions_of(self, module: Module, node: ast.AST) -> Iterator[tuple[Module, Definition]]:
+    def functions_of(
+        self, module: Module, node: ast.AST, seen: frozenset[ast.AST] = frozenset()
+    ) -> Iterator[tuple[Module, Definition]]:
         """Yield the functions and classes that an expression may be, wrappers taken off."""
         for value in self.origins(module, node):
+            if value.node in seen:
+                continue  # step = tf.function(step)
             if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)) and not value.steps:
                 yield value.module, value.node
             elif isinstance(value.node, ast.Call) and value.node.args and not value.steps:
                 if self.name_of(value.module, value.node.func) in _WRAPPERS:
-                    yield from self.functions_of(value.module, value.node.args[0])
+                    inner = value.node.args[0]
+                    yield from self.functions_of(value.module, inner, seen | {value.node})
             elif isinstance(value.node, ast.Call):
                 yield from self._called_instance(value)
 
