@@ -19,14 +19,17 @@ if TYPE_CHECKING:
         EngineError,
         EvenerError,
         EvenerWarning,
+        PlacementError,
         PlanError,
         RunError,
     )
+    from evener.placement import Audit, audit, pin, pinned_gradients
     from evener.plan import Plan
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Audit": "evener.placement",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "Diagnosis": "evener.doctor",
@@ -35,17 +38,22 @@ _HOMES = {
     "EvenerWarning": "evener.errors",
     "Finding": "evener.doctor",
     "Inventory": "evener.devices",
+    "PlacementError": "evener.errors",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
+    "audit": "evener.placement",
     "diagnose": "evener.doctor",
     "inventory": "evener.devices",
+    "pin": "evener.placement",
+    "pinned_gradients": "evener.placement",
     "use_devices": "evener.devices",
 }
 
 __all__ = [
+    "Audit",
     "DataError",
     "DeviceError",
     "Diagnosis",
@@ -54,13 +62,17 @@ __all__ = [
     "EvenerWarning",
     "Finding",
     "Inventory",
+    "PlacementError",
     "Plan",
     "PlanError",
     "RunError",
     "Strategy",
     "UsedDevice",
+    "audit",
     "diagnose",
     "inventory",
+    "pin",
+    "pinned_gradients",
     "use_devices",
 ]
 

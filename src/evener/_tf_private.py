@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,12 +16,32 @@ import keras
 import tensorflow as tf
 from keras.src.backend.common.stateless_scope import get_stateless_scope as _stateless_scope
 from keras.src.losses import loss as keras_loss
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.distribute import distribute_lib, distribute_utils, mirrored_run, values
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.distribute import (
+    distribute_lib,
+    distribute_utils,
+    input_lib,
+    mirrored_run,
+    values,
+)
+from tensorflow.python.eager import backprop, imperative_grad, record
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function
-from tensorflow.python.framework import op_callbacks
-from tensorflow.python.ops import nn_impl_distribute, resource_variable_ops
+from tensorflow.python.eager import core as eager_core
+from tensorflow.python.eager import execute as eager_execute
+from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
+from tensorflow.python.framework import kernels, op_callbacks, op_def_registry
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.ops import (
+    control_flow_util,
+    default_gradient,
+    gradients_util,
+    handle_data_util,
+    nn_impl_distribute,
+    resource_variable_ops,
+    while_v2,
+)
 from tensorflow.python.types import distribute as distribute_types
 from tensorflow.python.util import tf_stack
 
@@ -487,3 +508,436 @@ def watching_operations(watch: Callable[[str, Any, Any], None]) -> Iterator[None
         yield
     finally:
         op_callbacks.remove_op_callback(callback)
+
+
+@contextlib.contextmanager
+def before_functions_run(watch: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
+    """Call ``watch(function, inputs)`` before every traced function that is run from Python.
+
+    Why: an audit needs the function that a call ends in, with the tensors it is given, and
+    must not run it: what ``watch`` raises comes out of the call. There is no public hook.
+    If it changes: audits run the step, and say that they found none.
+    """
+    kind = atomic_function.AtomicFunction
+    original = kind.call_flat
+
+    @functools.wraps(original)
+    def call_flat(self: Any, *inputs: Any) -> Any:
+        if tf.executing_eagerly():
+            watch(self, inputs)
+        return original(self, *inputs)
+
+    kind.call_flat = call_flat
+    try:
+        yield
+    finally:
+        kind.call_flat = original
+
+
+def placed_without_running(function: Any, inputs: Sequence[Any], *, optimized: bool) -> Any:
+    """Return what TensorFlow makes of a traced function for these inputs, and do not run it.
+
+    Why: TensorFlow optimizes, places and cuts a function when it is first called, and checks
+    the types of its inputs after that. So a copy of the function, with one more input that
+    nobody uses, is called with a wrong type for that input: everything is made ready, and
+    nothing runs. The public way (``tf.summary.trace_on(graph=True)``) runs the step.
+    If it changes: the call does not raise, and the audit says so.
+
+    Args:
+        function: What `before_functions_run` was given.
+        inputs: Its inputs.
+        optimized: Whether as it would run; else as it is written, with nothing left out.
+
+    Returns:
+        A ``RunMetadata.FunctionGraphs``: the graph before and after placement, and its parts.
+    """
+    context = eager_context.context()
+    definition = type(function.definition)()
+    definition.CopyFrom(function.definition)
+    name = f"evener_audit_{next(_AUDITS)}"
+    definition.signature.name = name
+    definition.signature.input_arg.add(name=GUARD, type=tf.int32.as_datatype_enum)
+    context.add_function_def(definition)
+    config = tf.compat.v1.ConfigProto.FromString(
+        context.function_call_options.config_proto_serialized
+    )
+    if not optimized:
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+    num_outputs = len(definition.signature.output_arg)
+    with tf.device("/CPU:0"):
+        wrong = tf.constant(0.0)
+    try:
+        with _graphs_collected(context) as collected:
+            try:
+                eager_execute.execute(
+                    name,
+                    num_outputs,
+                    [*inputs, wrong],
+                    ("executor_type", "", "config_proto", config.SerializeToString()),
+                    context,
+                )
+            except tf.errors.InvalidArgumentError as error:
+                if name not in error.message or "was expected to be" not in error.message:
+                    raise
+            else:
+                raise RuntimeError(f"{name} ran: TensorFlow no longer checks its inputs first")
+    finally:
+        context.remove_function(name)
+    return collected[0] if collected else None
+
+
+GUARD = "evener_guard"
+"""The input of a function under audit whose type is wrong, so that it does not run."""
+
+_AUDITS = itertools.count()
+
+
+@contextlib.contextmanager
+def _graphs_collected(context: Any) -> Iterator[list[Any]]:
+    """Collect the graphs of all functions that are made ready inside."""
+    collected: list[Any] = []
+
+    def flush() -> None:
+        # Graphs are handed over when the next operation has run.
+        with tf.device("/CPU:0"):
+            tf.add(1.0, 1.0)
+
+    # Its own graph would be collected too, the first time.
+    flush()
+    context.enable_graph_collection()
+    context.export_run_metadata()
+    try:
+        yield collected
+        flush()
+        collected.extend(context.export_run_metadata().function_graphs)
+    finally:
+        context.disable_graph_collection()
+
+
+def function_graphs(function: Any) -> dict[str, tf.Graph]:
+    """Return the graph of a traced function and of all functions that it calls, by name.
+
+    Why: these graphs hold the line of the program that made each operation; what TensorFlow
+    places is made of the same functions under the same names.
+    If it changes: audits know neither lines nor kinds of work.
+    """
+    graphs: dict[str, tf.Graph] = {}
+    waiting = [(tf.compat.as_str(function.name), function.graph)]
+    while waiting:
+        name, graph = waiting.pop()
+        if name in graphs:
+            continue
+        graphs[name] = graph
+        for inner in list(graph._functions):
+            called = graph._get_function(inner)
+            if called is not None and called._cached_graph is not None:
+                waiting.append((tf.compat.as_str(inner), called._cached_graph))
+    return graphs
+
+
+def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
+    """Return file, line and function of the frames in which an operation was made.
+
+    The innermost is the last; lines are those the person wrote, not AutoGraph's.
+
+    Why: it tells what a tape made, and which line to change. The property is public, its form
+    is not documented. If it changes: audits know neither lines nor kinds of work.
+    """
+    return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback]
+
+
+def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
+    """Let a placeholder for a variable know the shape of the variable.
+
+    Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
+    """
+    handle_data_util.copy_handle_data(source, target)
+
+
+def registered_kernels(op_type: str) -> list[Any]:
+    """Return the kernel definitions of one type of operation, for all kinds of devices.
+
+    Why: they say which dtypes have a GPU kernel, and what works in host memory.
+    If it changes: reasons for fallbacks come from the table alone.
+    """
+    return list(kernels.get_registered_kernels_for_op(op_type).kernel)
+
+
+def all_registered_kernels() -> list[Any]:
+    """Return the definitions of all kernels. See `registered_kernels`."""
+    return list(kernels.get_all_registered_kernels().kernel)
+
+
+def operation_definition(op_type: str) -> Any | None:
+    """Return the definition of a type of operation, or None if there is none.
+
+    Why: a kernel names the arguments that it takes in host memory; the definition says which
+    there are. If it changes: nothing is said to work in host memory.
+    """
+    return op_def_registry.get(op_type)
+
+
+def operation_names() -> list[str]:
+    """Return the names of all types of operations. See `operation_definition`."""
+    return sorted({kernel.op for kernel in all_registered_kernels()})
+
+
+def operation_seeds() -> Any:
+    """Return the state from which TensorFlow draws seeds for eager random operations.
+
+    Why: there is no public getter, and an audit must not change what comes after it.
+    If it changes: a program with an audit draws other random numbers than one without.
+    """
+    # Made at the first call of `tf.random.set_seed`.
+    rng = getattr(eager_context.context(), "_rng", None)
+    return None if rng is None else rng.getstate()
+
+
+def set_operation_seeds(state: Any) -> None:
+    """Put back what `operation_seeds` returned."""
+    if state is not None:
+        eager_context.context()._rng.setstate(state)
+
+
+def build_for_step(model: keras.Model, batch: Any) -> None:
+    """Make what a model makes before its first step: its own, its optimizer's, its metrics'.
+
+    Why: in ``fit``, Keras does so from a batch before it traces the step.
+    If it changes: steps of models that were not trained yet cannot be audited.
+    """
+    with model.distribute_strategy.scope():
+        model._maybe_symbolic_build(data_batch=batch)
+
+
+# Why: raised in place of an eager operation's fast way, it makes TensorFlow take the slower one,
+# which records in Python. If it changes: eager operations under a tape and a device fail.
+FallBack = eager_core._FallbackException
+
+
+def is_eager_tensor(value: Any) -> bool:
+    """Return whether a value is a tensor outside of all graphs.
+
+    Why: there is no public name for its class. If it changes: eager updates are computed on the
+    first device.
+    """
+    return isinstance(value, framework_ops.EagerTensor)
+
+
+def tape_is_recording() -> bool:
+    """Return whether any tape of this thread records now.
+
+    Why: eager operations take their slower way only where a tape has to know their device.
+    If it changes: eager gradients run on the first device.
+    """
+    return not pywrap_tfe.TFE_Py_TapeSetIsEmpty()
+
+
+def in_xla(graph: Any) -> bool:
+    """Return whether a graph, or one around it, is compiled by XLA.
+
+    Why: XLA knows one device, and ignores or refuses others. While a function with
+    ``jit_compile=True`` is traced, this context alone tells.
+    If it changes: a pinned layer in such a function is computed elsewhere, without a word.
+    """
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def current_device() -> str:
+    """Return the device that a `tf.device` around asks for, in a graph too, or an empty string.
+
+    Why: Keras makes variables after the call that asked for them, when `tf.device` has ended,
+    and there is no public getter. If it changes: variables built in a model's first call are
+    made on the first device.
+    """
+    if not tf.executing_eagerly():
+        graph: Any = tf.compat.v1.get_default_graph()
+        for spec in graph._device_function_stack.peek_objs():
+            if spec.raw_string:
+                return spec.raw_string
+    return eager_context.context().device_name or ""
+
+
+def replace_recording(
+    *, record_gradient: Wrap, record_operation: Wrap, execute_fast: Wrap, begin_tape: Wrap
+) -> None:
+    """Replace the functions by which operations are recorded on tapes.
+
+    Args:
+        record_gradient: Wraps ``(op_name, inputs, attrs, outputs)``.
+        record_operation: Wraps ``(op_type, output_tensors, input_tensors, backward_function)``.
+        execute_fast: Wraps ``(context, op_name, name, *arguments)``, the fast way of eager
+            operations, in C++.
+        begin_tape: Wraps ``(tape)``, with which a `tf.GradientTape` begins to record.
+
+    Why: a tape does not keep the device of an operation, and there is no public place to add it.
+    If it changes: gradients run on the first device.
+    """
+    eager_execute.record_gradient = record_gradient(eager_execute.record_gradient)
+    for name in ("record_operation", "record_operation_backprop_only"):
+        setattr(record, name, record_operation(getattr(record, name)))
+    kind: Any = tf.GradientTape
+    kind._push_tape = begin_tape(kind._push_tape)
+    pywrap_tfe.TFE_Py_FastPathExecute = execute_fast(pywrap_tfe.TFE_Py_FastPathExecute)
+
+
+def replace_backward(
+    *, gradient_function: Wrap, tape_gradient: Wrap, symbolic: Wrap, zeros_like: Wrap
+) -> None:
+    """Replace the functions that make gradients of recorded operations.
+
+    Args:
+        gradient_function: Wraps the one that tapes call for every operation.
+        tape_gradient: Wraps ``(tape, target, sources, ...)``, a whole backward pass.
+        symbolic: Wraps the context in which a graph's operation gets its gradient,
+            ``(operation, gradient_uid, colocate)``: in `tf.gradients`, functions, branches, loops.
+        zeros_like: Wraps ``(tensor, ...)``, with which the gradient of a variable in a loop begins.
+
+    Why: as for `replace_recording`. If it changes: gradients run on the first device.
+    """
+    backprop._gradient_function = gradient_function(backprop._gradient_function)
+    pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function)
+    imperative_grad.imperative_grad = tape_gradient(imperative_grad.imperative_grad)
+    gradients_util._maybe_colocate_with = symbolic(gradients_util._maybe_colocate_with)
+    default_gradient.zeros_like = zeros_like(default_gradient.zeros_like)
+    while_v2._zeros_like = zeros_like(while_v2._zeros_like)
+
+
+def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:
+    """Replace how tapes add gradients up, and what they fill in for what is unused.
+
+    Args:
+        aggregate: Wraps ``(gradients)``, the sum of one tensor's gradients.
+        fill: Wraps the makers of zeros and ones.
+        num_elements: Wraps ``(gradient)``, how many numbers it has.
+
+    Why: a tape does not say for which operation it adds and fills, and all of it would run on
+    the first device. If it changes: the sums do.
+    """
+    space = backprop._default_vspace
+    makers = ("zeros_fn", "ones_fn", "zeros_like_fn", "ones_like_fn")
+    backprop._default_vspace = space._replace(
+        aggregate_fn=aggregate(space.aggregate_fn),
+        num_elements_fn=num_elements(space.num_elements_fn),
+        **{name: fill(getattr(space, name)) for name in makers},
+    )
+    pywrap_tfe.TFE_Py_RegisterVSpace(backprop._default_vspace)
+
+
+def keep_devices_of_waiting_variables() -> None:
+    """Let a Keras variable that is made later be made on the device that was asked for.
+
+    Why: what a subclassed model builds in its first call, Keras makes when that call is over,
+    outside of every `tf.device`. If it changes: such variables are made on the first device.
+    """
+    kind: Any = keras.Variable
+    begin, finish = kind.__init__, kind._deferred_initialize
+
+    @functools.wraps(begin)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        if self._value is None:
+            self._evener_device = current_device()
+
+    @functools.wraps(finish)
+    def deferred_initialize(self: Any) -> None:
+        device = getattr(self, "_evener_device", "")
+        with tf.device(device) if device else contextlib.nullcontext():
+            finish(self)
+
+    kind.__init__, kind._deferred_initialize = init, deferred_initialize
+
+
+def waits_for(variable: Any, device: str) -> bool:
+    """Let a Keras variable that has no value yet be made on a device; return whether it waits.
+
+    See `keep_devices_of_waiting_variables`.
+    """
+    if variable._value is None:
+        variable._evener_device = device
+    return variable._value is None
+
+
+def own_variables(layer: keras.Layer) -> list[Any]:
+    """Return the Keras variables that a layer holds itself, with the seeds of its generators.
+
+    Why: a layer may be pinned away from the layers inside it, and the public list joins all.
+    If it changes: built layers cannot be pinned.
+    """
+    seeds = [generator.state for generator in layer._seed_generators]
+    return [*layer._trainable_variables, *layer._non_trainable_variables, *seeds]
+
+
+def renew_variable(variable: Any) -> tf.Variable:
+    """Make a Keras variable's value anew, on the device of now; return what held it before.
+
+    Why: a `tf.Variable` cannot move. If it changes: built layers cannot be pinned.
+    """
+    old = variable._value
+    value = tf.identity(old)
+    strategy = old._distribute_strategy
+    scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if strategy is not None and tf.distribute.get_strategy() is not strategy:
+        scope = strategy.scope()
+    with tf.init_scope(), scope:
+        variable._initialize(value)
+    return old
+
+
+def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
+    """Replace parts of Keras's optimizers.
+
+    Args:
+        apply: Wraps ``apply`` of both kinds of optimizers.
+        slot: Wraps ``add_variable_from_reference``.
+        reduce: Wraps ``_all_reduce_sum_gradients``, which passes all gradients through one
+            operation, even where there is nothing to reduce.
+
+    Why: the last has no public name. If it changes: all gradients go through the first device.
+    """
+    for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        kind.apply = apply(kind.apply)
+    kind = keras.optimizers.Optimizer
+    kind.add_variable_from_reference = slot(kind.add_variable_from_reference)
+    kind._all_reduce_sum_gradients = reduce(kind._all_reduce_sum_gradients)
+
+
+def leave_to_autograph(function: Callable[..., Any]) -> None:
+    """Let AutoGraph call a function as it is, and go on with converting what it calls.
+
+    Why: what stands in the place of `strategy.run` or `tape.gradient` to watch it must not be
+    rewritten, and the public `do_not_convert` would keep the person's step from it too.
+    If it changes: loops and conditions on tensors fail in programs that are watched.
+    """
+    function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def replace_traced_function(wrap_init: Wrap, wrap_call: Wrap) -> None:
+    """Replace how a `tf.function` is made and called.
+
+    Why: to see how often a program's functions are traced. There is no public name for the
+    class. If it changes: the doctor sees no functions and, in loops of one's own, no steps.
+    """
+    kind: Any = polymorphic_function.Function
+    kind.__init__ = wrap_init(kind.__init__)
+    kind.__call__ = wrap_call(kind.__call__)
+
+
+def replace_host_reads(wrap: Wrap) -> None:
+    """Replace the one function by which an eager tensor is brought to the host.
+
+    Why: `numpy()`, `float()`, `bool()`, `print` and `np.array` all end there.
+    If it changes: the doctor does not see what brings tensors to the host.
+    """
+    base: Any = framework_ops._EagerTensorBase
+    base._numpy = wrap(base._numpy)
+
+
+def replace_next_batches(wrap: Wrap) -> None:
+    """Replace the functions by which iterators of `tf.data` and `tf.distribute` give a batch.
+
+    Why: to time the wait for batches, in Python and in graphs. The classes have no public
+    names. If it changes: the doctor takes all pipelines to be quick.
+    """
+    for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
+        for name in ("__next__", "get_next", "get_next_as_optional"):
+            setattr(kind, name, wrap(getattr(kind, name)))

@@ -6,6 +6,7 @@
       EngineError   ENG-...   training: models, scopes, strategies
       DataError     DATA-...  batches that cannot be trained on
       RunError      RUN-...   scripts that cannot be run on all devices
+      PlacementError  PLACE-...  pins, and steps that cannot be audited
     EvenerWarning   the same form, for what goes on all the same
 
 An error says what happened, why, and what to do, under a code that stays the same. The
@@ -73,6 +74,10 @@ class DataError(EvenerError, ValueError):
 
 class RunError(EvenerError):
     """A script cannot be run, or not on all devices."""
+
+
+class PlacementError(EvenerError, ValueError):
+    """Something cannot be pinned to a device, or a step cannot be audited."""
 
 
 class EvenerWarning(UserWarning):

@@ -273,7 +273,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
         "Mine TrainerFace",
         "Mine TrainerFace",
     ]
-    chosen = "evener runs on cpu:0, cpu:1; evener run --devices chooses others"
+    chosen = "evener runs on cpu:0, cpu:1; --devices chooses others"
     notes = [
         "evener: train.py:3: CUDA_VISIBLE_DEVICES=3 may have no effect: TensorFlow has started; "
         "set it in the environment, before evener run",

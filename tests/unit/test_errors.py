@@ -19,6 +19,7 @@ from evener.errors import (
     EngineError,
     EvenerError,
     EvenerWarning,
+    PlacementError,
     PlanError,
     RunError,
     did_you_mean,
@@ -35,8 +36,9 @@ PREFIXES = {
     "EngineError": "ENG",
     "DataError": "DATA",
     "RunError": "RUN",
+    "PlacementError": "PLACE",
 }
-KINDS = [DeviceError, PlanError, EngineError, DataError, RunError]
+KINDS = [DeviceError, PlanError, EngineError, DataError, RunError, PlacementError]
 
 
 def test_the_message_has_the_house_form() -> None:
@@ -56,7 +58,12 @@ def test_an_error_stays_whole_across_processes(kind: type[EvenerError]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "builtin"),
-    [(PlanError, ValueError), (DataError, ValueError), (EngineError, RuntimeError)],
+    [
+        (PlanError, ValueError),
+        (DataError, ValueError),
+        (EngineError, RuntimeError),
+        (PlacementError, ValueError),
+    ],
 )
 def test_an_error_is_caught_as_the_builtin_that_people_expect(
     kind: type[EvenerError], builtin: type[Exception]

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from evener import __version__
+from evener.cli.audit import audit
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
 from evener.cli.run import Handover, run
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(devices)
 app.command()(doctor)
 # From the script on, nothing is an option of evener.
+app.command(context_settings={"allow_interspersed_args": False})(audit)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
@@ -75,8 +77,9 @@ def _print_version(*, asked: bool) -> None:
 def _exit_code(error: EvenerError) -> int:
     # Here, not above: without an error nobody needs it.
     from evener.devices.spec import SpecError
+    from evener.launch.first_step import TargetError
 
-    return 2 if isinstance(error, SpecError | RunError) else 1
+    return 2 if isinstance(error, SpecError | RunError | TargetError) else 1
 
 
 _show_any_warning = warnings.showwarning

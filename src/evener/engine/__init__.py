@@ -8,8 +8,10 @@ from evener.engine.keras_bridge import footprint
 from evener.engine.loops.install import install as loops_install
 from evener.engine.stages.footprint import Footprint
 from evener.engine.strategy import Strategy
+from evener.locality import install as locality_install
 
 keras_bridge.install()
 loops_install()
+locality_install()
 
 __all__ = ["Footprint", "Strategy", "footprint"]

@@ -88,6 +88,12 @@ class Ledger:
         self._load[device] = self._load.get(device, 0) + num_bytes
         return variable, made
 
+    def forget(self, variable: tf.Variable) -> None:
+        """Take a variable out whose place another one has taken."""
+        gone = self._variables.pop(variable._unique_id, None)
+        if gone is not None:
+            self._load[gone.device] -= gone.num_bytes
+
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
         if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:
             return self._host

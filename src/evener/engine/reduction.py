@@ -11,8 +11,7 @@ pass.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -62,54 +61,6 @@ def _join_slices(slices: list[Any]) -> tf.IndexedSlices:
         indices=tf.concat([s.indices for s in slices], 0),
         dense_shape=slices[0].dense_shape,
     )
-
-
-@contextlib.contextmanager
-def beside_inputs() -> Iterator[None]:
-    """Place operations on the device of their largest input, where nothing else is asked.
-
-    An optimizer clips, unscales, averages and accumulates without naming a device, and
-    TensorFlow would place all of that on the first one. Eagerly there is no graph to ask,
-    and TensorFlow already runs an operation where its inputs are.
-    """
-    if tf.executing_eagerly():
-        yield
-        return
-    # `tf.device` takes no function; its predecessor does, in graphs.
-    with tf.compat.v1.device(_device_of_largest_input):
-        yield
-
-
-def _device_of_largest_input(operation: tf.Operation) -> str:
-    if operation.device:
-        return operation.device  # Asked for by an inner `tf.device`, which is applied first.
-    best, device = -1, ""
-    for tensor in operation.inputs:
-        home = _home(tensor)
-        if not home:
-            continue
-        # A variable's handle outweighs every value: the update belongs beside the variable.
-        size = 2**62 if tensor.dtype == tf.resource else (tensor.shape.num_elements() or 0)
-        if size > best:
-            best, device = size, home
-    return device
-
-
-def _home(tensor: tf.Tensor) -> str:
-    """Return the device of a tensor, or an empty string.
-
-    A variable's value is where the variable is, though reading it names no device; a
-    captured tensor is where it is in the outer graph.
-    """
-    if tensor.device:
-        return tensor.device
-    if tensor.op.type == "ReadVariableOp":
-        return _home(tensor.op.inputs[0])
-    for outer, inner in getattr(tensor.graph, "captures", ()):
-        if inner is tensor:
-            # An eager tensor always has a device.
-            return outer.device or _home(outer)
-    return ""
 
 
 def free_from_order(results: Any) -> None:

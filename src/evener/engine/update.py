@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.reduction import Gradient, beside_inputs, sum_on_owner
+from evener.engine.reduction import Gradient, sum_on_owner
+from evener.locality import beside_inputs
 
 
 def loss_scale(optimizer: keras.optimizers.Optimizer | None) -> tf.Tensor:

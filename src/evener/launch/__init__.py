@@ -15,6 +15,13 @@
     failure      tracebacks that begin at the script's line
     session      all of these, around one run
 
+For an audit, a program runs in a process of its own, up to its first training step:
+
+    auditing     the order and the answer
+    child        a process bounded in time, which leaves nothing
+    first_step   what runs there
+    named        MODULE:FUNCTION
+
 A session changes TensorFlow and Keras for the rest of the process, which is the script's.
 Importing this package does not import TensorFlow.
 """

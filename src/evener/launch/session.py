@@ -61,7 +61,7 @@ class Session:
         models.adopt_models(self.strategy, self.notes, spread=spread)
         loops.notice_loops(self.strategy, self.notes, made)
         mistakes.refuse_mistakes(self.strategy)
-        settings.skip_late_settings(self.strategy, self.notes)
+        settings.skip_late_settings(self.strategy.replica_devices, self.notes)
         settings.watch_environment(os.environ, self.notes)
         try:
             run_as_main(self.script, args)

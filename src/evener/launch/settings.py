@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from evener.engine import Strategy
 from evener.launch.notes import Notes
 from evener.launch.place import own_place
 
@@ -33,15 +32,14 @@ _READ_LATER = ("TF_CPP_", "TF_CONFIG")
 _IN_EFFECT = {"KERAS_BACKEND": "tensorflow"}
 
 
-def skip_late_settings(strategy: Strategy, notes: Notes) -> None:
+def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
     """Let calls of ``tf.config`` that come too late be skipped, with a word, instead of raising.
 
     Args:
-        strategy: Whose devices they would change.
+        devices: Those that they would change.
         notes: Where it is told.
     """
-    devices = ", ".join(strategy.replica_devices)
-    why = f"evener runs on {devices}; evener run --devices chooses others"
+    why = f"evener runs on {', '.join(devices)}; --devices chooses others"
     for module, name in _DEVICE_CALLS:
         setattr(module, name, _skipping(getattr(module, name), why, notes))
     for name, variable in _THREAD_CALLS:

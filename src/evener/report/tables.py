@@ -28,7 +28,7 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
         found: What there is.
         console: Where to; None for standard output.
     """
-    console = _standard_output() if console is None else console
+    console = standard_output() if console is None else console
     console.print(Text(_versions(found)), soft_wrap=True)
     console.print(device_table(found))
     for problem in _problems(found):
@@ -58,7 +58,8 @@ def device_table(found: Inventory) -> Table:
     return table
 
 
-def _standard_output() -> Console:
+def standard_output() -> Console:
+    """Return the console of standard output, of a fixed width where that is no terminal."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console()
     return Console(width=_WIDTH_WITHOUT_TERMINAL)

@@ -21,7 +21,7 @@ class Autoencoder(keras.Model):
         return [self.loss_tracker]
 
     def train_step(self, data):
-        x = data
+        x, _ = data
         with tf.GradientTape() as tape:
             reconstruction = self(x, training=True)
             loss = self.compute_loss(x=x, y=x, y_pred=reconstruction)
@@ -37,6 +37,6 @@ with strategy.scope():
     model.compile(optimizer=keras.optimizers.Adam(1e-3), loss=keras.losses.MeanSquaredError())
 
 x = np.random.default_rng(0).normal(size=(1024, 20)).astype("float32")
-dataset = tf.data.Dataset.from_tensor_slices(x).shuffle(1024)
+dataset = tf.data.Dataset.from_tensor_slices((x, x)).shuffle(1024)
 dataset = dataset.batch(64 * strategy.num_replicas_in_sync, drop_remainder=True)
 model.fit(dataset.prefetch(tf.data.AUTOTUNE), epochs=2)

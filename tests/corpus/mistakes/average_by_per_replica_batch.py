@@ -29,7 +29,7 @@ def main():
 
     with strategy.scope():
         model = Classifier()
-        model.build((None, 30, 2))
+        model(tf.zeros([1, 30, 2]))
         optimizer = K.optimizers.SGD(0.05)
         optimizer.build(model.trainable_variables)
         loss_fn = K.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow import keras
 
 rng = np.random.default_rng(0)
-sentences = [rng.integers(1, 200, size=rng.integers(5, 60)) for _ in range(640)]
+sentences = [rng.integers(1, 200, size=rng.integers(5, 120)) for _ in range(320)]
 
 model = keras.Sequential(
     [
@@ -25,12 +25,14 @@ def train_step(tokens):
     with tf.GradientTape() as tape:
         loss = loss_fn(tokens[:, 1:], model(tokens[:, :-1], training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    optimizer.apply_gradients(  # may: DOC-305
+        zip(gradients, model.trainable_variables)
+    )
     return loss
 
 
-for start in range(0, len(sentences), 32):
-    batch = sentences[start : start + 32]
+for start in range(0, len(sentences), 16):
+    batch = sentences[start : start + 16]
     longest = max(len(sentence) for sentence in batch)
     padded = np.zeros((len(batch), longest), "int32")
     for row, sentence in enumerate(batch):

@@ -1,5 +1,5 @@
 # machine: 1 GPU
-"""A block makes its convolution in call: new weights each time, never trained."""
+"""A block makes its convolution in call: new weights each time, which fit refuses."""
 
 import numpy as np
 import tensorflow as tf

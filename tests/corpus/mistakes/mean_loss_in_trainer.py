@@ -30,7 +30,7 @@ class RegressionTrainer:
     def replica_step(self, x, y):
         with tf.GradientTape() as tape:
             prediction = self.model(x, training=True)
-            squares = tf.keras.losses.mean_squared_error(y, prediction)
+            squares = keras.losses.mean_squared_error(y, prediction)
             loss = tf.reduce_mean(squares)  # finding: ENG-066
         grads = tape.gradient(loss, self.model.trainable_variables)
         self.optimizer.apply_gradients(zip(grads, self.model.trainable_variables))

@@ -20,9 +20,9 @@ class DistributedTrainer:
         self.strategy = tf.distribute.MirroredStrategy()
         self.batch_size = per_replica * self.strategy.num_replicas_in_sync
         self.model = MLP(width)  # finding: ENG-006
-        self.model.build((None, 10))  # may: ENG-006
+        self.model(tf.zeros([1, 10]))  # may: ENG-006
         with self.strategy.scope():
-            self.optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
+            self.optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)  # may: DOC-305
             self.loss_fn = tf.keras.losses.SparseCategoricalCrossentropy(
                 from_logits=True, reduction="none"
             )
@@ -32,7 +32,8 @@ class DistributedTrainer:
             per_example = self.loss_fn(y, self.model(x, training=True))
             loss = tf.nn.compute_average_loss(per_example, global_batch_size=self.batch_size)
         grads = tape.gradient(loss, self.model.trainable_variables)
-        self.optimizer.apply_gradients(zip(grads, self.model.trainable_variables))
+        gradients = zip(grads, self.model.trainable_variables)
+        self.optimizer.apply_gradients(gradients)  # may: DOC-305
         return loss
 
     @tf.function

@@ -7,7 +7,7 @@ from tensorflow import keras
 
 EPOCHS = 2
 GLOBAL_BATCH_SIZE = 128
-OPTIMIZER = keras.optimizers.Adam(learning_rate=0.002)  # finding: ENG-003
+OPTIMIZER = keras.optimizers.Adam(learning_rate=0.002)  # finding: ENG-003  # may: DOC-305
 
 strategy = tf.distribute.MirroredStrategy()
 
@@ -29,7 +29,8 @@ def step_fn(inputs):
         per_example_loss = loss_object(labels, model(features, training=True))
         loss = tf.nn.compute_average_loss(per_example_loss, global_batch_size=GLOBAL_BATCH_SIZE)
     gradients = tape.gradient(loss, model.trainable_variables)
-    OPTIMIZER.apply_gradients(zip(gradients, model.trainable_variables))
+    gradients = zip(gradients, model.trainable_variables)
+    OPTIMIZER.apply_gradients(gradients)  # may: DOC-305
     return loss
 
 

@@ -1,9 +1,9 @@
 # machine: 2 GPUs
 """The validation loss of each replica is added up as if it were one number."""
 
+import keras
 import numpy as np
 import tensorflow as T
-from tensorflow import keras
 
 
 class Evaluator:

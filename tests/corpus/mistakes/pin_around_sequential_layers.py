@@ -1,5 +1,5 @@
 # machine: 2 GPUs
-"""Half of the layers "on" each GPU, by tf.device around their constructors."""
+"""Half of the layers "on" each GPU, by tf.device around add: no computation follows."""
 
 import numpy as np
 import tensorflow as tf

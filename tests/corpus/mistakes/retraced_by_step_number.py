@@ -14,7 +14,9 @@ def train_step(x, y, step):
         loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
         loss *= 1.0 / (1.0 + 0.01 * step)
     gradients = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    optimizer.apply_gradients(  # may: DOC-305
+        zip(gradients, model.trainable_variables)
+    )
     return loss
 
 

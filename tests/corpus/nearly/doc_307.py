@@ -37,4 +37,4 @@ replicas = strategy.num_replicas_in_sync
 x = np.random.rand(512, 8)
 numbers.fit(x, x[:, 0], batch_size=128 * replicas, epochs=1)
 images = np.random.rand(64, 16, 16, 3)
-pictures.fit(images, np.random.randint(0, 2, 64), batch_size=8 * replicas, epochs=1)
+pictures.fit(images, np.random.randint(0, 2, 64), batch_size=16 * replicas, epochs=1)

@@ -17,7 +17,7 @@ def make_step(model, optimizer):
     return step
 
 
-@tf.function
+@tf.function(reduce_retracing=True)
 def scale(x, training):
     return x * 2.0 if training else x
 

@@ -37,31 +37,34 @@ def programs_in(kind: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the doctor says of one program, against what the program says itself."""
+    """What the doctor says of one program, against what the program says itself.
+
+    A code that is marked on several lines of a program is one mistake, and each of the lines is
+    as good to point to.
+    """
 
     path: Path
-    found: tuple[Mark, ...]
-    missed: tuple[Mark, ...]
+    found: frozenset[str]
+    missed: frozenset[str]
     right: tuple[Finding, ...]
     wrong: tuple[Finding, ...]
 
 
 @cache
 def judged(path: Path, kind: str) -> Judged:
-    files = path.parent.rglob("*.py") if path.name == "main.py" else [path]
+    files = [path]
+    if path.name == "main.py":
+        files = [one for one in path.parent.rglob("*") if one.suffix in (".py", ".txt")]
     marks = [mark for file in files for mark in marks_in(file)]
     findings = findings_of(path, num_gpus=NUM_GPUS[kind])
-    pairs = [(m, f) for m in marks for f in findings if means(m, f)]
-    demanded = [mark for mark in marks if mark.demanded]
-    met = [mark for mark, _ in pairs]
-    right = tuple(f for f in findings if any(f is one for _, one in pairs))
-    wrong = tuple(f for f in findings if f not in right and f.severity is not Severity.HINT)
+    right = tuple(f for f in findings if any(means(mark, f) for mark in marks))
+    demanded = frozenset(mark.code for mark in marks if mark.demanded)
     return Judged(
         path=path,
-        found=tuple(mark for mark in demanded if mark in met),
-        missed=tuple(mark for mark in demanded if mark not in met),
+        found=demanded & {finding.code for finding in right},
+        missed=demanded - {finding.code for finding in right},
         right=right,
-        wrong=wrong,
+        wrong=tuple(f for f in findings if f not in right and f.severity is not Severity.HINT),
     )
 
 
@@ -85,11 +88,11 @@ def test_recall_and_precision() -> None:
     recall = num_found / (num_found + num_missed)
     precision = num_right / (num_right + num_wrong)
     for one in every:
-        for mark in one.missed:
-            print(f"missed  {mark.code}  {mark.file.removeprefix(str(CORPUS))}:{mark.line}")
+        name = str(one.path.relative_to(CORPUS))
+        for code in sorted(one.missed):
+            print(f"missed  {code}  {name}")
         for finding in one.wrong:
-            where = f"{finding.file.removeprefix(str(CORPUS))}:{finding.line}"
-            print(f"wrong   {finding.code}  {where}  {finding.what}")
+            print(f"wrong   {finding.code}  {name}  {finding.line}: {finding.what}")
     sizes = ", ".join(f"{len(list(programs_in(kind)))} {kind}" for kind in NUM_GPUS)
     print(f"programs: {sizes}; mistakes marked: {num_found + num_missed}")
     print(f"recall {recall:.3f} ({num_found} found, {num_missed} missed)")

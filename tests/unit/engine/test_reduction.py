@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 from evener import Strategy
-from evener.engine.reduction import beside_inputs, sum_on_owner
+from evener.engine.reduction import sum_on_owner
+from evener.locality import beside_inputs
 
 OWNER = "/device:CPU:1"
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import pytest
 import tensorflow as tf
@@ -281,3 +286,289 @@ def test_an_optimizer_knows_the_strategy_it_was_made_under(strategy: Strategy) -
         optimizer = keras.optimizers.SGD()
     assert _tf_private.optimizer_strategy(optimizer) is strategy
     assert _tf_private.optimizer_strategy(keras.optimizers.SGD()) is not strategy
+
+
+def stopped(call) -> tuple:
+    """The traced function that a call would run, and its inputs."""
+
+    class Stop(Exception):
+        pass
+
+    def watch(function, inputs):
+        raise Stop(function, inputs)
+
+    with pytest.raises(Stop) as caught, _tf_private.before_functions_run(watch):
+        call()
+    return caught.value.args
+
+
+def test_a_function_is_stopped_placed_and_read_without_running() -> None:
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def inner(x):
+        with tf.device("/cpu:1"):
+            return tf.sin(x)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = inner(x * variable)
+        variable.assign_sub(tape.gradient(y, variable))
+        return y + 0.0
+
+    step(tf.ones([2]))
+    before = variable.numpy()
+    function, inputs = stopped(lambda: step(tf.ones([2])))
+    for optimized in (True, False):
+        placed = _tf_private.placed_without_running(function, inputs, optimized=optimized)
+        nodes = {node.name: node for node in placed.post_optimization_graph.node}
+        (sine,) = (node for node in nodes.values() if node.op == "Sin")
+        assert sine.device.endswith("CPU:1")
+        assert sine.experimental_debug_info.original_node_names == ["Sin"]
+        sent = [n for part in placed.partition_graphs for n in part.node if n.op == "_Send"]
+        assert sent
+    assert variable.numpy().tolist() == before.tolist()
+    graphs = _tf_private.function_graphs(function)
+    (name,) = sine.experimental_debug_info.original_func_names
+    frames = _tf_private.definition_frames(graphs[name].get_operation_by_name("Sin"))
+    assert (__file__, inner.python_function.__code__.co_firstlineno + 3, "inner") in frames
+    backward = [one for graph in graphs.values() for one in graph.get_operations()]
+    (cosine,) = (one for one in backward if one.type == "Cos")
+    made_by = {frame[2] for frame in _tf_private.definition_frames(cosine)}
+    assert made_by & {"imperative_grad", "_GradientsHelper"}
+
+
+def test_a_function_that_runs_in_spite_of_a_wrong_input_is_told_of(monkeypatch) -> None:
+    function, inputs = stopped(lambda: tf.function(lambda x: x + 1.0)(tf.ones([])))
+    monkeypatch.setattr(_tf_private.eager_execute, "execute", lambda *rest: [])
+    with pytest.raises(RuntimeError, match="no longer checks its inputs"):
+        _tf_private.placed_without_running(function, inputs, optimized=True)
+
+
+def test_handle_data_tells_the_shape_behind_a_placeholder() -> None:
+    variable = tf.Variable(tf.ones([2, 3]))
+    with tf.Graph().as_default():
+        placeholder = tf.compat.v1.placeholder(tf.resource, [])
+        _tf_private.copy_handle_data(variable.handle, placeholder)
+        read = tf.raw_ops.ReadVariableOp(resource=placeholder, dtype=tf.float32)
+    assert read.shape == [2, 3]
+
+
+def test_kernels_and_definitions_are_told() -> None:
+    kinds = {kernel.device_type for kernel in _tf_private.registered_kernels("MatMul")}
+    assert "CPU" in kinds
+    assert _tf_private.registered_kernels("NoSuchOperation") == []
+    assert _tf_private.operation_definition("NoSuchOperation") is None
+    definition = _tf_private.operation_definition("MatMul")
+    assert [one.name for one in definition.input_arg] == ["a", "b"]
+    assert "MatMul" in _tf_private.operation_names()
+
+
+def test_seeds_of_eager_operations_are_put_back() -> None:
+    tf.random.set_seed(1)
+    state = _tf_private.operation_seeds()
+    first = tf.random.normal([3]).numpy().tolist()
+    _tf_private.set_operation_seeds(state)
+    # Each operation draws a seed: the same one again.
+    assert _tf_private.operation_seeds() == state
+    assert len(first) == 3
+
+
+def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> None:
+    with strategy.scope():
+        model = keras.Sequential([layers.Dense(2)])
+        model.compile("adam", "mse")
+    _tf_private.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
+    assert model.built and model.optimizer.built
+
+
+def test_eager_tensors_are_told_from_those_in_graphs() -> None:
+    assert _tf_private.is_eager_tensor(tf.constant(1.0))
+    with tf.Graph().as_default():
+        assert not _tf_private.is_eager_tensor(tf.constant(1.0))
+
+
+def test_it_is_seen_that_a_tape_records() -> None:
+    assert not _tf_private.tape_is_recording()
+    with tf.GradientTape():
+        assert _tf_private.tape_is_recording()
+    assert not _tf_private.tape_is_recording()
+
+
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -> None:
+    seen = []
+
+    @tf.function(jit_compile=jit_compile)
+    def traced() -> tf.Tensor:
+        seen.append(_tf_private.in_xla(tf.compat.v1.get_default_graph()))
+        return tf.constant(1.0)
+
+    traced.get_concrete_function()
+    assert set(seen) == {bool(jit_compile)}
+
+
+def test_the_device_of_now_is_seen_in_graphs_too() -> None:
+    assert _tf_private.current_device() == ""
+    with tf.device("/CPU:1"):
+        assert _tf_private.current_device().endswith("CPU:1")
+        with tf.Graph().as_default(), tf.device("/CPU:2"):
+            assert _tf_private.current_device().endswith("CPU:2")
+
+
+def test_an_eager_operation_can_be_sent_the_slower_way() -> None:
+    # `evener.locality.install` has put a wrapper around the fast way; it raises `FallBack`.
+    with tf.GradientTape() as tape, tf.device("/CPU:1"):
+        x = tf.Variable(3.0)
+        y = x * x
+    gradient = tape.gradient(y, x)
+    assert (float(gradient), gradient.device[-5:]) == (6.0, "CPU:1")
+
+
+def test_variables_that_wait_keep_their_device() -> None:
+    import evener
+
+    evener.pin("cpu:1")  # Puts it in place.
+
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layers.Dense(2)
+
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            with tf.device("/CPU:2"):
+                return self.inner(x)
+
+    model = Late()
+    model(tf.ones([1, 3]))
+    assert model.inner.kernel.value.device.endswith("CPU:2")
+
+
+def test_own_variables_are_those_of_the_layer_alone() -> None:
+    model = keras.Sequential([layers.Dense(2), layers.Dropout(0.5)])
+    model.build((None, 3))
+    assert _tf_private.own_variables(model) == []
+    dense, dropout = model.layers
+    assert [v.name for v in _tf_private.own_variables(dense)] == ["kernel", "bias"]
+    assert len(_tf_private.own_variables(dropout)) == 1
+
+
+def test_a_variable_is_made_anew_on_another_device() -> None:
+    variable = keras.Variable([1.0, 2.0], trainable=False)
+    with tf.device("/CPU:1"):
+        old = _tf_private.renew_variable(variable)
+    assert old.device.endswith("CPU:0")
+    assert variable.value.device.endswith("CPU:1")
+    assert variable.numpy().tolist() == [1.0, 2.0]
+    assert not variable.value.trainable
+    assert not _tf_private.waits_for(variable, "/CPU:2")
+
+
+def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -> list[Any]:
+    """Replace functions by ones that take note; return the originals, to be put back."""
+    originals = []
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        originals.append(original)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            note(args[0], result)
+            return result
+
+        return noted
+
+    replace(wrap)
+    return originals
+
+
+def test_every_way_to_the_host_is_one_function() -> None:
+    seen: list[Any] = []
+    tensor = tf.constant(2.0)
+    originals = wrapped_by(_tf_private.replace_host_reads, lambda one, value: seen.append(value))
+    try:
+        for way in (float, int, bool, str, repr, lambda one: one.numpy(), "{:.1f}".format):
+            seen.clear()
+            way(tensor)
+            assert seen == [2.0], way
+    finally:
+        back = iter(originals)
+        _tf_private.replace_host_reads(lambda _: next(back))
+    float(tensor)
+    assert len(seen) == 1
+
+
+def test_iterators_give_batches_through_known_functions() -> None:
+    drawn: list[str] = []
+    data = tf.data.Dataset.range(8).batch(2)
+    plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    originals = wrapped_by(
+        _tf_private.replace_next_batches, lambda one, _: drawn.append(type(one).__name__)
+    )
+    try:
+        next(iter(data))
+        assert drawn == ["OwnedIterator"]
+        tf.function(lambda it: it.get_next())(iter(data))
+        assert drawn[1:] == ["OwnedIterator"]
+        drawn.clear()
+        next(iter(plain.experimental_distribute_dataset(data)))
+        assert drawn[-1] == "DistributedIterator"
+    finally:
+        back = iter(originals)
+        _tf_private.replace_next_batches(lambda _: next(back))
+
+
+def test_traced_functions_are_made_and_called_through_known_functions() -> None:
+    seen: list[str] = []
+
+    def replace(kind: str) -> Callable[..., Any]:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            originals.append(original)
+
+            @functools.wraps(original)
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                seen.append(kind)
+                return original(*args, **kwargs)
+
+            _tf_private.leave_to_autograph(noted)
+            return noted
+
+        return wrap
+
+    originals: list[Any] = []
+    _tf_private.replace_traced_function(replace("made"), replace("called"))
+    try:
+        inner = tf.function(lambda x: x + 1)
+        assert seen == ["made"]
+        outer = tf.function(lambda x: inner(x) if x > 0 else x)
+        assert int(outer(tf.constant(1))) == 2
+        assert seen == ["made", "made", "called", "called"]
+    finally:
+        made, called = originals
+        _tf_private.replace_traced_function(lambda _: made, lambda _: called)
+
+
+def test_autograph_converts_what_a_function_left_to_it_calls() -> None:
+    def choose(x: tf.Tensor) -> tf.Tensor:
+        if x > 0:
+            return x
+        return -x
+
+    def watched(fn: Callable[..., Any], x: tf.Tensor) -> Any:
+        # Rewritten, it would be a copy without these lines.
+        lines.append(sys._getframe().f_code.co_filename)
+        return tf.__internal__.autograph.tf_convert(
+            fn, tf.__internal__.autograph.control_status_ctx(), convert_by_default=False
+        )(x)
+
+    lines: list[str] = []
+    _tf_private.leave_to_autograph(watched)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return watched(choose, x)
+
+    assert int(step(tf.constant(-3))) == 3
+    assert lines == [__file__]

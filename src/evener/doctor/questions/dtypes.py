@@ -148,10 +148,10 @@ class Dtypes:
         return ""
 
     def _of_range(self, module: Module, node: ast.Call) -> str:
-        kinds = {type(self._program.constant(module, one)) for one in node.args}
-        return {frozenset({int}): "int32"}.get(
-            frozenset(kinds), "float32" if float in kinds else ""
-        )
+        given = [self._program.constant(module, one) for one in node.args]
+        if all(isinstance(one, int) for one in given):
+            return "int32"
+        return "float32" if any(isinstance(one, float) for one in given) else ""
 
     def _of_literal(self, module: Module, node: ast.AST) -> str:
         constant = self._program.constant(module, node)

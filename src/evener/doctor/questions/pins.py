@@ -13,7 +13,7 @@ from evener.doctor.questions.texts import shown
 _DEVICE = re.compile(r"(gpu|cpu|tpu|xla_gpu)(?::(\d+))?$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pin:
     """A ``with`` block that enters ``tf.device``.
 
@@ -33,6 +33,13 @@ class Pin:
     def place(self) -> Place:
         """Return the line of ``tf.device``."""
         return self.module.place(self.call)
+
+    @property
+    def key(self) -> str:
+        """Return what tells this device from others: its name, or how it is written."""
+        if self.device:
+            return self.device
+        return "GPU:0" if self.named.endswith("[0]") else self.named
 
     @property
     def named(self) -> str:

@@ -44,7 +44,14 @@ def spreads(program: Program) -> bool:
 def is_only_evener(program: Program) -> bool:
     """Return whether all strategies of the program are evener's."""
     made = strategies_made(program)
-    return bool(made) and all(call.name == EVENER for call in made)
+    if not made:
+        # It comes from elsewhere: most likely from the library that the program imports.
+        return any(
+            line.startswith(("import evener", "from evener"))
+            for module in program.modules
+            for line in module.lines
+        )
+    return all(call.name == EVENER for call in made)
 
 
 def has_workers(program: Program) -> bool:

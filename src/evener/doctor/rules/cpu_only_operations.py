@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Call, Module, Program
+from evener.doctor.program import Call, Module, Program
 from evener.doctor.questions.compiled import losses_compiled
-from evener.doctor.questions.steps import fits, own_nodes, steps_of
+from evener.doctor.questions.steps import fits, steps_of
 from evener.doctor.questions.texts import place_at, shown
 from evener.doctor.rule import Case, Family, Rule
 
@@ -153,49 +153,44 @@ def _layers(case: Case) -> Iterator[Finding]:
 def _trained_layers(program: Program) -> set[ast.AST]:
     """Return the calls that make the layers of the models that are fitted."""
     found: set[ast.AST] = set()
-    waiting: list[tuple[Module, ast.AST]] = []
-    for fit in fits(program):
-        if fit.owner is not None:
-            waiting += [(v.module, v.node) for v in program.origins(fit.module, fit.owner)]
+    waiting = [
+        (value.module, value.node)
+        for fit in fits(program)
+        if fit.owner is not None
+        for value in program.origins(fit.module, fit.owner)
+    ]
     seen: set[ast.AST] = set()
     while waiting:
         module, node = waiting.pop()
         if node in seen:
             continue
         seen.add(node)
-        if isinstance(node, ast.List | ast.Tuple):
-            for one in node.elts:
-                waiting += [(v.module, v.node) for v in program.origins(module, one)]
-            continue
-        if not isinstance(node, ast.Call):
-            continue
-        name = program.name_of(module, node.func)
-        if name.startswith("keras.layers."):
+        if isinstance(node, ast.Call) and program.name_of(module, node.func).startswith(
+            "keras.layers."
+        ):
             found.add(node)
             continue
-        if name in ("keras.Model", "keras.Sequential"):
-            # Of a functional model the outputs lead back through all of its layers.
-            given = [*node.args[-1:], *(k.value for k in node.keywords if k.arg != "inputs")]
-        else:
-            given = list(node.args)
-            if not name:
-                waiting += [(v.module, v.node) for v in program.origins(module, node.func)]
-                for where, target in program.targets(module, node):
-                    if isinstance(target, FUNCTIONS):
-                        found.update(
-                            one
-                            for one in own_nodes(target)
-                            if isinstance(one, ast.Call)
-                            and program.name_of(where, one.func) in _LAYERS
-                        )
-        for one in given:
-            waiting += [(v.module, v.node) for v in program.origins(module, one)]
+        for one in _leads_to(program, module, node):
+            waiting += [(value.module, value.node) for value in program.origins(module, one)]
     for call in program.all_calls:
         if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
             owners = {v.node for v in program.origins(call.module, call.node.func.value)}
             if owners & seen and call.node.args:
                 found |= {v.node for v in program.origins(call.module, call.node.args[0])}
     return found
+
+
+def _leads_to(program: Program, module: Module, node: ast.AST) -> list[ast.expr]:
+    """Return the expressions by which a model or a layer's output leads to its layers."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return list(node.elts)
+    if not isinstance(node, ast.Call):
+        return []
+    name = program.name_of(module, node.func)
+    if name in ("keras.Model", "keras.Sequential"):
+        # Of a functional model the outputs lead back through all of its layers.
+        return [*node.args[-1:], *(one.value for one in node.keywords if one.arg != "inputs")]
+    return [*node.args, *([] if name else [node.func])]
 
 
 RULE = Rule(

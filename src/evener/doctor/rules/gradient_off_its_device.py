@@ -42,8 +42,8 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _is_off(pins: list[Pin], around: list[Pin]) -> bool:
     """Return whether some forward work is not where the gradients are put."""
-    devices = {pin.device for pin in pins}
-    where = around[0].device if around else "GPU:0"
+    devices = {pin.key for pin in pins}
+    where = around[0].key if around else "GPU:0"
     return bool(devices - {where, "CPU:0"})
 
 
@@ -61,7 +61,7 @@ def _pins_of_forward(program: Program, gradient: Call) -> list[Pin]:
 
 def _pins_below(program: Program, starts: list[tuple[Module, ast.AST]]) -> list[Pin]:
     """Return the pins in some code and in the functions that it calls."""
-    pins = {pin.block: pin for pin in pins_of(program)}
+    pins: dict[ast.AST, Pin] = {pin.block: pin for pin in pins_of(program)}
     found: list[Pin] = []
     waiting, seen = list(starts), set[ast.AST]()
     while waiting:

@@ -11,6 +11,7 @@ from evener.doctor.questions.gradients import is_step_of_fit
 from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, place_of_line, shown
 from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.watch import HostRead
 
 _METHODS = ("numpy", "item")
 _NUMBERS = ("float", "int", "bool")
@@ -49,7 +50,7 @@ def _finding(place: Place, what: str, evidence: tuple[str, ...]) -> Finding:
     )
 
 
-def _seen_reads(case: Case):
+def _seen_reads(case: Case) -> list[HostRead]:
     seen = case.seen
     if seen is None or seen.steps is None or seen.steps.num_steps < 2:
         return []
@@ -57,7 +58,7 @@ def _seen_reads(case: Case):
     return [one for one in seen.host_reads if 2 * one.num_reads >= seen.steps.num_steps]
 
 
-def _measured(read) -> str:
+def _measured(read: HostRead) -> str:
     return f"seen: read {read.num_reads} times, {1000 * read.seconds:.1f} ms waited in all"
 
 

@@ -13,6 +13,7 @@ from evener.doctor.rule import Case, Family, Rule
 
 # Functions that are called in a block are looked into; not those that these call, and so on.
 _DEEPEST = 3
+_MOST_SYMBOLS = 200
 _WHY = {
     "layers": "Layers are built and called later, when the block has ended: a Sequential model "
     "computes on the first device, whatever its layers were made under, and a functional one "
@@ -23,7 +24,8 @@ _WHY = {
     "dataset": "The operations of tf.data run on the CPU, whatever device is asked for.",
 }
 _FIX = {
-    "layers": "pin the layer itself by evener.pin, or write a model whose call enters tf.device.",
+    "layers": 'pin the layer itself, evener.pin("gpu:1")(layer); or write a model whose call '
+    "enters tf.device.",
     "compile": "leave tf.device out; to choose one GPU for all, make the model and call fit in "
     "the same block.",
     "fit": "make the model in the same block, so that its variables are there too.",
@@ -33,13 +35,17 @@ _FIX = {
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
-    for pin in pins_of(program):
-        kinds = set(_contents(program, pin))
+    contents = {pin: set(_contents(program, pin)) for pin in pins_of(program)}
+    # Layers that are called under a device, too, are rightly made under it.
+    is_called_under_one = any("computes" in kinds for kinds in contents.values())
+    for pin, kinds in contents.items():
         # A whole training under one device is where it says; so is what computes.
         if not kinds or "computes" in kinds or {"layers", "fit"} <= kinds:
             continue
         kind = next(one for one in ("fit", "layers", "compile", "dataset") if one in kinds)
         if kind == "dataset" and pin.device.startswith("CPU"):
+            continue
+        if kind == "layers" and is_called_under_one:
             continue
         if kind == "fit" and _model_made_under(program, pin):
             continue
@@ -62,10 +68,14 @@ def _contents(program: Program, pin: Pin) -> Iterator[str]:
     if _in_method_that_computes(program, pin):
         yield "computes"
         return
-    for statement in pin.block.body:
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call):
-                yield from _kind_of(program, pin.module, node)
+    waiting: list[ast.AST] = list(pin.block.body)
+    while waiting:
+        node = waiting.pop()
+        kinds = list(_kind_of(program, pin.module, node)) if isinstance(node, ast.Call) else []
+        yield from kinds
+        # What is given to fit or to a dataset is no work of its own.
+        if len(kinds) != 1 or kinds[0] not in ("fit", "compile", "dataset"):
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _in_method_that_computes(program: Program, pin: Pin) -> bool:
@@ -141,26 +151,24 @@ def _inside(program: Program, module: Module, function: ast.AST, depth: int) -> 
 
 def _is_on_symbols(program: Program, module: Module, node: ast.Call) -> bool:
     """Return whether a layer is called on a symbol of a functional model, not on a tensor."""
-    seen = 0
-    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
-    while waiting and seen < 100:
+    waiting: list[tuple[Module, ast.AST]] = [(module, one) for one in node.args[:1]]
+    seen: set[ast.AST] = set()
+    while waiting and len(seen) < _MOST_SYMBOLS:
         where, one = waiting.pop()
-        seen += 1
-        if not isinstance(one, ast.Call) or not one.args:
+        if one in seen:
             continue
-        for value in program.origins(where, one.args[0]):
-            if isinstance(value.node, ast.Call):
-                if program.name_of(value.module, value.node.func) == "keras.Input":
-                    return True
-                waiting.append((value.module, value.node))
-            elif isinstance(value.node, ast.List | ast.Tuple):
-                for element in value.node.elts:
-                    for origin in program.origins(value.module, element):
-                        waiting.append((origin.module, origin.node))
-                        if isinstance(origin.node, ast.Call) and (
-                            program.name_of(origin.module, origin.node.func) == "keras.Input"
-                        ):
-                            return True
+        seen.add(one)
+        for value in program.origins(where, one):
+            made = value.node
+            if isinstance(made, ast.List | ast.Tuple):
+                waiting += [(value.module, element) for element in made.elts]
+            if not isinstance(made, ast.Call):
+                continue
+            name = program.name_of(value.module, made.func)
+            if name == "keras.Input":
+                return True
+            if name not in ("keras.Sequential", "keras.Model"):
+                waiting += [(value.module, given) for given in made.args[:1]]
     return False
 
 

@@ -132,7 +132,7 @@ def _on_one_device(program: Program, built: list[Call]) -> Iterator[Finding]:
             variables = call.argument(0, "variables")
             if variables is None or _made_under(program, call.module, variables, pin.device):
                 continue
-            if pin.device == "GPU:0":
+            if pin.device in ("", "GPU:0"):
                 continue
             yield RULE.finding(
                 call.place,

@@ -78,8 +78,19 @@ def _is_made_often(program: Program, module: Module, node: ast.AST, name: str) -
     return any(
         (around := next(program.around.loops(site.module, site.call), None)) is not None
         and _makes_nothing_new(program, site.module, around)
+        and not _is_given_things_of_round(around, site.call)
         for site in sites
     )
+
+
+def _is_given_things_of_round(loop: ast.AST, call: ast.Call) -> bool:
+    """Return whether a call is for one of several things that a loop goes through: a new trace."""
+    if not isinstance(loop, ast.For):
+        return False
+    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func).endswith("range"):
+        return False
+    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(call))
 
 
 def _makes_nothing_new(program: Program, module: Module, loop: ast.AST) -> bool:

@@ -6,14 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Place, Program, argument
+from evener.doctor.program import Call, Kind, Module, Place, Program, argument
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.gradients import gradients_of
 from evener.doctor.questions.steps import fits
 from evener.doctor.questions.texts import shown
+from evener.doctor.questions.variables import LISTS, list_named, unbuilt
 from evener.doctor.rule import Case, Family, Rule
-
-_LISTS = ("trainable_variables", "trainable_weights", "variables", "weights")
 
 
 def _look(case: Case) -> Iterator[Finding]:
@@ -175,7 +174,7 @@ def _differs(
     part: ast.expr | None,
 ) -> str:
     """Say how what is applied to differs from what gradients were taken of."""
-    one, two = _list_named(program, module, sources), _list_named(program, other, applied)
+    one, two = list_named(program, module, sources), list_named(program, other, applied)
     if one is None or two is None:
         return ""
     if part is not None and two[1] == "":
@@ -185,30 +184,6 @@ def _differs(
     if one[0] == two[0] and one[1] != two[1] and part is None:
         return ", another part of them"
     return ""
-
-
-def _list_named(program: Program, module: Module, node: ast.expr) -> tuple[str, str] | None:
-    """Return whose list of variables an expression is, and which slice of it."""
-    part = ""
-    if isinstance(node, ast.Name):
-        values = program.origins(module, node)
-        if len(values) == 1 and not values[0].steps and isinstance(values[0].node, ast.Attribute):
-            module, node = values[0].module, values[0].node
-        else:
-            return None
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        part, node = ast.unparse(node.slice), node.value
-    if not isinstance(node, ast.Attribute) or node.attr not in _LISTS:
-        return None
-    if isinstance(node.value, ast.Subscript):
-        return None
-    owner = node.value
-    made = {
-        id(value.node)
-        for value in program.origins(module, owner)
-        if isinstance(value.node, ast.Call) and not value.steps
-    }
-    return (str(sorted(made)) if made else ast.unparse(owner)), part
 
 
 # ---- trainable changed after compile
@@ -287,13 +262,13 @@ def _listed_before_built(program: Program) -> Iterator[Finding]:
             continue
         for value in program.origins(gradient.call.module, sources):
             taken = value.node
-            if not isinstance(taken, ast.Attribute) or taken.attr not in _LISTS or value.steps:
+            if not isinstance(taken, ast.Attribute) or taken.attr not in LISTS or value.steps:
                 continue
             if taken is sources or program.order.of(taken) is None:
                 continue
             if _is_taken_in_eager_step(program, value.module, taken, gradient.call):
                 continue
-            model = _unbuilt(program, value.module, taken)
+            model = unbuilt(program, value.module, taken)
             if model is not None:
                 yield RULE.finding(
                     value.module.place(taken),
@@ -313,63 +288,10 @@ def _is_taken_in_eager_step(
     own = program.around.function(gradient.module, gradient.node)
     if own is None or program.around.function(module, taken) is not own:
         return False
+    loops = set(program.around.loops(gradient.module, gradient.node))
+    if not loops <= set(program.around.loops(module, taken)):
+        return False
     return program.around.is_traced(gradient.module, gradient.node) is False
-
-
-def _unbuilt(program: Program, module: Module, taken: ast.Attribute) -> ast.Call | None:
-    """Return what makes the model whose variables are listed, if it is not built by then."""
-    values = program.origins(module, taken.value)
-    if len(values) != 1 or not isinstance(values[0].node, ast.Call) or values[0].steps:
-        return None
-    where, made = values[0].module, values[0].node
-    if not _is_built_late(program, where, made):
-        return None
-    listed = program.order.of(taken) or 0
-    for call in program.all_calls:
-        number = program.order.of(call.node)
-        if number is None or number >= listed or call.node is made:
-            continue
-        function = call.node.func
-        owners = [function, *([function.value] if isinstance(function, ast.Attribute) else [])]
-        for owner in owners:
-            if any(one.node is made for one in program.origins(call.module, owner)):
-                if not isinstance(function, ast.Attribute) or function.attr not in (
-                    "compile",
-                    "add",
-                ):
-                    return None
-    return made
-
-
-def _is_built_late(program: Program, module: Module, made: ast.Call) -> bool:
-    name = program.name_of(module, made.func)
-    if name == "keras.Sequential":
-        text = ast.unparse(made)
-        if not made.args:
-            return False
-        known = ("Input(", "input_shape", "input_dim", "applications", "InputLayer", "shape=")
-        values = program.origins(module, made.args[0])
-        if any(isinstance(value.node, ast.Name | ast.arg) for value in values):
-            return False
-        return not any(part in text for part in known) and "*" not in text
-    for where, target in program.targets(module, made):
-        if isinstance(target, ast.ClassDef):
-            if program.kind_of_class(where, target) is not Kind.MODEL:
-                return False
-            text = ast.unparse(target)
-            makes_early = ("add_weight", "Variable(", ".build(", "super().__init__(inputs")
-            return (
-                not any(part in _text_of_init(target) for part in makes_early)
-                and "Input(" not in text
-            )
-    return False
-
-
-def _text_of_init(definition: ast.ClassDef) -> str:
-    for node in definition.body:
-        if isinstance(node, FUNCTIONS) and getattr(node, "name", "") == "__init__":
-            return ast.unparse(node)
-    return ""
 
 
 # ---- a tape that watches nothing

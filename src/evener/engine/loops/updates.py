@@ -18,8 +18,9 @@ from evener.engine.loops import idle
 from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run, is_number
 from evener.engine.loops.scaled import to_mend
-from evener.engine.reduction import beside_inputs, sum_on_owner
+from evener.engine.reduction import sum_on_owner
 from evener.errors import EngineError
+from evener.locality import beside_inputs
 
 
 def apply_in_replica(

@@ -1,0 +1,186 @@
+"""A program up to its first training step, which is audited and not taken.
+
+Runs as a process of its own, ``python -m evener.launch.first_step ORDER``, and writes what it
+found as JSON into a file. The order is JSON too; see `Order`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from evener.errors import EvenerError, PlacementError
+
+_FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
+
+
+class TargetError(PlacementError):
+    """What to audit was not named in a way that can be understood: wrong usage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to audit.
+
+    Args:
+        target: The path of a script, or ``"module:function"``.
+        args: What the script finds on its command line.
+        is_script: Which of the two the target is.
+        devices: A device spec; None to leave TensorFlow to the program.
+        meant_for: ``"gpu"`` or None.
+        batch: What stands for unknown sizes of an input signature; None if nothing does.
+        answer: The path of the file for what was found.
+    """
+
+    target: str
+    args: tuple[str, ...]
+    is_script: bool
+    devices: str | None
+    meant_for: Literal["gpu"] | None
+    batch: int | None
+    answer: str
+
+
+class FirstStep:
+    """Watches a program, and ends its process at its first training step.
+
+    Args:
+        order: What to audit, and where the answer goes.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._process = os.getpid()
+        self._known: dict[bytes, bool] = {}
+
+    def run(self, program: Callable[[], Any]) -> Any:
+        """Run a program that may train; it does not come further than its first step."""
+        from evener import _tf_private
+
+        self._notice_eager_optimizers()
+        with _tf_private.before_functions_run(self._watch):
+            return program()
+
+    def answer(self, found: Mapping[str, Any]) -> NoReturn:
+        """Write the answer, and end the process: nothing of the program comes after this."""
+        Path(self._order.answer).write_text(json.dumps(found), encoding="utf-8")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No handlers of the program, no threads to wait for.
+        os._exit(0)
+
+    def _watch(self, function: Any, inputs: tuple[Any, ...]) -> None:
+        from evener.placement.auditing import audit_of
+        from evener.placement.dry_run import Stopped
+        from evener.placement.training import trains
+
+        # A fork of the program's has its own life.
+        if os.getpid() != self._process:
+            return
+        if function.name not in self._known:
+            self._known[function.name] = False
+            self._known[function.name] = trains(function)
+        if not self._known[function.name]:
+            return
+        stopped = Stopped(function=function, inputs=inputs)
+        self.answer(self._audited(lambda: audit_of(
+            stopped, step=self._name(stopped.name), meant_for=self._order.meant_for, draw=True
+        )))  # fmt: skip
+
+    def _audited(self, make: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            return {"audit": make().to_json()}
+        except BaseException:
+            # Whatever it is, the step must not be taken.
+            traceback.print_exc()
+            return {"outcome": "failed"}
+
+    def _name(self, function: str) -> str:
+        match = _FUNCTION_NAME.fullmatch(function)
+        return f"{self._order.target}: {match.group(1) if match else function}"
+
+    def _notice_eager_optimizers(self) -> None:
+        import keras
+        import tensorflow as tf
+
+        from evener.launch.place import own_place
+        from evener.launch.replace import instead_of
+
+        original = keras.optimizers.Optimizer.apply
+
+        @instead_of(original)
+        def apply(optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() and os.getpid() == self._process:
+                self.answer({"outcome": "eager", "line": str(own_place() or "")})
+            return original(optimizer, *args, **kwargs)
+
+        keras.optimizers.Optimizer.apply = apply
+
+
+def main() -> None:
+    """Carry out the order on the command line."""
+    fields = json.loads(sys.argv[1])
+    order = Order(**{**fields, "args": tuple(fields["args"])})
+    first = FirstStep(order)
+    try:
+        _take_devices(order)
+        target = _script(order) if order.is_script else _function(order, first)
+    except EvenerError as error:
+        first.answer({"error": _written(error)})
+    try:
+        first.run(target)
+    except EvenerError as error:
+        traceback.print_exc()
+        first.answer({"error": _written(error)})
+    first.answer({"outcome": "ended"})
+
+
+def _take_devices(order: Order) -> None:
+    if order.devices is None:
+        return
+    from evener.devices import use_devices
+    from evener.launch.notes import Notes
+    from evener.launch.settings import skip_late_settings
+
+    used = use_devices(order.devices)
+    skip_late_settings([device.name for device in used], Notes())
+
+
+def _script(order: Order) -> Callable[[], Any]:
+    from evener.launch.script import read_script, run_as_main
+
+    read = read_script(order.target)
+    return lambda: run_as_main(read, order.args)
+
+
+def _function(order: Order, first: FirstStep) -> Callable[[], Any]:
+    """Return what comes to a training step: a call of the function, or what it returns."""
+    from evener.launch.named import step_of
+
+    sys.path.insert(0, str(Path.cwd()))
+    module, _, name = order.target.partition(":")
+    return lambda: step_of(importlib.import_module, module, name, order, first)
+
+
+def _written(error: EvenerError) -> dict[str, str]:
+    return {
+        "kind": type(error).__name__,
+        **{name: getattr(error, name) for name in ("code", "what", "why", "fix")},
+    }
+
+
+def order_text(order: Order) -> str:
+    """Return an order as `main` reads it."""
+    return json.dumps(asdict(order))
+
+
+if __name__ == "__main__":
+    main()

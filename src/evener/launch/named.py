@@ -1,0 +1,129 @@
+"""``MODULE:FUNCTION``: what each kind of function means to an audit.
+
+a tf.function          its input_signature, or no arguments: audited as it is
+a plain function       of no arguments: it is called; if it returns (step, args), that
+step is audited, else the first training step that it comes to
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.errors import EvenerError, did_you_mean
+from evener.launch.first_step import TargetError
+
+if TYPE_CHECKING:
+    from evener.launch.first_step import FirstStep, Order
+
+
+def step_of(
+    load: Callable[[str], ModuleType], module: str, name: str, order: Order, first: FirstStep
+) -> None:
+    """Audit what a module calls by a name, and answer.
+
+    Raises:
+        TargetError: PLACE-035 if there is no such module, PLACE-043 if it has no
+            such name, PLACE-041 if sizes are not known, PLACE-036 if it is no
+            function that could be called.
+    """
+    function = _found(load, module, name)
+    if _tf_private.is_traced_function(function):
+        _answer(first, order, function, _inputs(function, order))
+    if not callable(function):
+        raise _not_callable(order.target, f"it is a {type(function).__name__}")
+    needed = _needed(function)
+    if needed:
+        raise _not_callable(order.target, f"it needs {', '.join(needed)}, and has no values")
+    returned = function()
+    step, args = _pair(returned)
+    if callable(step):
+        _answer(first, order, step, args)
+
+
+def _answer(first: FirstStep, order: Order, step: Any, args: tuple[Any, ...]) -> None:
+    from evener.placement import audit
+
+    first.answer({"audit": audit(step, *args, meant_for=order.meant_for).to_json()})
+
+
+def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
+    try:
+        loaded = load(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise TargetError(
+            "PLACE-035",
+            f"There is no module {module!r}.",
+            why=f"Python says: {error}. Modules are looked for in the current folder first.",
+            fix="name the module as `import` would, or give the path of a script.",
+        ) from error
+    try:
+        return functools.reduce(getattr, name.split("."), loaded)
+    except AttributeError as error:
+        raise TargetError(
+            "PLACE-043",
+            f"{module} has no {name!r}.{did_you_mean(name, vars(loaded))}",
+            why=f"Python says: {error}.",
+            fix="name a function that is there, as MODULE:FUNCTION.",
+        ) from error
+
+
+def _pair(returned: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a step and its arguments, if that is what a function has returned."""
+    if not isinstance(returned, tuple) or len(returned) != 2 or not callable(returned[0]):
+        return None, ()
+    step, args = returned
+    return step, args if isinstance(args, tuple) else (args,)
+
+
+def _needed(function: Any) -> list[str]:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in kinds
+    ]
+
+
+def _inputs(function: Any, order: Order) -> tuple[Any, ...]:
+    """Return zeros for the input signature of a `tf.function`."""
+    if function.input_signature is None:
+        needed = _needed(function.python_function)
+        if needed:
+            raise _not_callable(
+                order.target, f"it needs {', '.join(needed)}, and has no input_signature"
+            )
+        return ()
+    return tf.nest.map_structure(lambda spec: _zeros(spec, order), tuple(function.input_signature))
+
+
+def _zeros(spec: tf.TensorSpec, order: Order) -> tf.Tensor:
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
+        raise _not_callable(order.target, f"nothing can stand for {spec} of its signature")
+    if not spec.shape.is_fully_defined() and order.batch is None:
+        raise TargetError(
+            "PLACE-041",
+            f"{order.target} has sizes that are not known.",
+            why=f"its input_signature has {spec.shape}, and bytes depend on it.",
+            fix="say what stands for None: --batch 32.",
+        )
+    shape = [order.batch if size is None else size for size in spec.shape]
+    return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
+
+
+def _not_callable(target: str, why: str) -> EvenerError:
+    return TargetError(
+        "PLACE-036",
+        f"{target} cannot be called for an audit.",
+        why=f"{why}.",
+        fix="name a tf.function with an input_signature, or a function of no arguments that "
+        "trains, or that returns a step and its arguments: return train_step, (x, y).",
+    )

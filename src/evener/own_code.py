@@ -1,0 +1,30 @@
+"""Which files hold a person's own code, and how their lines are named."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from pathlib import Path
+
+_EVENER = str(Path(__file__).parent) + os.sep
+_LIBRARIES = tuple({str(Path(path)) + os.sep for path in sysconfig.get_paths().values() if path})
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# AutoGraph runs a rewritten copy of a function; its lines are nobody's.
+_REWRITTEN = "__autograph_generated_file"
+
+
+def is_own(filename: str) -> bool:
+    """Return whether a code's file is a person's own: no library, not evener, not generated.
+
+    >>> is_own("/home/me/train.py"), is_own("<string>")
+    (True, False)
+    """
+    if filename.startswith(("<", _EVENER, *_LIBRARIES)) or _REWRITTEN in filename:
+        return False
+    return not any(folder in filename for folder in _INSTALLED)
+
+
+def short_path(path: str) -> str:
+    """Return a path as somebody in this folder would write it."""
+    below = Path(path)
+    return str(below.relative_to(Path.cwd())) if below.is_relative_to(Path.cwd()) else path

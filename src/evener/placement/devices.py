@@ -1,0 +1,43 @@
+"""Names of devices as TensorFlow writes them, and as evener does."""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+
+@functools.cache
+def short_name(device: str) -> str | None:
+    """Return a device's name as evener writes it, or None if it names no device.
+
+    >>> short_name("/job:localhost/replica:0/task:0/device:CPU:1"), short_name("/gpu:0")
+    ('cpu:1', 'gpu:0')
+    >>> short_name("/job:worker/task:2/device:GPU:0"), short_name("/job:worker/task:2")
+    ('worker:2/gpu:0', None)
+    """
+    spec = tf.DeviceSpec.from_string(device)
+    if not spec.device_type:
+        return None
+    name = f"{spec.device_type.lower()}:{spec.device_index or 0}"
+    return name if spec.job in (None, "localhost") else f"{spec.job}:{spec.task or 0}/{name}"
+
+
+def is_gpu(name: str) -> bool:
+    """Return whether a short name is a GPU's.
+
+    >>> is_gpu("gpu:0"), is_gpu("worker:1/gpu:0"), is_gpu("cpu:0")
+    (True, True, False)
+    """
+    return name.rpartition("/")[2].startswith("gpu:")
+
+
+def present() -> tuple[str, ...]:
+    """Return the devices that TensorFlow has here, GPUs first."""
+    names = {short_name(device.name) or "" for device in tf.config.list_logical_devices()}
+    return tuple(sorted(names, key=lambda name: (not is_gpu(name), _number(name))))
+
+
+def _number(name: str) -> tuple[str, int]:
+    kind, _, number = name.rpartition(":")
+    return kind, int(number or 0)

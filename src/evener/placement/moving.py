@@ -1,0 +1,87 @@
+"""Variables of built layers, moved to the device that a layer is pinned to.
+
+TensorFlow's variables cannot move, so a Keras variable gets another one, with the same value.
+That is only safe as long as nothing else holds the one before: a traced function would go on
+training it, and an optimizer would not know the new one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.errors import PlacementError
+from evener.placement.names import short_name
+
+
+def move(variables: Sequence[Any], device: str, layer: keras.Layer) -> None:
+    """Let Keras variables live on a device; those without a value yet will be made there.
+
+    Args:
+        variables: All variables that are to be there; some may be already.
+        device: TensorFlow's name of the device.
+        layer: The layer that is being pinned, for messages.
+
+    Raises:
+        PlacementError: PLACE-005 if a variable is in use; then none is moved.
+    """
+    made = [v for v in variables if not _tf_private.waits_for(v, device)]
+    elsewhere = [v for v in made if short_name(v.value.device) != short_name(device)]
+    if not elsewhere:
+        return
+    user = _user_of(elsewhere)
+    if user:
+        raise PlacementError(
+            "PLACE-005",
+            f"The layer {layer.name!r} has variables on {short_name(elsewhere[0].value.device)}, "
+            f"and {user}.",
+            why="A variable cannot change its device: another one takes its place, of which "
+            "what uses this one would not know.",
+            fix="Pin layers before the model is trained, called in a tf.function, or given to an "
+            "optimizer; or make the model again, pin it, and give it the weights: "
+            "new.set_weights(old.get_weights()).",
+        )
+    for variable in elsewhere:
+        with tf.device(device):
+            old = _tf_private.renew_variable(variable)
+        ledger = getattr(getattr(old, "_distribute_strategy", None), "ledger", None)
+        if ledger is not None:
+            ledger.forget(old)
+
+
+def _user_of(variables: Sequence[Any]) -> str:
+    """Return who holds the values of these variables, or an empty string."""
+    wanted = {id(v) for v in variables}
+    # Graphs in which Keras only looked for shapes are garbage, in cycles.
+    gc.collect()
+    for one in gc.get_objects():
+        if issubclass(type(one), keras.optimizers.Optimizer) and one.built:
+            if any(id(v) in wanted for v in one._trainable_variables):
+                return f"the optimizer {one.name!r} has its slots beside them"
+    for variable in variables:
+        holders = _holders(variable.value.handle, variable.value)
+        if holders:
+            return f"{variable.path!r} is used in a traced function or by an open tape"
+    return ""
+
+
+def _holders(handle: Any, variable: tf.Variable) -> list[Any]:
+    own = {id(variable), id(vars(variable))}
+    return [
+        one
+        for one in gc.get_referrers(handle)
+        if id(one) not in own and not _is_frame(one) and not _is_deleter(one)
+    ]
+
+
+def _is_frame(one: Any) -> bool:
+    return type(one).__name__ == "frame"
+
+
+def _is_deleter(one: Any) -> bool:
+    return "Deleter" in type(one).__name__

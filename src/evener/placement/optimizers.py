@@ -1,0 +1,67 @@
+"""Keras's optimizers beside the variables that they train: slots, updates, clipping, averages.
+
+Under a strategy they are left alone: there, the strategy says where updates run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private, locality
+
+_lock = threading.Lock()
+
+
+def install() -> None:
+    """Let optimizers work where their variables are. Safe to call again."""
+    with _lock:
+        if getattr(keras.optimizers.Optimizer, "_evener_beside_variables", False):
+            return
+        keras.optimizers.Optimizer._evener_beside_variables = True
+        _tf_private.replace_optimizer_steps(
+            apply=_around(_apply), slot=_around(_slot), reduce=_around(_reduce)
+        )
+
+
+def _apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if tf.distribute.has_strategy() or _compiled_by_xla():
+        return original(*args, **kwargs)
+    with locality.beside_inputs():
+        return original(*args, **kwargs)
+
+
+def _slot(original: Callable[..., Any], optimizer: Any, beside: Any, *args: Any, **kw: Any) -> Any:
+    if tf.distribute.has_strategy():
+        return original(optimizer, beside, *args, **kw)
+    variable = beside.value if isinstance(beside, keras.Variable) else beside
+    with tf.device(variable.device):
+        return original(optimizer, beside, *args, **kw)
+
+
+def _reduce(original: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -> Any:
+    if tf.distribute.has_strategy():
+        return original(optimizer, grads_and_vars)
+    return list(grads_and_vars)
+
+
+def _compiled_by_xla() -> bool:
+    if tf.executing_eagerly():
+        return False
+    return _tf_private.in_xla(tf.compat.v1.get_default_graph())
+
+
+def _around(inside: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return inside(original, *args, **kwargs)
+
+        return call
+
+    return wrap

@@ -1,0 +1,80 @@
+"""Where the gradient operations of a step run, and where they belong by their names."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+import evener
+from evener import _tf_private
+from evener.placement import Audit
+
+# They hand on what others computed, ask for shapes, count the rounds of a loop, or keep what a
+# loop or a branch has made.
+_NO_WORK = re.compile(
+    r"Const|Identity(N)?|NoOp|Shape(N)?|VariableShape|Switch|Merge|Enter|Exit|NextIteration|"
+    r"LoopCond|_Arg|_Retval|Placeholder|ReadVariableOp|Less|LogicalAnd|EmptyTensorList|"
+    r"TensorList\w*|Optional\w*|BroadcastGradientArgs|Reshape|StridedSlice|Rank|Range|Squeeze|"
+    r"ExpandDims|ControlTrigger|Pack|__inference.*"
+)
+_PLACE = re.compile(r"at([12])")
+
+
+@contextlib.contextmanager
+def at(number: int) -> Iterator[None]:
+    """Run on a device, in a name scope that tells which."""
+    with tf.device(f"/CPU:{number}"), tf.name_scope(f"at{number}"):
+        yield
+
+
+def strayed(audit: Audit) -> list[str]:
+    """Return the gradient operations that run elsewhere than the operations they belong to."""
+    found = []
+    for operation in working_gradients(audit):
+        places = _PLACE.findall(operation.name)
+        if places and operation.used != f"cpu:{places[-1]}":
+            found.append(f"{operation.name} ({operation.type}) on {operation.used}")
+    return found
+
+
+def unnamed(audit: Audit, *, elsewhere: tuple[str, ...] = ("cpu:1", "cpu:2")) -> list[str]:
+    """Return the gradient operations without a place in their name that are on no such device."""
+    return [
+        f"{o.name} ({o.type}) on {o.used}"
+        for o in working_gradients(audit)
+        if not _PLACE.search(o.name) and o.used not in elsewhere
+    ]
+
+
+def working_gradients(audit: Audit) -> list[evener.placement.Operation]:
+    """Return the gradient operations that compute."""
+    return [
+        o
+        for o in audit.operations
+        if ("gradient" in o.name or o.kind == "gradient")
+        and not _NO_WORK.fullmatch(o.type)
+        and not (o.type == "AddV2" and not _PLACE.search(o.name))
+    ]
+
+
+def eager_devices(call: Callable[[], Any]) -> tuple[Any, set[str]]:
+    """Return what a call returns, and the devices on which its eager operations computed."""
+    devices: set[str] = set()
+
+    def watch(op_type: str, inputs: Any, outputs: Any) -> None:
+        del inputs
+        if not _NO_WORK.fullmatch(tf.compat.as_str(op_type)):
+            devices.update(o.device[-5:].lower() for o in outputs if o.dtype.is_floating)
+
+    with _tf_private.watching_operations(watch):
+        result = call()
+    return result, devices
+
+
+def values(gradients: Any) -> list[Any]:
+    """Return gradients as arrays; None where there is none."""
+    return [None if g is None else tf.convert_to_tensor(g).numpy() for g in gradients]
