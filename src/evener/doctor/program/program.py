@@ -248,12 +248,12 @@ class Program:
                 continue  # step = tf.function(step)
             if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)) and not value.steps:
                 yield value.module, value.node
-            elif isinstance(value.node, ast.Call) and value.node.args and not value.steps:
-                if self.name_of(value.module, value.node.func) in _WRAPPERS:
+            elif isinstance(value.node, ast.Call) and not value.steps:
+                if self.name_of(value.module, value.node.func) not in _WRAPPERS:
+                    yield from self._called_instance(value)
+                elif value.node.args:
                     inner = value.node.args[0]
                     yield from self.functions_of(value.module, inner, seen | {value.node})
-            elif isinstance(value.node, ast.Call):
-                yield from self._called_instance(value)
 
     def call_sites(self, function: ast.AST) -> list[Site]:
         """Return the calls that lead to a function, also by ``strategy.run`` and ``map``."""

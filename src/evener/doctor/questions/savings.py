@@ -95,6 +95,23 @@ def names_same(
     return _text(program, module, one) == _text(program, other_module, other)
 
 
+def last_of_path(program: Program, module: Module, node: ast.AST) -> str:
+    """Return the last part of a path that is put together; ``""`` if the text does not tell."""
+    values = program.origins(module, node)
+    if len(values) != 1 or values[0].steps:
+        return ""
+    where, one = values[0].module, values[0].node
+    if isinstance(one, ast.Constant) and isinstance(one.value, str):
+        return one.value.rpartition("/")[2]
+    if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div):
+        return last_of_path(program, where, one.right)
+    if isinstance(one, ast.Call) and one.args:
+        name = program.name_of(where, one.func)
+        if name in ("str", "os.path.join", "pathlib.Path", "os.fspath"):
+            return last_of_path(program, where, one.args[-1])
+    return ""
+
+
 def _text(program: Program, module: Module, node: ast.expr) -> str:
     """Return an expression's text with names of constants put in."""
     values = program.origins(module, node)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Module, Program
-from evener.doctor.questions.savings import File, loads, names_same, saves
+from evener.doctor.questions.savings import File, last_of_path, loads, names_same, saves
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
 
 _FILE = re.compile(r"[\w./\-]+\.(?:weights\.h5|keras|h5|hdf5|ckpt|npz|npy|index)\b")
+# What ModelCheckpoint puts numbers in place of, with what sets it apart.
+_FILLED_IN = re.compile(r"[-_.]?\{[^}]*\}")
 _PRINTS = ("print", "tf.print", "logging.info", "logging.warning", "tf.get_logger.info")
 
 
@@ -33,6 +35,7 @@ def _look(case: Case) -> Iterator[Finding]:
                 yield _finding(call, "printed", said, save, how)
     yield from _directories(program)
     yield from _no_checkpoint(program)
+    yield from _without_the_filled_in(program)
     yield from _other_names(program)
 
 
@@ -68,12 +71,18 @@ def _printed(program: Program) -> Iterator[tuple[Call, ast.expr]]:
                     if isinstance(part, ast.FormattedValue):
                         yield call, part.value
             if isinstance(given, ast.BinOp):
-                for one in (given.left, given.right):
-                    yield call, one
+                yield call, given.right
+                if not _goes_on(given.right):
+                    yield call, given.left
             if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
                 if given.func.attr == "format":
                     for one in given.args:
                         yield call, one
+
+
+def _goes_on(text: ast.expr) -> bool:
+    """Return whether what is put behind a name makes another name of it."""
+    return not (isinstance(text, ast.Constant) and str(text.value)[:1] in tuple(" ,.:;)!\n"))
 
 
 def _finding(call: Call, how: str, name: ast.expr, save: File, becomes: str) -> Finding:
@@ -110,6 +119,23 @@ def _directories(program: Program) -> Iterator[Finding]:
                     fix="checkpoint.restore(manager.latest_checkpoint)",
                     evidence=(manager.place.text, load.call.place.text),
                 )
+
+
+def _without_the_filled_in(program: Program) -> Iterator[Finding]:
+    """Find files of a `ModelCheckpoint` that are read without what it fills into their names."""
+    for save in saves(program):
+        if save.call.name != "keras.callbacks.ModelCheckpoint" or save.name is None:
+            continue
+        pattern = last_of_path(program, save.module, save.name)
+        if "{" not in pattern:
+            continue
+        bare = _FILLED_IN.sub("", pattern)
+        for load in loads(program):
+            if load.name is None or load.what not in ("weights", "model"):
+                continue
+            if last_of_path(program, load.module, load.name) == bare:
+                how = f"ModelCheckpoint names its files after {pattern}"
+                yield _finding(load.call, "read", load.name, save, how)
 
 
 def _no_checkpoint(program: Program) -> Iterator[Finding]:

@@ -130,9 +130,11 @@ def _on_one_device(program: Program, built: list[Call]) -> Iterator[Finding]:
     for call in built:
         for pin in pins_around(program, call.module, call.node)[:1]:
             variables = call.argument(0, "variables")
-            if variables is None or _made_under(program, call.module, variables, pin.device):
+            if variables is None or not pin.device:
                 continue
-            if pin.device in ("", "GPU:0"):
+            devices = set(_devices_of(program, call.module, variables))
+            # Without pins, everything is on the first GPU.
+            if devices <= {pin.device} and (devices or pin.device == "GPU:0"):
                 continue
             yield RULE.finding(
                 call.place,
@@ -147,14 +149,20 @@ def _on_one_device(program: Program, built: list[Call]) -> Iterator[Finding]:
             )
 
 
-def _made_under(program: Program, module: Module, variables: ast.expr, device: str) -> bool:
-    """Return whether the variables' model was made under the same device."""
-    owner = variables.value if isinstance(variables, ast.Attribute) else variables
-    for value in program.origins(module, owner):
-        for pin in pins_around(program, value.module, value.node):
-            if pin.device == device:
-                return True
-    return False
+def _devices_of(program: Program, module: Module, variables: ast.AST) -> Iterator[str]:
+    """Yield the devices under which the models of a list of variables are made."""
+    for value in program.origins(module, variables):
+        one = value.node
+        if isinstance(one, ast.BinOp):
+            yield from _devices_of(program, value.module, one.left)
+            yield from _devices_of(program, value.module, one.right)
+        elif isinstance(one, ast.List | ast.Tuple):
+            for element in one.elts:
+                yield from _devices_of(program, value.module, element)
+        elif isinstance(one, ast.Attribute):
+            for made in program.origins(value.module, one.value):
+                pins = pins_around(program, made.module, made.node)
+                yield from (pin.device for pin in pins[:1])
 
 
 RULE = Rule(

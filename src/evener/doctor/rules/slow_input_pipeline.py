@@ -38,7 +38,9 @@ def _look(case: Case) -> Iterator[Finding]:
 
 
 def _is_serial(call: Call) -> bool:
-    return call.argument(1, "num_parallel_calls") is None
+    # What stands behind ** may well be it.
+    unpacked = any(keyword.arg is None for keyword in call.node.keywords)
+    return not unpacked and call.argument(1, "num_parallel_calls") is None
 
 
 def _is_costly(program: Program, call: Call) -> bool:

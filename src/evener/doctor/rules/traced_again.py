@@ -21,6 +21,7 @@ def _look(case: Case) -> Iterator[Finding]:
     yield from _made_again(program)
     yield from _python_numbers(program)
     yield from _changing_shapes(program)
+    yield from _padded_to_longest(program)
     yield from _compiled_again(program)
     yield from _seen(case)
 
@@ -284,6 +285,68 @@ def _changing_shapes(program: Program) -> Iterator[Finding]:
                     "what changes, or padding to a fixed length.",
                     evidence=(where.place(decorator).text, module.place(loop).text),
                 )
+
+
+def _padded_to_longest(program: Program) -> Iterator[Finding]:
+    """Find arrays as long as the longest of their round, given to a traced function."""
+    for call in program.all_calls:
+        target = _traced_target(program, call)
+        loop = next(program.around.loops(call.module, call.node), None)
+        if target is None or loop is None or _takes_any_shape(program, *target):
+            continue
+        for given in call.node.args:
+            made = _made_as_long_as_needed(program, call.module, given, loop)
+            if made is not None:
+                yield RULE.finding(
+                    call.place,
+                    f"{shown(given)} has another shape in nearly every round.",
+                    why="It is as long as the longest of its batch, and a tf.function is traced "
+                    "anew for every shape that it has not seen.",
+                    fix="@tf.function(reduce_retracing=True), an input_signature with None for "
+                    "what changes, or padding to a fixed length.",
+                    evidence=(call.module.place(made).text, call.place.text),
+                )
+                break
+
+
+def _takes_any_shape(program: Program, module: Module, function: Function) -> bool:
+    decorator = (
+        _decorator(program, module, function) if isinstance(function, ast.FunctionDef) else None
+    )
+    text = "" if decorator is None else ast.unparse(decorator)
+    return any(one in text for one in ("input_signature", "reduce_retracing", "relax"))
+
+
+def _made_as_long_as_needed(
+    program: Program, module: Module, node: ast.AST, loop: ast.AST
+) -> ast.Call | None:
+    """Return the call in a loop that makes an array as long as the longest of a batch."""
+    for value in program.origins(module, node):
+        made = value.node
+        if not isinstance(made, ast.Call) or loop not in value.module.around(made):
+            continue
+        name = program.name_of(value.module, made.func)
+        if name in ("tf.constant", "tf.convert_to_tensor", "np.array", "np.asarray") and made.args:
+            found = _made_as_long_as_needed(program, value.module, made.args[0], loop)
+            if found is not None:
+                return found
+        if name.endswith("pad_sequences"):
+            return made if argument(made, 1, "maxlen") is None else None
+        shape = argument(made, 0, "shape")
+        if name in ("np.zeros", "np.ones", "np.full", "tf.zeros") and shape is not None:
+            for one in shape.elts if isinstance(shape, ast.Tuple | ast.List) else [shape]:
+                if _is_longest(program, value.module, one, loop):
+                    return made
+    return None
+
+
+def _is_longest(program: Program, module: Module, node: ast.expr, loop: ast.AST) -> bool:
+    return any(
+        isinstance(value.node, ast.Call)
+        and program.name_of(value.module, value.node.func) == "max"
+        and loop in value.module.around(value.node)
+        for value in program.origins(module, node)
+    )
 
 
 def _is_of_many_shapes(program: Program, module: Module, node: ast.expr) -> bool:

@@ -175,6 +175,8 @@ def _differs(
 ) -> str:
     """Say how what is applied to differs from what gradients were taken of."""
     one, two = list_named(program, module, sources), list_named(program, other, applied)
+    if two is not None and part is None and _is_sum_with(program, module, sources, two):
+        return ", only a part of them"
     if one is None or two is None:
         return ""
     if part is not None and two[1] == "":
@@ -184,6 +186,19 @@ def _differs(
     if one[0] == two[0] and one[1] != two[1] and part is None:
         return ", another part of them"
     return ""
+
+
+def _is_sum_with(program: Program, module: Module, node: ast.AST, part: tuple[str, str]) -> bool:
+    """Return whether a list is a sum of lists, one of which is the part."""
+    for value in program.origins(module, node):
+        total = value.node
+        if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and not value.steps:
+            sides = (total.left, total.right)
+            if any(list_named(program, value.module, one) == part for one in sides):
+                return True
+            if any(_is_sum_with(program, value.module, one, part) for one in sides):
+                return True
+    return False
 
 
 # ---- trainable changed after compile
