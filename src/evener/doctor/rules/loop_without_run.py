@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Kind
 from evener.doctor.questions.raised import raised_place
 from evener.doctor.questions.replication import runs, scopes, strategies
 from evener.doctor.questions.trainings import updates
@@ -53,10 +54,16 @@ def _look(case: Case) -> Iterator[Finding]:
 
 
 def _has_other_way(case: Case) -> bool:
-    return any(
-        isinstance(call.node.func, ast.Attribute) and call.node.func.attr in _OTHER_WAYS
-        for call in case.program.all_calls
-    )
+    """Return whether steps are taken by something else, or by ``run`` under another name."""
+    program = case.program
+    for module, node in program.nodes(ast.Attribute):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if node.attr in _OTHER_WAYS:
+            return True
+        if node.attr == "run" and Kind.STRATEGY in program.kinds(module, node.value):
+            return True
+    return False
 
 
 RULE = Rule(
