@@ -145,17 +145,25 @@ class Around:
         if any(self.is_scope(module, one) for one in self.contexts(module, node)):
             return True
         # stack.enter_context(strategy.scope()) holds for what follows in the function.
-        around = [self.function(module, node) or module.tree]
         line = getattr(node, "lineno", 0)
-        return any(
-            isinstance(one, ast.Call)
-            and one.lineno < line
-            and isinstance(one.func, ast.Attribute)
-            and one.func.attr in ("enter_context", "__enter__")
-            and self.is_scope(module, one if one.func.attr == "enter_context" else one.func.value)
-            for top in around
-            for one in ast.walk(top)
-        )
+        entered = self._entered.get(self.function(module, node) or module.tree, ())
+        return any(first < line for first in entered)
+
+    @functools.cached_property
+    def _entered(self) -> dict[ast.AST, list[int]]:
+        """Return the lines on which scopes are entered by a call, for each function."""
+        found: dict[ast.AST, list[int]] = {}
+        for call in self._program.all_calls:
+            function = call.node.func
+            if not isinstance(function, ast.Attribute):
+                continue
+            if function.attr not in ("enter_context", "__enter__"):
+                continue
+            scope = call.node if function.attr == "enter_context" else function.value
+            if self.is_scope(call.module, scope):
+                top = self.function(call.module, call.node) or call.module.tree
+                found.setdefault(top, []).append(call.node.lineno)
+        return found
 
     def _is_given_to_run(self, module: Module, node: ast.AST) -> bool:
         for outer in module.around(node):

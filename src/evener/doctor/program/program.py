@@ -74,6 +74,7 @@ class Program:
         self._values = Values(self)
         self._kinds = Kinds(self)
         self._names: dict[ast.AST, str] = {}
+        self._by_patterns: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
     def around(self) -> Around:
@@ -108,13 +109,18 @@ class Program:
 
     def calls(self, *patterns: str) -> Iterator[Call]:
         """Yield the calls of things of the libraries, by names such as ``"tf.data.*"``."""
-        for call in self.all_calls:
-            if any(fnmatchcase(call.name, pattern) for pattern in patterns):
-                yield call
+        if patterns not in self._by_patterns:
+            names = {
+                name
+                for name in {call.name for call in self.all_calls}
+                if any(fnmatchcase(name, pattern) for pattern in patterns)
+            }
+            self._by_patterns[patterns] = [call for call in self.all_calls if call.name in names]
+        yield from self._by_patterns[patterns]
 
     def method_calls(self, kind: Kind, *methods: str) -> Iterator[Call]:
         """Yield the calls of methods of things of a kind; of all methods if none is named."""
-        for call in self.all_calls:
+        for call in self._calls_of_methods:
             function = call.node.func
             if not isinstance(function, ast.Attribute):
                 continue
@@ -122,6 +128,10 @@ class Program:
                 continue
             if kind in self.kinds(call.module, function.value):
                 yield call
+
+    @cached_property
+    def _calls_of_methods(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.all_calls if isinstance(call.node.func, ast.Attribute))
 
     # ---- what things are
 
