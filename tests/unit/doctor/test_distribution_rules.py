@@ -121,6 +121,8 @@ FINDS_NOT = [
      "with scope:\n    m = build()\n    m.compile('adam', 'mse')\nm.fit(ds)\n"),
     ("ENG-006", TOP + "s = tf.distribute.MirroredStrategy()\naug = K.Sequential([K.layers.RandomFlip()])\n"
      "ds = ds.map(lambda v: aug(v))\nwith s.scope():\n    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),
+    ("ENG-006", "import nets\n" + TOP + "with tf.distribute.MirroredStrategy().scope():\n    model = nets.make()\n"
+     "model.fit(ds)\nlone = build()\nlone.fit(ds)\n"),
     ("ENG-003", TOP + "def make(model):\n    return K.optimizers.Adam()\n" + SCOPE.replace(
         "K.optimizers.SGD(0.1)", "make(m)") + STEP + DIST),
     ("RUN-006", GOOD_LOOP),

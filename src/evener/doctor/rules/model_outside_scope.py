@@ -100,12 +100,10 @@ def _fitted(program: Program) -> Iterator[tuple[Making, Module, ast.AST]]:
     for call in fits(program):
         assert isinstance(call.node.func, ast.Attribute)
         made = makings_of(program, call.module, call.node.func.value)
-        if not made:
-            # Where that model comes from cannot be told: the scope may be for it.
+        if not made or any(one.in_scope is not False for one in made):
+            # The scope is for this model, or may be.
             return
         pairs += [(one, call) for one in made if _is_made_by(program, one)]
-    if any(making.in_scope is not False for making, _ in pairs):
-        return
     if any(True for _ in scopes_entered(program)):
         for making, call in pairs:
             yield making, call.module, call.node
