@@ -94,6 +94,12 @@ def asks_for_gpus(program: Program, test: ast.expr, module: Module) -> bool:
             name = program.name_of(module, node.func) if isinstance(node, ast.Call) else ""
             if name.startswith("tf.test."):
                 return True
+        if isinstance(node, ast.Name) and node is not test:
+            for value in program.origins(module, node):
+                # last = len(gpus) - 1
+                if isinstance(value.node, ast.BinOp):
+                    if asks_for_gpus(program, value.node, value.module):
+                        return True
     return False
 
 
