@@ -18,7 +18,14 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope as _sta
 from keras.src.losses import loss as keras_loss
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.distribute import distribute_lib, distribute_utils, mirrored_run, values
+from tensorflow.python.data.ops import iterator_ops
+from tensorflow.python.distribute import (
+    distribute_lib,
+    distribute_utils,
+    input_lib,
+    mirrored_run,
+    values,
+)
 from tensorflow.python.eager import backprop, imperative_grad, record
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
@@ -892,3 +899,45 @@ def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
     kind = keras.optimizers.Optimizer
     kind.add_variable_from_reference = slot(kind.add_variable_from_reference)
     kind._all_reduce_sum_gradients = reduce(kind._all_reduce_sum_gradients)
+
+
+def leave_to_autograph(function: Callable[..., Any]) -> None:
+    """Let AutoGraph call a function as it is, and go on with converting what it calls.
+
+    Why: what stands in the place of `strategy.run` or `tape.gradient` to watch it must not be
+    rewritten, and the public `do_not_convert` would keep the person's step from it too.
+    If it changes: loops and conditions on tensors fail in programs that are watched.
+    """
+    function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def replace_traced_function(wrap_init: Wrap, wrap_call: Wrap) -> None:
+    """Replace how a `tf.function` is made and called.
+
+    Why: to see how often a program's functions are traced. There is no public name for the
+    class. If it changes: the doctor sees no functions and, in loops of one's own, no steps.
+    """
+    kind: Any = polymorphic_function.Function
+    kind.__init__ = wrap_init(kind.__init__)
+    kind.__call__ = wrap_call(kind.__call__)
+
+
+def replace_host_reads(wrap: Wrap) -> None:
+    """Replace the one function by which an eager tensor is brought to the host.
+
+    Why: `numpy()`, `float()`, `bool()`, `print` and `np.array` all end there.
+    If it changes: the doctor does not see what brings tensors to the host.
+    """
+    base: Any = framework_ops._EagerTensorBase
+    base._numpy = wrap(base._numpy)
+
+
+def replace_next_batches(wrap: Wrap) -> None:
+    """Replace the functions by which iterators of `tf.data` and `tf.distribute` give a batch.
+
+    Why: to time the wait for batches, in Python and in graphs. The classes have no public
+    names. If it changes: the doctor takes all pipelines to be quick.
+    """
+    for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
+        for name in ("__next__", "get_next", "get_next_as_optional"):
+            setattr(kind, name, wrap(getattr(kind, name)))

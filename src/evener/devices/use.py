@@ -22,6 +22,7 @@ from evener.devices.spec import (
     named_again,
     not_a_device,
     nothing_named,
+    parse_spec,
     spec_from,
 )
 from evener.errors import DeviceError, did_you_mean, warn
@@ -64,6 +65,22 @@ def use_devices(spec: str | None = None, *, memory_growth: bool = True) -> tuple
     if fallback is not None:
         warn(fallback.code, fallback.what, why=fallback.why, fix=fallback.fix)
     return used
+
+
+def lay_out(spec: str) -> None:
+    """Lay TensorFlow out on the devices of a spec, and do not start its runtime.
+
+    What runs afterwards in this process may still change settings, and finds these.
+
+    Args:
+        spec: As of `use_devices`.
+
+    Raises:
+        DeviceError: DEV-001 to DEV-007, DEV-010, DEV-011 and DEV-014, as of `use_devices`.
+    """
+    parsed = parse_spec(spec)
+    found = join(parsed, Nvml().read_machine(), _RUNTIME.view(), read_host())
+    _RUNTIME.configure(layout_of(parsed, found), memory_growth=True)
 
 
 def resolve_devices(names: Sequence[str]) -> tuple[UsedDevice, ...]:

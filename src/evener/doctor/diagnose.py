@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import read_program
+from evener.doctor.program import Program, read_program
 from evener.doctor.rule import Case, Rule, all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
-from evener.doctor.watch import Seen
+from evener.doctor.watch import Seen, watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +47,55 @@ class Diagnosis:
         }
 
 
-def diagnose(path: str | os.PathLike[str]) -> Diagnosis:
-    r"""Read a training program and say what is wrong with it. Nothing of it is executed.
+def diagnose(
+    path: str | os.PathLike[str],
+    *,
+    run: bool = False,
+    args: Sequence[str] = (),
+    devices: str | None = None,
+    time_limit_seconds: float = 120.0,
+    num_steps: int = 20,
+) -> Diagnosis:
+    r"""Read a training program and say what is wrong with it; with ``run``, watch it too.
+
+    Without ``run`` nothing of it is executed. A script that is not there, or is no Python, is
+    not run.
 
     Args:
         path: The file of a Python script. Modules of the same project that it imports are read
             too. That the file is not there, or is no Python, is a finding.
+        run: Whether to run it for a few steps, in a process of its own.
+        args: What follows the script on its command line.
+        devices: A device spec that is laid out before it runs, such as ``"cpu:2"`` for two
+            stand-ins; None for what the environment says, else the script's own.
+        time_limit_seconds: How long it may run, above 0.
+        num_steps: How many steps, those with tracing left out, are enough; from 1.
 
     Returns:
         The findings, the worst first; ``findings == ()`` for a program that is fine.
+
+    Raises:
+        DeviceError: DEV-001 to DEV-007 if it is to run and the spec cannot be read.
 
     Example:
         >>> import pathlib, tempfile
         >>> script = pathlib.Path(tempfile.mkdtemp(), "train.py")
         >>> _ = script.write_text("import tensorflow as tf\nwith tf.device('gpu:0'")
-        >>> [finding.code for finding in diagnose(script).findings]
+        >>> [finding.code for finding in diagnose(script, run=True).findings]
         ['DOC-001']
     """
-    return examine(Path(path), surroundings_here())
+    script = Path(path)
+    program = read_program(script)
+    seen = None
+    if run and not any(unread.importer is None for unread in program.unread):
+        seen = watch(
+            script,
+            args,
+            devices=devices,
+            time_limit_seconds=time_limit_seconds,
+            num_steps=num_steps,
+        )
+    return _examined(program, surroundings_here(), seen, None)
 
 
 def examine(
@@ -82,7 +113,12 @@ def examine(
         seen: What a run has shown.
         rules: Which rules look; None for all.
     """
-    program = read_program(script)
+    return _examined(read_program(script), surroundings, seen, rules)
+
+
+def _examined(
+    program: Program, surroundings: Surroundings, seen: Seen | None, rules: Iterable[Rule] | None
+) -> Diagnosis:
     case = Case(program=program, surroundings=surroundings, seen=seen)
     found = [
         finding for rule in (all_rules() if rules is None else rules) for finding in rule.look(case)

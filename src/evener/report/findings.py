@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -61,12 +61,28 @@ def _print_finding(finding: Finding, console: Console) -> None:
     head.append(f"  {finding.place}", style="bold")
     head.append(f"  [{finding.code}]")
     console.print(head, soft_wrap=True)
-    console.print(Padding(Text(finding.what[:1].upper() + finding.what[1:]), (0, 0, 0, _INDENT)))
-    for line in finding.evidence:
-        console.print(Padding(Text(f"| {line}", style="dim"), (0, 0, 0, _INDENT)))
+    _print_indented(finding.what[:1].upper() + finding.what[1:], console)
+    for line in "\n".join(finding.evidence).splitlines():
+        console.print(Text(f"{' ' * _INDENT}| {line}", style="dim"), soft_wrap=True)
     for name, text in (("Why", finding.why), ("Fix", finding.fix)):
-        console.print(Padding(Text(f"{name}: {text}"), (0, 0, 0, _INDENT)))
+        _print_indented(f"{name}: {text}", console)
     console.print()
+
+
+def _print_indented(text: str, console: Console) -> None:
+    # Lines of a fix that are code stay as they are.
+    for line in text.splitlines():
+        indent = " " * (_INDENT + len(line) - len(line.lstrip()))
+        wrapped = textwrap.wrap(
+            line.strip(),
+            width=console.width,
+            initial_indent=indent,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in wrapped:
+            console.print(Text(part), soft_wrap=True)
 
 
 def _summary(diagnosis: Diagnosis) -> str:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 import evener
-from evener.devices import UsedDevice, resolve_devices, use_devices
+from evener.devices import UsedDevice, resolve_devices, use, use_devices
 from evener.devices.layout import Layout
 from evener.devices.nvml import NvmlMachine
 from evener.devices.problem import Problem
 from evener.devices.runtime import InitialiseError
 from evener.devices.spec import SpecError, spec_from
-from evener.devices.use import resolve, take
+from evener.devices.use import lay_out, resolve, take
 from evener.errors import DeviceError
 from unit.devices.machines import (
     EIGHT,
@@ -271,3 +271,19 @@ class TestOnTensorFlow:
         assert [device.name for device in used] == [logical_cpus[4], logical_cpus[1]]
         with pytest.raises(evener.DeviceError, match="DEV-010"):
             resolve_devices(["cpu:5"])
+
+
+class TestLayOut:
+    def test_nothing_is_started(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        runtime = fresh(NO_DRIVER)
+        monkeypatch.setattr(use, "_RUNTIME", runtime)
+        monkeypatch.setattr(use, "Nvml", lambda: RecordedNvml(NO_DRIVER))
+        lay_out("cpu:3")
+        assert runtime.view().num_logical_cpus == 3
+        assert not runtime.view().runtime_initialised
+
+    def test_a_gpu_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(use, "_RUNTIME", fresh(NO_DRIVER))
+        monkeypatch.setattr(use, "Nvml", lambda: RecordedNvml(NO_DRIVER))
+        with pytest.raises(DeviceError, match="DEV-010"):
+            lay_out("gpu:0")

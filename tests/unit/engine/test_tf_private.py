@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import pytest
 import tensorflow as tf
@@ -458,3 +463,112 @@ def test_a_variable_is_made_anew_on_another_device() -> None:
     assert variable.numpy().tolist() == [1.0, 2.0]
     assert not variable.value.trainable
     assert not _tf_private.waits_for(variable, "/CPU:2")
+
+
+def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -> list[Any]:
+    """Replace functions by ones that take note; return the originals, to be put back."""
+    originals = []
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        originals.append(original)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            note(args[0], result)
+            return result
+
+        return noted
+
+    replace(wrap)
+    return originals
+
+
+def test_every_way_to_the_host_is_one_function() -> None:
+    seen: list[Any] = []
+    tensor = tf.constant(2.0)
+    originals = wrapped_by(_tf_private.replace_host_reads, lambda one, value: seen.append(value))
+    try:
+        for way in (float, int, bool, str, repr, lambda one: one.numpy(), "{:.1f}".format):
+            seen.clear()
+            way(tensor)
+            assert seen == [2.0], way
+    finally:
+        back = iter(originals)
+        _tf_private.replace_host_reads(lambda _: next(back))
+    float(tensor)
+    assert len(seen) == 1
+
+
+def test_iterators_give_batches_through_known_functions() -> None:
+    drawn: list[str] = []
+    data = tf.data.Dataset.range(8).batch(2)
+    plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    originals = wrapped_by(
+        _tf_private.replace_next_batches, lambda one, _: drawn.append(type(one).__name__)
+    )
+    try:
+        next(iter(data))
+        assert drawn == ["OwnedIterator"]
+        tf.function(lambda it: it.get_next())(iter(data))
+        assert drawn[1:] == ["OwnedIterator"]
+        drawn.clear()
+        next(iter(plain.experimental_distribute_dataset(data)))
+        assert drawn[-1] == "DistributedIterator"
+    finally:
+        back = iter(originals)
+        _tf_private.replace_next_batches(lambda _: next(back))
+
+
+def test_traced_functions_are_made_and_called_through_known_functions() -> None:
+    seen: list[str] = []
+
+    def replace(kind: str) -> Callable[..., Any]:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            originals.append(original)
+
+            @functools.wraps(original)
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                seen.append(kind)
+                return original(*args, **kwargs)
+
+            _tf_private.leave_to_autograph(noted)
+            return noted
+
+        return wrap
+
+    originals: list[Any] = []
+    _tf_private.replace_traced_function(replace("made"), replace("called"))
+    try:
+        inner = tf.function(lambda x: x + 1)
+        assert seen == ["made"]
+        outer = tf.function(lambda x: inner(x) if x > 0 else x)
+        assert int(outer(tf.constant(1))) == 2
+        assert seen == ["made", "made", "called", "called"]
+    finally:
+        made, called = originals
+        _tf_private.replace_traced_function(lambda _: made, lambda _: called)
+
+
+def test_autograph_converts_what_a_function_left_to_it_calls() -> None:
+    def choose(x: tf.Tensor) -> tf.Tensor:
+        if x > 0:
+            return x
+        return -x
+
+    def watched(fn: Callable[..., Any], x: tf.Tensor) -> Any:
+        # Rewritten, it would be a copy without these lines.
+        lines.append(sys._getframe().f_code.co_filename)
+        return tf.__internal__.autograph.tf_convert(
+            fn, tf.__internal__.autograph.control_status_ctx(), convert_by_default=False
+        )(x)
+
+    lines: list[str] = []
+    _tf_private.leave_to_autograph(watched)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return watched(choose, x)
+
+    assert int(step(tf.constant(-3))) == 3
+    assert lines == [__file__]

@@ -4,6 +4,7 @@ reading.py   the script and the modules of its project
 module.py    a file: its tree, and what is around each node
 scopes.py    what names are bound to
 names.py     one name for each thing of the libraries
+circles.py   answers that need each other
 values.py    where a value comes from
 calls.py     who calls which function, with what
 kinds.py     what kind of thing an expression gives

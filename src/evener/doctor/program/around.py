@@ -59,7 +59,7 @@ class Around:
 
     def in_scope(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in a strategy's scope; None if only sometimes."""
-        return self._asked("scope", module, node, self._is_scoped)
+        return self._asked("scope", module, node, self.is_scoped_here)
 
     def in_replica(self, module: Module, node: ast.AST) -> bool | None:
         """Return whether a node always runs in ``strategy.run``; None if only sometimes."""
@@ -74,11 +74,20 @@ class Around:
         return self._asked("batches", module, node, self._is_in_batches)
 
     def is_scope(self, module: Module, node: ast.expr) -> bool:
-        """Return whether an expression enters a strategy's scope."""
+        """Return whether an expression enters a strategy's scope, if only where there is one."""
+        if isinstance(node, ast.IfExp):
+            return self.is_scope(module, node.body) or self.is_scope(module, node.orelse)
+        if isinstance(node, ast.Name | ast.Attribute):
+            return any(
+                isinstance(value.node, ast.Call) and self.is_scope(value.module, value.node)
+                for value in self._program.origins(module, node)
+            )
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "scope":
                 kinds = self._program.kinds(module, node.func.value)
-                return Kind.STRATEGY in kinds or "strategy" in ast.unparse(node.func.value).lower()
+                named = "strategy" in ast.unparse(node.func.value).lower()
+                # What is unknown and has a scope is most likely one.
+                return Kind.STRATEGY in kinds or named or not (kinds or node.args)
             if node.func.attr == "enter_context" and node.args:
                 return self.is_scope(module, node.args[0])
         return False
@@ -131,21 +140,30 @@ class Around:
             self._known[key] = found or frozenset({False})
         return self._known[key]
 
-    def _is_scoped(self, module: Module, node: ast.AST) -> bool:
+    def is_scoped_here(self, module: Module, node: ast.AST) -> bool:
+        """Return whether a node stands in a strategy's scope in its own function."""
         if any(self.is_scope(module, one) for one in self.contexts(module, node)):
             return True
         # stack.enter_context(strategy.scope()) holds for what follows in the function.
-        around = [self.function(module, node) or module.tree]
         line = getattr(node, "lineno", 0)
-        return any(
-            isinstance(one, ast.Call)
-            and one.lineno < line
-            and isinstance(one.func, ast.Attribute)
-            and one.func.attr in ("enter_context", "__enter__")
-            and self.is_scope(module, one if one.func.attr == "enter_context" else one.func.value)
-            for top in around
-            for one in ast.walk(top)
-        )
+        entered = self._entered.get(self.function(module, node) or module.tree, ())
+        return any(first < line for first in entered)
+
+    @functools.cached_property
+    def _entered(self) -> dict[ast.AST, list[int]]:
+        """Return the lines on which scopes are entered by a call, for each function."""
+        found: dict[ast.AST, list[int]] = {}
+        for call in self._program.all_calls:
+            function = call.node.func
+            if not isinstance(function, ast.Attribute):
+                continue
+            if function.attr not in ("enter_context", "__enter__"):
+                continue
+            scope = call.node if function.attr == "enter_context" else function.value
+            if self.is_scope(call.module, scope):
+                top = self.function(call.module, call.node) or call.module.tree
+                found.setdefault(top, []).append(call.node.lineno)
+        return found
 
     def _is_given_to_run(self, module: Module, node: ast.AST) -> bool:
         for outer in module.around(node):

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Module
 from evener.doctor.program.scopes import Step
-from evener.doctor.program.values import Value
+from evener.doctor.program.values import DISTRIBUTING, Value
 
 if TYPE_CHECKING:
     from evener.doctor.program.program import Program
@@ -163,29 +164,16 @@ class Kinds:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[tuple[ast.AST, tuple[Step, ...]], frozenset[Kind]] = {}
-        self._asked: set[tuple[ast.AST, tuple[Step, ...]]] = set()
-        self._num_cuts = 0
+        self._circles: Circles[tuple[ast.AST, tuple[Step, ...]], frozenset[Kind]]
+        self._circles = Circles(frozenset(), deepest=_DEEPEST)
 
     def of(self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()) -> frozenset[Kind]:
         """Return the kinds that an expression may have; empty if nothing is known."""
-        key = (node, steps)
-        if key in self._known:
-            return self._known[key]
-        if key in self._asked or len(self._asked) > _DEEPEST:
-            self._num_cuts += 1
-            return frozenset()
-        before = self._num_cuts
-        self._asked.add(key)
-        try:
-            values = self._program.origins(module, node, steps)
-            found = frozenset(kind for value in values for kind in self._of_value(value))
-        finally:
-            self._asked.discard(key)
-        # What was cut short inside of a circle is not the whole answer.
-        if self._num_cuts == before or not self._asked:
-            self._known[key] = found
-        return found
+        return self._circles.answer((node, steps), lambda: self._found(module, node, steps))
+
+    def _found(self, module: Module, node: ast.AST, steps: tuple[Step, ...]) -> frozenset[Kind]:
+        values = self._program.origins(module, node, steps)
+        return frozenset(kind for value in values for kind in self._of_value(value))
 
     def of_class(self, module: Module, definition: ast.ClassDef) -> Kind | None:
         """Return what instances of a class of the program are, by its bases."""
@@ -241,6 +229,8 @@ class Kinds:
                 if kind is not None:
                     yield kind
         if isinstance(node.func, ast.Attribute):
+            if node.func.attr in DISTRIBUTING:
+                yield Kind.DISTRIBUTED
             for kind in self.of(module, node.func.value):
                 given = _METHODS.get(kind, {}).get(node.func.attr, kind if kind in _STAY else None)
                 if given is not None:

@@ -40,13 +40,16 @@ def canonical(dotted: str) -> str:
         'tf.distribute.CentralStorageStrategy'
         >>> canonical("tensorflow.keras")
         'keras'
+        >>> canonical("tensorflow.keras.layers.LayerNormalization")
+        'keras.layers.LayerNormalization'
     """
     for long, short in _PREFIXES:
         if dotted == long or dotted.startswith(long + "."):
             dotted = short + dotted[len(long) :]
             break
     for other, usual in _SAME:
-        if dotted.startswith(other):
+        # keras.layers.LayerNormalization begins with keras.layers.Layer, and is another thing.
+        if dotted == other or dotted.startswith(other if other.endswith(".") else other + "."):
             dotted = usual + dotted[len(other) :]
         elif other.endswith(".") and dotted == other[:-1]:
             dotted = usual[:-1]

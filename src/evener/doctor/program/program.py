@@ -74,6 +74,7 @@ class Program:
         self._values = Values(self)
         self._kinds = Kinds(self)
         self._names: dict[ast.AST, str] = {}
+        self._by_patterns: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
     def around(self) -> Around:
@@ -108,13 +109,18 @@ class Program:
 
     def calls(self, *patterns: str) -> Iterator[Call]:
         """Yield the calls of things of the libraries, by names such as ``"tf.data.*"``."""
-        for call in self.all_calls:
-            if any(fnmatchcase(call.name, pattern) for pattern in patterns):
-                yield call
+        if patterns not in self._by_patterns:
+            names = {
+                name
+                for name in {call.name for call in self.all_calls}
+                if any(fnmatchcase(name, pattern) for pattern in patterns)
+            }
+            self._by_patterns[patterns] = [call for call in self.all_calls if call.name in names]
+        yield from self._by_patterns[patterns]
 
     def method_calls(self, kind: Kind, *methods: str) -> Iterator[Call]:
         """Yield the calls of methods of things of a kind; of all methods if none is named."""
-        for call in self.all_calls:
+        for call in self._calls_of_methods:
             function = call.node.func
             if not isinstance(function, ast.Attribute):
                 continue
@@ -122,6 +128,10 @@ class Program:
                 continue
             if kind in self.kinds(call.module, function.value):
                 yield call
+
+    @cached_property
+    def _calls_of_methods(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.all_calls if isinstance(call.node.func, ast.Attribute))
 
     # ---- what things are
 
@@ -194,6 +204,9 @@ class Program:
                 for where, target in self.targets(value.module, value.node):
                     if isinstance(target, ast.ClassDef):
                         yield where, target
+            elif isinstance(value.node, ast.ClassDef) and not value.steps:
+                # Config.batch_size, without an instance.
+                yield value.module, value.node
             elif isinstance(value.node, ast.arg) and value.node.annotation is not None:
                 for one in self.origins(value.module, value.node.annotation):
                     if isinstance(one.node, ast.ClassDef):
@@ -236,16 +249,21 @@ class Program:
         """Yield the functions and classes of the program that a call may lead to."""
         yield from self.functions_of(module, call.func)
 
-    def functions_of(self, module: Module, node: ast.AST) -> Iterator[tuple[Module, Definition]]:
+    def functions_of(
+        self, module: Module, node: ast.AST, seen: frozenset[ast.AST] = frozenset()
+    ) -> Iterator[tuple[Module, Definition]]:
         """Yield the functions and classes that an expression may be, wrappers taken off."""
         for value in self.origins(module, node):
+            if value.node in seen:
+                continue  # step = tf.function(step)
             if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)) and not value.steps:
                 yield value.module, value.node
-            elif isinstance(value.node, ast.Call) and value.node.args and not value.steps:
-                if self.name_of(value.module, value.node.func) in _WRAPPERS:
-                    yield from self.functions_of(value.module, value.node.args[0])
-            elif isinstance(value.node, ast.Call):
-                yield from self._called_instance(value)
+            elif isinstance(value.node, ast.Call) and not value.steps:
+                if self.name_of(value.module, value.node.func) not in _WRAPPERS:
+                    yield from self._called_instance(value)
+                elif value.node.args:
+                    inner = value.node.args[0]
+                    yield from self.functions_of(value.module, inner, seen | {value.node})
 
     def call_sites(self, function: ast.AST) -> list[Site]:
         """Return the calls that lead to a function, also by ``strategy.run`` and ``map``."""

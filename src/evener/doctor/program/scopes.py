@@ -112,8 +112,14 @@ class Scopes:
                 last = index
         kept = before[last:]
         if around is not None:
-            # In a loop, what is bound further down is seen in the next round.
-            kept += [b for b in bindings if b.position > position and self._loops(b) & around]
+            # In a loop, what is bound further down is seen in the next round, unless it is
+            # certainly bound anew there before the use.
+            again = self._loops(before[last]) & around if before else set()
+            is_certain = bool(before) and self._is_certain(before[last], around)
+            for binding in bindings:
+                loops = self._loops(binding) & around
+                if binding.position > position and loops and not (is_certain and loops <= again):
+                    kept.append(binding)
         return kept or bindings
 
     def _is_certain(self, binding: Binding, around: set[ast.AST] | None) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.scopes import Binding, Step
 
@@ -45,6 +46,8 @@ class _Link:
     steps: tuple[Step, ...]
 
 
+# Methods that only a strategy has, and what stands for one.
+DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
 _Key = tuple[ast.AST, tuple[Step, ...]]
 
 
@@ -57,30 +60,14 @@ class Values:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._known: dict[_Key, tuple[Value, ...]] = {}
-        self._asked: set[_Key] = set()
-        # How often an answer was cut short, because the question was inside of itself.
-        self._num_cuts = 0
+        self._circles: Circles[_Key, tuple[Value, ...]] = Circles((), deepest=_DEEPEST)
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
     ) -> tuple[Value, ...]:
         """Return where the value of an expression may come from; empty only in a circle."""
-        key = (node, steps)
-        if key in self._known:
-            return self._known[key]
-        if key in self._asked or len(self._asked) > _DEEPEST:
-            self._num_cuts += 1
-            return ()
-        before = self._num_cuts
-        self._asked.add(key)
-        try:
-            found = self._ends_of(_Link(module=module, node=node, steps=steps))
-        finally:
-            self._asked.discard(key)
-        if self._num_cuts == before or not self._asked:
-            self._known[key] = found
-        return found
+        start = _Link(module=module, node=node, steps=steps)
+        return self._circles.answer((node, steps), lambda: self._ends_of(start))
 
     def _ends_of(self, start: _Link) -> tuple[Value, ...]:
         """Follow all links from one, each once, and return what has no further link."""
@@ -187,12 +174,19 @@ class Values:
         if through is not None:
             yield _link(module, *through)
             return
+        if isinstance(node.func, ast.Attribute) and node.func.attr in DISTRIBUTING:
+            # Whatever stands for a strategy here: what it gives is distributed.
+            yield Value(module=module, node=node, steps=steps)
+            return
         known = False
         for where, target in self._program.targets(module, node):
             if isinstance(target, FUNCTIONS):
                 for returned in returns_of(target):
                     known = True
                     yield _link(where, returned, steps)
+                for yielded in yields_of(target) if steps[:1] == ("each",) else ():
+                    known = True
+                    yield _link(where, yielded, steps[1:])
         if not known:
             yield Value(module=module, node=node, steps=steps)
 
@@ -245,18 +239,29 @@ def _link(module: Module, node: ast.AST, steps: tuple[Step, ...]) -> _Link:
 
 
 def returns_of(function: Function) -> Iterator[ast.expr]:
-    """Yield what a function returns or yields itself, not the functions in it."""
+    """Yield what a function returns itself, not the functions in it."""
     if isinstance(function, ast.Lambda):
         yield function.body
         return
+    for node in _inside(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+
+
+def yields_of(function: Function) -> Iterator[ast.expr]:
+    """Yield what a generator gives, one by one."""
+    for node in () if isinstance(function, ast.Lambda) else _inside(function):
+        if isinstance(node, ast.Yield) and node.value is not None:
+            yield node.value
+
+
+def _inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield node.value
-        waiting.extend(ast.iter_child_nodes(node))
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _elements(node: ast.Tuple | ast.List | ast.Set | ast.Dict) -> list[ast.expr]:

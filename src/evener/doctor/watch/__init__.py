@@ -15,6 +15,7 @@ from evener.doctor.watch.seen import (
     Warned,
     Work,
 )
+from evener.doctor.watch.watch import watch
 
 __all__ = [
     "Copied",
@@ -28,4 +29,5 @@ __all__ = [
     "Traced",
     "Warned",
     "Work",
+    "watch",
 ]

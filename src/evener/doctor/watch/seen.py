@@ -188,6 +188,8 @@ class Seen:
         num_output_bytes: How much it printed.
         output_tail: The end of what it printed.
         num_left_behind: Processes that it left, which were ended.
+        still_seconds: How long before the end the last step was; without steps, the whole run.
+        missed: What could not be watched, and why.
     """
 
     outcome: Outcome
@@ -207,3 +209,5 @@ class Seen:
     num_output_bytes: int = 0
     output_tail: str = ""
     num_left_behind: int = 0
+    still_seconds: float = 0.0
+    missed: tuple[str, ...] = ()

@@ -1,0 +1,27 @@
+"""Questions that several rules ask of a program, one noun a file.
+
+replication.py   which strategies it makes, and how they are used
+trainings.py     where it trains
+makings.py       where its models and optimizers are made
+numbers.py       what a number is, in terms of the number of replicas
+gpus.py          how many GPUs it will see
+environment.py   which environment variables it sets
+starts.py        what starts TensorFlow's devices
+branches.py      what is done only under a condition
+raised.py        what ended a watched run
+steps.py         which functions run in every step, and which loops take steps
+gradients.py     of which losses gradients are taken
+losses.py        what a loss is made of, and how it is scaled
+scalars.py       losses of one number
+compiled.py      the losses that models are compiled with
+strategies.py    whether replicas may be several
+batches.py       how large batches are
+dtypes.py        what dtypes tensors have
+variables.py     lists of a model's variables
+weights.py       which layers hold weights
+optimizers.py    which optimizers keep slots
+pins.py          the blocks under tf.device
+pipelines.py     input pipelines, from source to end
+savings.py       what is saved and loaded, by which names
+texts.py         how pieces of a program are shown
+"""

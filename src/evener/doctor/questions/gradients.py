@@ -1,0 +1,78 @@
+"""The gradients that a program takes, and of which loss."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+
+from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
+from evener.doctor.questions.strategies import spreads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A call that computes gradients.
+
+    Args:
+        call: ``tape.gradient(...)`` or ``optimizer.minimize(...)``.
+        loss: What it is the gradient of.
+        sources: With respect to what; None if that is not said.
+        in_replicas: Whether it runs in the replicas of a strategy.
+    """
+
+    call: Call
+    loss: ast.expr
+    sources: ast.expr | None
+    in_replicas: bool
+
+
+@functools.lru_cache(maxsize=4)
+def gradients_of(program: Program) -> tuple[Gradient, ...]:
+    """Return all gradients that a program takes, from top to bottom."""
+    found: list[Gradient] = []
+    for call in program.all_calls:
+        function = call.node.func
+        if not isinstance(function, ast.Attribute):
+            continue
+        if function.attr == "gradient":
+            loss, sources = call.argument(0, "target"), call.argument(1, "sources")
+            if Kind.TAPE not in program.kinds(call.module, function.value) and not _is_tape(call):
+                continue
+        elif function.attr == "minimize":
+            loss, sources = call.argument(0, "loss"), call.argument(1, "var_list")
+        else:
+            continue
+        if loss is not None:
+            found.append(
+                Gradient(
+                    call=call,
+                    loss=loss,
+                    sources=sources,
+                    in_replicas=_in_replicas(program, call.module, call.node),
+                )
+            )
+    return tuple(found)
+
+
+def _is_tape(call: Call) -> bool:
+    return call.owner is not None and "tape" in ast.unparse(call.owner).lower()
+
+
+def _in_replicas(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a node runs in ``strategy.run``, called by the program or by Keras."""
+    if program.around.in_replica(module, node) is not False:
+        return True
+    return is_step_of_fit(program, module, node) and spreads(program)
+
+
+def is_step_of_fit(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a node is in the ``train_step`` of a Keras model, which ``fit`` calls."""
+    for outer in module.around(node):
+        if isinstance(outer, FUNCTIONS) and getattr(outer, "name", "") == "train_step":
+            parent = module.parents.get(outer)
+            return (
+                isinstance(parent, ast.ClassDef)
+                and program.kind_of_class(module, parent) is Kind.MODEL
+            )
+    return False

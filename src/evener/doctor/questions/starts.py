@@ -1,0 +1,146 @@
+"""What starts TensorFlow's devices: from then on nothing about them can be changed.
+
+Measured with TensorFlow 2.21 and Keras 3.15. The import starts nothing, nor do listing physical
+devices, seeds, policies, layers without weights of their own, and models without an input shape.
+"""
+
+from __future__ import annotations
+
+import ast
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from evener.doctor.program import Call, Kind, Program
+
+_STARTS = (
+    "tf.distribute.*Strategy",
+    "tf.config.list_logical_devices",
+    "tf.config.get_memory_info",
+    "tf.config.get_memory_usage",
+    "tf.device",
+    "tf.Variable",
+    "tf.constant",
+    "tf.convert_to_tensor",
+    "tf.zeros",
+    "tf.zeros_like",
+    "tf.ones",
+    "tf.ones_like",
+    "tf.fill",
+    "tf.eye",
+    "tf.range",
+    "tf.linspace",
+    "tf.cast",
+    "tf.reshape",
+    "tf.stack",
+    "tf.concat",
+    "tf.matmul",
+    "tf.square",
+    "tf.add",
+    "tf.one_hot",
+    "tf.expand_dims",
+    "tf.reduce_*",
+    "tf.math.*",
+    "tf.linalg.*",
+    "tf.random.normal",
+    "tf.random.uniform",
+    "tf.random.truncated_normal",
+    "tf.random.shuffle",
+    "tf.random.stateless_*",
+    "tf.random.Generator.*",
+    "tf.io.read_file",
+    "tf.io.decode_*",
+    "tf.image.*",
+    "tf.strings.*",
+    "tf.data.Dataset.*",
+    "tf.data.TFRecordDataset",
+    "tf.data.TextLineDataset",
+    "tf.saved_model.load",
+    "tf.summary.create_file_writer",
+    "tfds.load",
+    "tensorflow_datasets.load",
+    "hub.load",
+    "tensorflow_hub.load",
+    "tensorflow_hub.KerasLayer",
+    "keras.utils.*_dataset_from_directory",
+    "keras.utils.timeseries_dataset_from_array",
+    "keras.Variable",
+    "keras.layers.Dropout",
+    "keras.layers.Random*",
+    "keras.layers.TextVectorization",
+    "keras.layers.StringLookup",
+    "keras.layers.IntegerLookup",
+    "keras.applications.*.*",
+    "keras.applications.*",
+    "keras.models.load_model",
+    "keras.saving.load_model",
+    "evener.Strategy",
+)
+_NOT = (
+    "tf.distribute.get_strategy",
+    "keras.applications.*.preprocess_input",
+    "keras.applications.*.decode_predictions",
+    "keras.optimizers.schedules.*",
+    "keras.optimizers.get",
+    "keras.optimizers.deserialize",
+    "keras.metrics.get",
+    "tf.distribute.*.*",
+)
+_BY_CLASS = ("keras.optimizers.*", "keras.metrics.*")
+# Asking for the physical devices starts CUDA, which reads its own variables then.
+CUDA_STARTS = (
+    "tf.config.list_physical_devices",
+    "tf.config.get_visible_devices",
+    "tf.config.set_visible_devices",
+    "tf.config.set_memory_growth",
+    "tf.config.get_device_details",
+    "tf.test.is_gpu_available",
+    "tf.test.gpu_device_name",
+    "tensorflow.python.client.device_lib.list_local_devices",
+    "device_lib.list_local_devices",
+)
+
+
+@lru_cache(maxsize=4)
+def starting_calls(program: Program) -> tuple[Call, ...]:
+    """Return the calls that start the devices if they did not run yet, in their order."""
+    found = [call for call in program.all_calls if _starts(program, call)]
+    return _in_order(program, found)
+
+
+@lru_cache(maxsize=4)
+def cuda_calls(program: Program) -> tuple[Call, ...]:
+    """Return the calls that start CUDA, in their order."""
+    found = [
+        call
+        for call in program.all_calls
+        if call.name in CUDA_STARTS or call.name.endswith("device_lib.list_local_devices")
+    ]
+    return _in_order(program, [*found, *starting_calls(program)])
+
+
+def _in_order(program: Program, calls: list[Call]) -> tuple[Call, ...]:
+    numbered = [(program.order.of(call.node), index) for index, call in enumerate(calls)]
+    known = sorted((number, index) for number, index in numbered if number is not None)
+    return tuple(calls[index] for _, index in known)
+
+
+def _starts(program: Program, call: Call) -> bool:
+    name = call.name
+    if any(fnmatchcase(name, one) for one in _NOT):
+        return False
+    if any(fnmatchcase(name, one) for one in _STARTS):
+        return True
+    if any(fnmatchcase(name, one) for one in _BY_CLASS):
+        return name.rpartition(".")[2][:1].isupper()
+    if name in ("keras.Sequential", "keras.Model"):
+        return _has_input(program, call)
+    if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in ("fit", "predict"):
+        return Kind.MODEL in program.kinds(call.module, call.node.func.value)
+    return False
+
+
+def _has_input(program: Program, call: Call) -> bool:
+    if call.name == "keras.Model":
+        return bool(call.node.args or call.node.keywords)
+    text = ast.unparse(call.node)
+    return "input_shape" in text or "Input(" in text or "InputLayer" in text

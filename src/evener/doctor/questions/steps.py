@@ -1,0 +1,179 @@
+"""Which functions of a program take training steps, and which loops go through batches."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+
+from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Loop, Module, Program
+
+_UPDATES = ("apply_gradients", "minimize", "train_on_batch")
+# What Keras calls in every step.
+_BY_KERAS = ("call", "train_step", "compute_loss", "compute_loss_and_updates")
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or module, without those of functions and classes in it."""
+    waiting: list[ast.AST] = [
+        *(function.body if isinstance(function, ast.Module | ast.FunctionDef) else ()),
+        *([function.body] if isinstance(function, ast.Lambda) else ()),
+    ]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+class Steps:
+    """Where a program trains.
+
+    Args:
+        program: The program.
+
+    Attributes:
+        functions: The functions that take one step each time they are called.
+        loops: The loops that go through batches and train, by their node.
+        in_each: The functions that run in every step, or every time a traced function is called.
+        in_training: Those of them that a training step leads to.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.functions: set[ast.AST] = set()
+        self.loops: dict[ast.AST, Module] = {}
+        self.in_each: dict[ast.AST, Module] = {}
+        self.in_training: dict[ast.AST, Module] = {}
+        self.updates: list[Call] = [call for call in program.all_calls if _updates(call)]
+        self._find_loops()
+        self._find_functions_in_each()
+
+    def loop_around(self, module: Module, node: ast.AST) -> Loop | None:
+        """Return the loop over batches in which a node runs once per batch, or None."""
+        inner: ast.AST = node
+        for loop in self._program.around.loops(module, node):
+            if loop in self.loops:
+                return loop
+            inner = loop
+        del inner
+        return None
+
+    def _find_loops(self) -> None:
+        """Go up from each update to the first loop around it."""
+        waiting: list[tuple[Module, ast.AST]] = [(call.module, call.node) for call in self.updates]
+        seen: set[ast.AST] = set()
+        while waiting:
+            module, node = waiting.pop()
+            loop = next(self._program.around.loops(module, node), None)
+            if loop is not None:
+                self.loops[loop] = module
+                continue
+            function = self._program.around.function(module, node)
+            if function is None or function in seen:
+                continue
+            seen.add(function)
+            self.functions.add(function)
+            for site in self._program.call_sites(function):
+                waiting.append((site.module, site.call))
+
+    def _find_functions_in_each(self) -> None:
+        program = self._program
+        waiting: list[tuple[Module, ast.AST]] = []
+        for module, node in program.nodes(ast.FunctionDef, ast.Lambda):
+            if self._runs_in_each(module, node):
+                waiting.append((module, node))
+        for call in program.calls("keras.layers.Lambda"):
+            given = call.argument(0, "function")
+            if given is not None:
+                waiting += [
+                    pair
+                    for pair in program.functions_of(call.module, given)
+                    if isinstance(pair[1], FUNCTIONS)
+                ]
+        self.in_each = self._with_called(waiting)
+        self.in_training = self._with_called(
+            [pair for pair in waiting if pair[1] in self.functions or self._is_keras(*pair)]
+        )
+
+    def _with_called(self, waiting: list[tuple[Module, ast.AST]]) -> dict[ast.AST, Module]:
+        """Return functions and those that they call."""
+        program, found = self._program, dict[ast.AST, Module]()
+        waiting = list(waiting)
+        while waiting:
+            module, function = waiting.pop()
+            if function in found:
+                continue
+            found[function] = module
+            for node in own_nodes(function):
+                if not isinstance(node, ast.Call):
+                    continue
+                for where, target in program.targets(module, node):
+                    if isinstance(target, FUNCTIONS) and not _is_making(target):
+                        waiting.append((where, target))
+        return found
+
+    def _is_keras(self, module: Module, function: ast.AST) -> bool:
+        """Return whether a function is what Keras calls in the steps of ``fit``, or a lambda."""
+        parent = module.parents.get(function)
+        if isinstance(parent, ast.ClassDef):
+            named = getattr(function, "name", "") in _BY_KERAS
+            return named and _is_of_keras(self._program, module, parent)
+        return isinstance(parent, ast.Call)
+
+    def _runs_in_each(self, module: Module, function: ast.AST) -> bool:
+        name = getattr(function, "name", "")
+        parent = module.parents.get(function)
+        if isinstance(parent, ast.ClassDef):
+            kind = self._program.kind_of_class(module, parent)
+            if name in (*_BY_KERAS, "__call__") and kind in (Kind.LAYER, Kind.MODEL):
+                return True
+        if self._program.around.is_decorated(module, function, "tf.function"):
+            return True
+        if any(site.way == "run" for site in self._program.call_sites(function)):
+            return True
+        return function in self.functions and any(
+            next(self._program.around.loops(site.module, site.call), None) in self.loops
+            for site in self._program.call_sites(function)
+        )
+
+
+def _updates(call: Call) -> bool:
+    function = call.node.func
+    return isinstance(function, ast.Attribute) and function.attr in _UPDATES
+
+
+def _is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:
+    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
+        return False
+    return "tf.Module" not in {base for _, base in program.bases(module, definition)}
+
+
+def _is_making(function: Function) -> bool:
+    return getattr(function, "name", "") in ("__init__", "build", "__post_init__")
+
+
+@functools.lru_cache(maxsize=4)
+def steps_of(program: Program) -> Steps:
+    """Return where a program trains; it is looked for once."""
+    return Steps(program)
+
+
+@functools.lru_cache(maxsize=4)
+def fits(program: Program) -> tuple[Call, ...]:
+    """Return the calls of ``fit`` of Keras models."""
+    return tuple(
+        call
+        for call in program.all_calls
+        if isinstance(call.node.func, ast.Attribute)
+        and call.node.func.attr == "fit"
+        and (
+            Kind.MODEL in program.kinds(call.module, call.node.func.value)
+            or _is_called_model(call.node.func.value)
+        )
+    )
+
+
+def _is_called_model(node: ast.expr) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return "model" in name.lower()

@@ -1,0 +1,113 @@
+"""DOC-205: the batch does not divide by the devices, or is small for them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Place, Program
+from evener.doctor.questions.batch_sizes import BatchSize, batch_sizes
+from evener.doctor.questions.raised import line_at
+from evener.doctor.questions.replication import strategies, the_number_of_replicas
+from evener.doctor.rule import Case, Family, Rule
+
+# With fewer samples a device waits for the launch of its kernels more than it computes.
+_FEW = 4
+_OWN = ("evener",)
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    program = case.program
+    made = strategies(program)
+    num_replicas = the_number_of_replicas(case)
+    if made and num_replicas is not None and num_replicas > 1:
+        if not all(one.name in _OWN for one in made):
+            for size in batch_sizes(program):
+                if not size.is_per_replica:
+                    yield from _check(program, size, num_replicas)
+    yield from _measured(case)
+
+
+def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Finding]:
+    value = None if size.size is None else size.size.at(num_replicas)
+    if value is None or value < 1 or value != int(value):
+        return
+    batch = int(value)
+    place = _written(program, size)
+    if batch % num_replicas:
+        yield _uneven(place, size, batch, num_replicas)
+    elif batch // num_replicas <= _FEW:
+        yield RULE.finding(
+            place,
+            f"a batch of {batch} is small for {num_replicas} devices: "
+            f"{batch // num_replicas} samples each.",
+            why="A device then waits for the start of its kernels and for the sum of the "
+            "gradients more than it computes, so that several are slower than one; and batch "
+            "normalization sees these few samples alone.",
+            fix="multiply the batch by strategy.num_replicas_in_sync (and raise the learning "
+            f"rate), for example {32 * num_replicas}.",
+            evidence=(place.text, size.use.place.text, f"{num_replicas} devices"),
+        )
+
+
+def _uneven(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Finding:
+    parts = f"{-(-batch // num_replicas)} and {batch // num_replicas}"
+    if size.is_fit:
+        why = (
+            "Keras's first step under the strategy stops: InvalidArgumentError: Inputs to "
+            "operation AddN must have the same size and shape."
+        )
+    else:
+        why = (
+            f"The replicas get {parts} samples, so that a mean over each counts their samples "
+            "differently, and the fastest waits for the others."
+        )
+    lower = batch - batch % num_replicas or num_replicas
+    return RULE.finding(
+        place,
+        f"a batch of {batch} does not divide by {num_replicas} devices.",
+        why=why,
+        fix=f"write {lower} or {lower + num_replicas}, best a size per device times "
+        "strategy.num_replicas_in_sync; or use evener.Strategy(), which splits any batch "
+        "exactly.",
+        evidence=tuple(dict.fromkeys((place.text, size.use.place.text, f"{num_replicas} devices"))),
+        severity=Severity.ERROR if size.is_fit else None,
+    )
+
+
+def _written(program: Program, size: BatchSize) -> Place:
+    """Return the line on which the number is written, which is the one to change."""
+    if size.node is None:
+        return size.use.place
+    if isinstance(size.node, ast.Name | ast.Attribute | ast.Subscript):
+        values = program.origins(size.module, size.node)
+        if len(values) == 1 and isinstance(values[0].node, ast.Constant):
+            return values[0].module.place(values[0].node)
+    return size.place
+
+
+def _measured(case: Case) -> Iterator[Finding]:
+    steps = None if case.seen is None else case.seen.steps
+    if steps is None or steps.where is None or steps.num_replicas < 2 or not steps.batch_size:
+        return
+    batch, num_replicas = steps.batch_size, steps.num_replicas
+    if batch % num_replicas or batch // num_replicas <= _FEW:
+        yield RULE.finding(
+            line_at(case, steps.where.file, steps.where.line),
+            f"the batch of {batch} samples is "
+            + ("uneven" if batch % num_replicas else "small")
+            + f" for {num_replicas} replicas.",
+            why="The devices are given too few samples, or different numbers of them.",
+            fix=f"take a multiple of {num_replicas}, such as {32 * num_replicas}.",
+            evidence=(f"measured: {batch} samples, {num_replicas} replicas",),
+        )
+
+
+RULE = Rule(
+    code="DOC-205",
+    family=Family.DISTRIBUTION,
+    title="batch that does not divide, or is small for the devices",
+    severity=Severity.WARNING,
+    look=_look,
+)

@@ -1,0 +1,100 @@
+"""DOC-103: CUDA packages or a driver that do not fit TensorFlow's build."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from evener.devices.reasons import MINIMUM_DRIVERS
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Place
+from evener.doctor.questions.imports import first_import
+from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.surroundings import Surroundings
+
+# The last TensorFlow for CUDA 11 is 2.14; from 2.15 on it is CUDA 12.
+_FIRST_FOR_CUDA_12 = (2, 15)
+_SUFFIX = re.compile(r"^nvidia-.+-cu(\d\d)$")
+# From CUDA 13 on, the toolkit's packages carry no suffix; their version is CUDA's.
+_TOOLKIT = ("nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-cuda-cupti")
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    around = case.surroundings
+    wanted = _cuda_of(around)
+    first = first_import(case.program)
+    if wanted is None or first is None or not around.gpus:
+        return
+    yield from _packages(around, wanted, first)
+    yield from _driver(around, wanted, first)
+
+
+def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Finding]:
+    found = {name: major for name in around.packages if (major := _major(around, name))}
+    others = sorted(name for name, major in found.items() if major != wanted)
+    fitting = sorted(name for name, major in found.items() if major == wanted)
+    if not others:
+        return
+    version = around.packages["tensorflow"]
+    listed = ", ".join(others[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+    if fitting:
+        why = "Packages of two CUDA versions share folders; which libraries are loaded is chance."
+    else:
+        why = "No library of the right version is there: TensorFlow goes on without the GPUs."
+    yield RULE.finding(
+        first,
+        f"TensorFlow {version} is built for CUDA {wanted}, but {listed} is for another.",
+        why=why,
+        fix=f"pip uninstall {' '.join(others)}, then pip install 'tensorflow[and-cuda]'.",
+        evidence=tuple(f"{name} {around.packages[name]}" for name in (*others, *fitting[:2])),
+        severity=Severity.WARNING if fitting else None,
+    )
+
+
+def _driver(around: Surroundings, wanted: int, first: Place) -> Iterator[Finding]:
+    driver, minimum = around.machine.driver_version, MINIMUM_DRIVERS.get(wanted)
+    if driver is None or minimum is None or _numbers(driver) >= _numbers(minimum):
+        return
+    knows = around.machine.cuda_driver_version
+    # The library of the driver may be newer than the driver: NVIDIA's compatibility packages.
+    newer = knows is not None and knows[0] >= wanted
+    yield RULE.finding(
+        first,
+        f"the NVIDIA driver {driver} is older than CUDA {wanted} needs: {minimum}.",
+        why="CUDA cannot be started, and TensorFlow goes on without the GPUs"
+        + (", unless NVIDIA's compatibility packages serve this GPU." if newer else "."),
+        fix=f"install an NVIDIA driver of version {minimum} or newer.",
+        evidence=(f"driver {driver}", f"tensorflow {around.packages['tensorflow']}"),
+        severity=Severity.WARNING if newer else None,
+    )
+
+
+def _cuda_of(around: Surroundings) -> int | None:
+    """Return the major version of CUDA that the installed TensorFlow was built for."""
+    version = around.packages.get("tensorflow")
+    if version is None:
+        return None
+    return 12 if _numbers(version)[:2] >= _FIRST_FOR_CUDA_12 else 11
+
+
+def _major(around: Surroundings, name: str) -> int | None:
+    match = _SUFFIX.match(name)
+    if match:
+        return int(match.group(1))
+    if name in _TOOLKIT:
+        return next(iter(_numbers(around.packages[name])), None)
+    return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(text) for text in re.findall(r"\d+", version))
+
+
+RULE = Rule(
+    code="DOC-103",
+    family=Family.DEVICES,
+    title="CUDA packages or driver do not fit TensorFlow",
+    severity=Severity.ERROR,
+    look=_look,
+    also=("DEV-103", "DEV-104"),
+)

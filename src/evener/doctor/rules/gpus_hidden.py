@@ -1,0 +1,120 @@
+"""DOC-101: GPUs are hidden from the program."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Call, Place, Program
+from evener.doctor.questions.branches import is_conditional
+from evener.doctor.questions.environment import settings
+from evener.doctor.questions.gpus import HIDING, hides_all, means_gpus, shown
+from evener.doctor.questions.replication import strategies
+from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.rule import Case, Family, Rule
+
+_WHY = "No GPU is seen, and TensorFlow goes on without a word: all work falls to the CPU."
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    program = case.program
+    if not means_gpus(program) and not (case.surroundings.gpus and _trains(program)):
+        return
+    yield from _by_environment_here(case)
+    yield from _by_visible_devices(case)
+    yield from _by_environment_around(case)
+
+
+def _trains(program: Program) -> bool:
+    return bool(fits(program) or updates(program))
+
+
+def _by_environment_here(case: Case) -> Iterator[Finding]:
+    for setting in settings(case.program):
+        if setting.name != HIDING or setting.value is None:
+            continue
+        if is_conditional(case.program, setting.module, setting.node):
+            continue
+        if hides_all(setting.value):
+            yield _hidden(case, setting.place, f"{HIDING} is set to {setting.value!r} here.")
+        else:
+            yield from _some(case, setting.place, setting.value)
+
+
+def _some(case: Case, place: Place, value: str) -> Iterator[Finding]:
+    """Say that a strategy for several GPUs gets one: somebody may want it so."""
+    num_gpus = len(case.surroundings.gpus)
+    left = shown(value, num_gpus)
+    spread = [made for made in strategies(case.program) if made.name == "MirroredStrategy"]
+    if left == 1 < num_gpus and spread:
+        yield RULE.finding(
+            place,
+            f"{HIDING}={value!r} leaves {left} of {num_gpus} GPUs to MirroredStrategy.",
+            why="A strategy over one GPU has one replica; the other GPUs idle.",
+            fix=f"name more GPUs in {HIDING}, or leave it unset.",
+            severity=Severity.HINT,
+            evidence=(place.text, spread[0].call.place.text),
+        )
+
+
+def _by_visible_devices(case: Case) -> Iterator[Finding]:
+    program = case.program
+    for call in program.calls("tf.config.set_visible_devices"):
+        devices, kind = call.argument(0, "devices"), call.argument(1, "device_type")
+        named = program.constant(call.module, kind)
+        if devices is None or not isinstance(named, str) or named.upper() != "GPU":
+            continue
+        values = program.origins(call.module, devices)
+        if not all(isinstance(one.node, ast.List) and not one.node.elts for one in values):
+            continue
+        if not is_conditional(program, call.module, call.node):
+            yield _hidden(case, call.place, "set_visible_devices([], 'GPU') hides all GPUs.")
+
+
+def _by_environment_around(case: Case) -> Iterator[Finding]:
+    value = case.surroundings.environment.get(HIDING)
+    if value is None or not hides_all(value) or not case.surroundings.gpus:
+        return
+    if any(one.name == HIDING for one in settings(case.program)):
+        return
+    first = _first_use(case.program)
+    if first is not None:
+        what = f"the environment hides all GPUs: {HIDING}={value!r}."
+        yield _hidden(case, first.place, what, f"{HIDING}={value}")
+
+
+def _first_use(program: Program) -> Call | None:
+    """Return the line that wants GPUs first."""
+    made = [one.call for one in strategies(program)]
+    named = list(program.calls("tf.device"))
+    listed = list(program.calls("tf.config.list_*_devices", "tf.config.set_memory_growth"))
+    trained = [*fits(program), *(one.call for one in updates(program))]
+    found = [*made, *named, *listed] or trained
+    return min(found, key=lambda one: program.order.of(one.node) or 1 << 60, default=None)
+
+
+def _hidden(case: Case, place: Place, what: str, *evidence: str) -> Finding:
+    gpus = case.surroundings.gpus
+    there = (f"the machine has {len(gpus)} GPU(s): {gpus[0].name}",) if gpus else ()
+    return RULE.finding(
+        place,
+        what,
+        why=_WHY,
+        fix="take that line out, or name the GPUs to use, such as "
+        f"{HIDING}={','.join(str(i) for i in range(len(gpus) or 2))}."
+        if not evidence
+        else f"unset {HIDING} where the program is started.",
+        evidence=(*([place.text] if place.text else []), *evidence, *there),
+        severity=Severity.ERROR if gpus and means_gpus(case.program) else None,
+    )
+
+
+RULE = Rule(
+    code="DOC-101",
+    family=Family.DEVICES,
+    title="GPUs hidden from the program",
+    severity=Severity.WARNING,
+    look=_look,
+    also=("DEV-101", "DEV-115"),
+)

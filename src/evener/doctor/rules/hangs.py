@@ -1,0 +1,53 @@
+"""DOC-010: the program hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.seen_at import place_of
+from evener.doctor.watch import Outcome
+from evener.units import format_seconds
+
+# Between two steps there may be validation, a checkpoint, a new trace.
+_STILL_SECONDS = 20.0
+_STILL_STEPS = 50.0
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    seen = case.seen
+    if seen is None or seen.outcome is not Outcome.TIMED_OUT:
+        return
+    steps = seen.steps
+    if steps is None:
+        what = f"no training step was over within {format_seconds(seen.seconds)}."
+    elif seen.still_seconds > max(_STILL_SECONDS, _STILL_STEPS * steps.step_seconds):
+        what = (
+            f"after {steps.num_steps} steps nothing was trained for "
+            f"{format_seconds(seen.still_seconds)}."
+        )
+    else:
+        return
+    place = place_of(case, seen.where)
+    stood = (
+        f"It stood at {place.path}:{place.line}" if seen.where else "Where it stood is not known"
+    )
+    yield RULE.finding(
+        place,
+        what,
+        why=f"{stood} when it was ended: it waits for something that does not come, or what it "
+        "does before it trains takes longer than it was given.",
+        fix="look at what this line waits for (input, another worker, a lock, a download); if it "
+        "is only slow, give it more time.",
+        evidence=tuple(filter(None, (place.text, f"ran {format_seconds(seen.seconds)}"))),
+    )
+
+
+RULE = Rule(
+    code="DOC-010",
+    family=Family.PROGRAM,
+    title="the program hangs",
+    severity=Severity.ERROR,
+    look=_look,
+)

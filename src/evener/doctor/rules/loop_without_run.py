@@ -1,0 +1,75 @@
+"""RUN-006: a loop of the program's own trains, a strategy is there, and run is never called."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Kind
+from evener.doctor.questions.raised import raised_place
+from evener.doctor.questions.replication import runs, scopes, strategies
+from evener.doctor.questions.trainings import updates
+from evener.doctor.rule import Case, Family, Rule
+
+_ONE = ("OneDeviceStrategy",)
+# Under these a coordinator, or a thread for each replica, takes the steps.
+_OTHER_WAYS = ("schedule", "call_for_each_replica", "merge_call")
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    program = case.program
+    made = [one for one in strategies(program) if one.name not in _ONE]
+    found = False
+    if made and scopes(program) and not runs(program) and not _has_other_way(case):
+        lines = set[int]()
+        for update in updates(program):
+            place = update.module.place(update.step)
+            if place.line in lines:
+                continue
+            lines.add(place.line)
+            found = True
+            yield RULE.finding(
+                place,
+                f"the loop trains under {made[0].name}, but strategy.run is never called.",
+                why="The scope makes the variables for all devices; work is spread by "
+                "strategy.run alone. As it is, training stops: RuntimeError: Need to be inside "
+                '"with strategy.scope()", or AttributeError: merge_call; or one device does it '
+                "all.",
+                fix="per_replica = strategy.run(step, args=(batch,)) for each batch of "
+                "strategy.experimental_distribute_dataset(dataset), then "
+                "strategy.reduce(...) for the loss.",
+                evidence=tuple(
+                    dict.fromkeys((place.text, update.call.place.text, made[0].call.place.text))
+                ),
+            )
+    place = raised_place(case, codes=("RUN-006",))
+    if place is not None and not found:
+        yield RULE.finding(
+            place,
+            "the loop trains under a strategy, but strategy.run is never called.",
+            why="The run ended here.",
+            fix="call the step by strategy.run(step, args=(batch,)).",
+        )
+
+
+def _has_other_way(case: Case) -> bool:
+    """Return whether steps are taken by something else, or by ``run`` under another name."""
+    program = case.program
+    for module, node in program.nodes(ast.Attribute):
+        if not isinstance(node, ast.Attribute):
+            continue
+        if node.attr in _OTHER_WAYS:
+            return True
+        if node.attr == "run" and Kind.STRATEGY in program.kinds(module, node.value):
+            return True
+    return False
+
+
+RULE = Rule(
+    code="RUN-006",
+    family=Family.DISTRIBUTION,
+    title="custom loop that never calls strategy.run",
+    severity=Severity.ERROR,
+    look=_look,
+)

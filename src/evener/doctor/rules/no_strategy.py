@@ -1,0 +1,96 @@
+"""DOC-201: a program trains without a strategy on a machine with several GPUs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Place, Program
+from evener.doctor.questions.environment import settings
+from evener.doctor.questions.gpus import visible_gpus
+from evener.doctor.questions.replication import is_strategy
+from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.rule import Case, Family, Rule
+
+# Who imports one of these spreads the work in another way.
+_OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed")
+_OTHER_CALLS = (
+    "tf.distribute.*Strategy",
+    "tf.distribute.experimental_set_strategy",
+    "tf.estimator.*",
+    "tf.experimental.dtensor.*",
+    "keras.utils.multi_gpu_model",
+    "evener.*",
+)
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    program, visible = case.program, visible_gpus(case)
+    if visible is None or visible < 2 or _spreads(program):
+        return
+    first = _first_training(program)
+    if first is None:
+        return
+    names = sorted({gpu.name or "a GPU" for gpu in case.surroundings.gpus})
+    evidence = [first.text, f"{visible} GPUs are visible: {', '.join(names)}"]
+    seen = case.seen
+    if seen is not None and seen.work:
+        evidence += [f"{one.device}: {one.num_operations} operations a step" for one in seen.work]
+    ignored = [call.place.text for call in program.calls("keras.distribution.*")]
+    yield RULE.finding(
+        first,
+        f"this trains on one of {visible} GPUs: the program has no strategy.",
+        why="Without a strategy TensorFlow puts all work on the first GPU; the others idle."
+        + (" keras.distribution does nothing on the TensorFlow backend." if ignored else ""),
+        fix="strategy = evener.Strategy() (or tf.distribute.MirroredStrategy()), and make and "
+        "compile the model in `with strategy.scope():`; or start it unchanged by "
+        "`evener run`.",
+        evidence=(*evidence, *ignored[:2]),
+    )
+
+
+def _first_training(program: Program) -> Place | None:
+    trained = [call.place for call in fits(program)]
+    trained += [one.module.place(one.step) for one in updates(program)]
+    return min(trained, key=lambda one: (one.path != program.script, one.line), default=None)
+
+
+def _spreads(program: Program) -> bool:
+    """Return whether a program uses several devices in some way, or another back end."""
+    if any(call.name != "tf.distribute.get_strategy" for call in program.calls(*_OTHER_CALLS)):
+        return True
+    for call in program.calls("tf.device"):
+        given = call.argument(0, "device_name")
+        if given is not None and "cpu" not in ast.unparse(given).lower():
+            return True
+    for _, node in program.nodes(ast.Import, ast.ImportFrom):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        if any(name.partition(".")[0] in _OTHERS for name in names):
+            return True
+    if _has_other_backend(program):
+        return True
+    return any(
+        isinstance(call.node.func, ast.Attribute)
+        and call.node.func.attr in ("scope", "run")
+        and is_strategy(program, call.module, call.node.func.value)
+        for call in program.all_calls
+    )
+
+
+def _has_other_backend(program: Program) -> bool:
+    return any(
+        one.name == "KERAS_BACKEND" and one.value not in (None, "tensorflow")
+        for one in settings(program)
+    )
+
+
+RULE = Rule(
+    code="DOC-201",
+    family=Family.DISTRIBUTION,
+    title="trains without a strategy on a machine with several GPUs",
+    severity=Severity.WARNING,
+    look=_look,
+)

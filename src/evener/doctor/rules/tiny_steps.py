@@ -1,0 +1,133 @@
+"""DOC-404: steps so small that starting them costs more than computing them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Call, Module, Program
+from evener.doctor.questions.batches import number
+from evener.doctor.questions.compiled import compiles
+from evener.doctor.questions.steps import fits
+from evener.doctor.questions.strategies import is_only_evener, spreads, strategies_made
+from evener.doctor.questions.texts import shown
+from evener.doctor.rule import Case, Family, Rule
+
+# Of Dense layers of at most this width, and batches of at most this size, a step takes
+# less time than its start from Python.
+_WIDEST = 64
+_LARGEST_BATCH = 32
+_SHORT_SECONDS = 0.002
+
+
+def _look(case: Case) -> Iterator[Finding]:
+    program = case.program
+    # Under strategies of TensorFlow, fit fails with steps_per_execution above 1.
+    if spreads(program) and strategies_made(program) and not is_only_evener(program):
+        return
+    for call in compiles(program):
+        if call.argument(None, "steps_per_execution") is not None or _is_eager(program, call):
+            continue
+        fit = _fit_of(program, call)
+        if fit is None:
+            continue
+        size = _batch_size(program, fit)
+        measured = _measured(case)
+        if measured or (size is not None and _is_tiny(program, call)):
+            if size is not None and size > _LARGEST_BATCH and not measured:
+                continue
+            small = f"batches of {size} samples" if size is not None else "its batches"
+            yield RULE.finding(
+                call.place,
+                f"{shown(call.owner or call.node)} is small for {small}: its steps are very short.",
+                why="fit starts every step from Python, which takes about a millisecond; the "
+                "devices are idle for most of that.",
+                fix='compile(..., steps_per_execution="auto"), or 32, or larger batches.',
+                evidence=(call.place.text, fit.place.text, *measured),
+                severity=Severity.WARNING if measured else None,
+            )
+
+
+def _measured(case: Case) -> tuple[str, ...]:
+    steps = case.seen.steps if case.seen is not None else None
+    if steps is None or not 0 < steps.step_seconds < _SHORT_SECONDS:
+        return ()
+    return (f"seen: steps of {1000 * steps.step_seconds:.2f} ms",)
+
+
+def _is_eager(program: Program, call: Call) -> bool:
+    given = call.argument(None, "run_eagerly")
+    return given is not None and program.constant(call.module, given) is not False
+
+
+def _made(program: Program, call: Call) -> list[tuple[Module, ast.Call]]:
+    if call.owner is None:
+        return []
+    return [
+        (value.module, value.node)
+        for value in program.origins(call.module, call.owner)
+        if isinstance(value.node, ast.Call) and not value.steps
+    ]
+
+
+def _fit_of(program: Program, call: Call) -> Call | None:
+    models = {node for _, node in _made(program, call)}
+    for fit in fits(program):
+        if models & {node for _, node in _made(program, fit)}:
+            return fit
+    return None
+
+
+def _batch_size(program: Program, fit: Call) -> int | None:
+    """Return the batch size of a fit; 32 is Keras's own where nothing is said of arrays."""
+    given = fit.argument(2, "batch_size")
+    if given is not None:
+        return number(program, fit.module, given)
+    x = fit.argument(0, "x")
+    for value in program.origins(fit.module, x) if x is not None else ():
+        node = value.node
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "batch" and node.args:
+                return number(program, value.module, node.args[0])
+            node = node.func.value
+    return 32 if fit.argument(1, "y") is not None else None
+
+
+def _is_tiny(program: Program, call: Call) -> bool:
+    """Return whether a model has only a few narrow Dense layers."""
+    for module, made in _made(program, call):
+        if program.name_of(module, made.func) != "keras.Sequential" or not made.args:
+            return False
+        for value in program.origins(module, made.args[0]):
+            if not isinstance(value.node, ast.List) or not _are_tiny(
+                program, value.module, value.node
+            ):
+                return False
+        return True
+    return False
+
+
+def _are_tiny(program: Program, module: Module, layers: ast.List) -> bool:
+    dense = 0
+    for one in layers.elts:
+        if not isinstance(one, ast.Call):
+            return False
+        name = program.name_of(module, one.func)
+        if name == "keras.layers.Dense":
+            units = number(program, module, one.args[0]) if one.args else None
+            if units is None or units > _WIDEST:
+                return False
+            dense += 1
+        elif name not in ("keras.Input", "keras.layers.InputLayer", "keras.layers.Dropout"):
+            return False
+    return 0 < dense <= 4
+
+
+RULE = Rule(
+    code="DOC-404",
+    family=Family.SPEED,
+    title="tiny steps without steps_per_execution",
+    severity=Severity.HINT,
+    look=_look,
+)

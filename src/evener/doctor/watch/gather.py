@@ -1,0 +1,211 @@
+"""What a watched process has told, as `Seen`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from evener.doctor.watch.seen import (
+    Copied,
+    HostRead,
+    Line,
+    Misplaced,
+    Outcome,
+    Raised,
+    Seen,
+    Steps,
+    Traced,
+    Warned,
+    Work,
+)
+from evener.doctor.watch.stacks import innermost_in_dump
+from evener.launch.place import is_own
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What is known of a run from outside.
+
+    Args:
+        seconds: How long it ran.
+        timed_out: Whether it was ended because its time was over.
+        status: Its exit code, negative for a signal; None if it is not known.
+        num_left_behind: Processes that it left.
+        num_output_bytes: How much it printed.
+        output_tail: The end of that.
+        stacks: What `faulthandler` has dumped.
+    """
+
+    seconds: float
+    timed_out: bool
+    status: int | None
+    num_left_behind: int = 0
+    num_output_bytes: int = 0
+    output_tail: str = ""
+    stacks: str = ""
+
+
+def read_events(text: str) -> list[Event]:
+    r"""Return the events of a file; of a line that a kill has cut off, nothing.
+
+    >>> read_events('{"kind": "enough"}\n{"kind": "st')
+    [{'kind': 'enough'}]
+    """
+    events: list[Event] = []
+    for line in text.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue  # Only the last can be cut off.
+        if isinstance(event, dict) and "kind" in event:
+            events.append(event)
+    return events
+
+
+def seen_of(events: Iterable[Event], run: Run) -> Seen:
+    """Return what was seen of a run.
+
+    Args:
+        events: What the process has told.
+        run: What is known from outside.
+    """
+    by_kind: dict[str, list[Event]] = {}
+    for event in events:
+        by_kind.setdefault(event["kind"], []).append(event)
+    last = {kind: found[-1] for kind, found in by_kind.items()}
+    outcome = _outcome(last, run)
+    steps = _steps(by_kind, last.get("training", {}))
+    stood = innermost_in_dump(run.stacks, last.get("began", {}).get("thread", 0), is_own)
+    return Seen(
+        outcome=outcome,
+        seconds=run.seconds,
+        exit_code=None if outcome in (Outcome.ENOUGH, Outcome.TIMED_OUT) else run.status,
+        raised=_raised(last, run, stood) if outcome is Outcome.CRASHED else None,
+        where=_where(outcome, last, steps, stood),
+        devices=tuple(last.get("training", {}).get("devices", ())),
+        steps=steps,
+        still_seconds=_still(by_kind, run),
+        warned=tuple(map(_warned, by_kind.get("warned", ()))),
+        traced=tuple(map(_traced, last.get("traced", {}).get("functions", ()))),
+        host_reads=tuple(
+            HostRead(where=Line(file=file, line=line), num_reads=num, seconds=seconds)
+            for file, line, num, seconds in last.get("reads", {}).get("reads", ())
+        ),
+        **_placed(last.get("placed", {})),
+        untrained=tuple(last.get("untrained", {}).get("paths", ())),
+        num_output_bytes=run.num_output_bytes,
+        output_tail=run.output_tail,
+        num_left_behind=run.num_left_behind,
+        missed=tuple(event["what"] for event in by_kind.get("missed", ())),
+    )
+
+
+def _outcome(last: dict[str, Event], run: Run) -> Outcome:
+    if "enough" in last:
+        return Outcome.ENOUGH
+    if run.timed_out:
+        return Outcome.TIMED_OUT
+    if "raised" in last or (run.status or 0) < 0:
+        return Outcome.CRASHED
+    if "exit" in last or run.status:
+        return Outcome.EXITED
+    return Outcome.FINISHED
+
+
+def _where(
+    outcome: Outcome, last: dict[str, Event], steps: Steps | None, stood: Line | None
+) -> Line | None:
+    if outcome is Outcome.EXITED:
+        return _line(last.get("exit", {}).get("where"))
+    if outcome is Outcome.ENOUGH:
+        return None if steps is None else steps.where
+    return stood if outcome is Outcome.TIMED_OUT else None
+
+
+def _raised(last: dict[str, Event], run: Run, stood: Line | None) -> Raised:
+    told = last.get("raised")
+    if told is not None:
+        return Raised(
+            kind=told["kind_of"],
+            message=told["message"],
+            where=_line(told["where"]),
+            code=told["code"],
+        )
+    number = -(run.status or 0)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return Raised(kind=name, message=signal.strsignal(number) or name, where=stood)
+
+
+def _steps(by_kind: dict[str, list[Event]], training: Event) -> Steps | None:
+    # A loop in a graph returns late or never; what it tells meanwhile counts until then.
+    told = by_kind.get("step") or by_kind.get("loop")
+    if not told:
+        return None
+    timed = [event for event in told if event["seconds"] is not None]
+    return Steps(
+        num_steps=sum(event["num"] for event in told),
+        step_seconds=_median([event["seconds"] / event["num"] for event in timed]),
+        input_seconds=_median([event.get("input", 0.0) / event["num"] for event in timed]),
+        where=_line(told[-1]["where"]),
+        batch_size=training.get("batch_size", 0),
+        num_replicas=training.get("num_replicas", 1),
+    )
+
+
+def _still(by_kind: dict[str, list[Event]], run: Run) -> float:
+    told = [*by_kind.get("step", ()), *by_kind.get("loop", ())]
+    return max(0.0, run.seconds - max((event["at"] for event in told), default=0.0))
+
+
+def _warned(event: Event) -> Warned:
+    return Warned(
+        kind=event["kind_of"],
+        message=event["message"],
+        where=_line(event["where"]),
+        code=event["code"],
+    )
+
+
+def _traced(event: Event) -> Traced:
+    return Traced(
+        name=event["name"],
+        where=_line(event["where"]),
+        num_calls=event["calls"],
+        num_traces=event["traces"],
+        num_made=event["made"],
+        arguments=tuple(event["arguments"]),
+    )
+
+
+def _placed(event: Event) -> dict[str, Any]:
+    return {
+        "work": tuple(
+            Work(device=device, num_operations=num, num_gradients=gradients)
+            for device, num, gradients in event.get("work", ())
+        ),
+        "misplaced": tuple(
+            Misplaced(**{**one, "asked": one["asked"] or "", "where": _line(one["where"])})
+            for one in event.get("misplaced", ())
+        ),
+        "copied": tuple(
+            Copied(source=source, target=target, num_bytes=num_bytes, where=_line(where))
+            for source, target, num_bytes, where in event.get("copied", ())
+        ),
+    }
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values) if values else 0.0
+
+
+def _line(where: Any) -> Line | None:
+    return None if where is None else Line(file=where[0], line=where[1])

@@ -1,0 +1,155 @@
+"""Running a program for a few steps in a process of its own, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import evener
+from evener.devices.spec import spec_from
+from evener.doctor.watch import keeper
+from evener.doctor.watch.gather import Run, read_events, seen_of
+from evener.doctor.watch.inside.run import Order
+from evener.doctor.watch.output import Output
+from evener.doctor.watch.seen import Seen
+from evener.launch.script import read_script
+
+_POLL_SECONDS = 0.1
+# Where evener was imported from, the program's process must find it too.
+_BOOT = (
+    "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
+    "from evener.doctor.watch.inside.run import main; main()"
+)
+
+
+def watch(
+    script: str | os.PathLike[str],
+    args: Sequence[str] = (),
+    *,
+    devices: str | None = None,
+    time_limit_seconds: float = 120.0,
+    num_steps: int = 20,
+    min_seconds: float = 1.0,
+    grace_seconds: float = 2.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Seen:
+    """Run a script for a few training steps, and return what was seen.
+
+    It runs as ``python SCRIPT ARGS`` would in the current folder, without standard input, in a
+    session of its own. What it prints is counted, and its end kept. It is ended when enough
+    steps were seen, or when its time is over; then nothing that it started is left.
+
+    Args:
+        script: The path of a Python file.
+        args: What follows it on the command line.
+        devices: A device spec that is laid out before the script starts, such as ``"cpu:2"``;
+            None for what the environment says, and if it says nothing, the script's own.
+        time_limit_seconds: How long it may run, above 0.
+        num_steps: How many steps, those with tracing left out, are enough; from 1.
+        min_seconds: How long these steps take at least.
+        grace_seconds: How long it may take to end after SIGTERM.
+        clock: Monotonic seconds.
+
+    Raises:
+        RunError: RUN-001 to RUN-003 if the script cannot be read.
+        DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> script = pathlib.Path(tempfile.mkdtemp(), "train.py")
+        >>> _ = script.write_text("print('no step')")
+        >>> watch(script, time_limit_seconds=30).outcome.value
+        'finished'
+    """
+    found = read_script(os.fspath(script))
+    spec = spec_from(devices, os.environ)
+    with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
+        order = Order(
+            script=found.given,
+            args=list(args),
+            devices=None if spec.source == "default" else str(spec),
+            events=str(Path(folder, "events")),
+            stacks=str(Path(folder, "stacks")),
+            num_steps=num_steps,
+            min_seconds=min_seconds,
+        )
+        run = _run(order, time_limit_seconds, grace_seconds, clock)
+        run = dataclasses.replace(run, stacks=_text(order.stacks))
+        return seen_of(read_events(_text(order.events)), run)
+
+
+def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], float]) -> Run:
+    output = Output()
+    began, timed_out = clock(), False
+    with _kept(order, output, grace_seconds) as (process, report):
+        while not select.select([report], [], [], _POLL_SECONDS)[0]:
+            if not timed_out and clock() - began >= limit:
+                timed_out = True
+                _end(process)
+        seconds = clock() - began
+        told = report.read()
+    output.wait(grace_seconds)
+    result = json.loads(told) if told else {"status": None, "left": 0}
+    return Run(
+        seconds=seconds,
+        timed_out=timed_out,
+        status=result["status"],
+        num_left_behind=result["left"],
+        num_output_bytes=output.num_bytes,
+        output_tail=output.tail,
+    )
+
+
+@contextlib.contextmanager
+def _kept(
+    order: Order, output: Output, grace_seconds: float
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """Start the keeper, which starts the program; whatever happens inside, both end."""
+    source, sink = os.pipe()
+    with os.fdopen(source, "rb") as report:
+        try:
+            process = subprocess.Popen(
+                _command(order, sink, grace_seconds),
+                stdin=subprocess.PIPE,
+                stdout=output.sink,
+                stderr=output.sink,
+                pass_fds=[sink],
+                start_new_session=True,
+                # Nothing is written into the program's folder but what it writes itself.
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        finally:
+            os.close(sink)
+            output.start()
+        try:
+            yield process, report
+        finally:
+            _end(process)
+            process.wait()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _command(order: Order, report: int, grace_seconds: float) -> list[str]:
+    root = str(Path(evener.__file__).parents[1])
+    keep = [sys.executable, "-I", "-S", str(keeper.__file__), str(report), str(grace_seconds)]
+    boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(order))]
+    return keep + boot
+
+
+def _text(path: str) -> str:
+    file = Path(path)
+    return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""

@@ -1,0 +1,45 @@
+"""Tables of short programs: which lines a rule finds in them, and in which it finds nothing."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from evener.doctor import Case, Family, Finding, Severity, all_rules
+from evener.doctor.program import read_program
+from evener.doctor.watch import Seen
+from unit.doctor.programs import marks_in, surroundings_of
+
+OWN = (Family.NUMBERS, Family.SPEED, Family.CHECKPOINTS)
+IMPORTS = "import keras\nimport numpy as np\nimport tensorflow as tf\n"
+
+
+def write(program: str, folder: Path) -> Path:
+    """Write a program, with the usual imports before it unless it has its own."""
+    text = textwrap.dedent(program).strip() + "\n"
+    path = folder / "train.py"
+    path.write_text(text if "import tensorflow" in text else IMPORTS + text, encoding="utf-8")
+    return path
+
+
+def findings(path: Path, *, num_gpus: int = 2, seen: Seen | None = None) -> list[Finding]:
+    """Return what the rules on numbers, speed and checkpoints say of a program."""
+    surroundings = surroundings_of(path.read_text(encoding="utf-8"), num_gpus=num_gpus)
+    case = Case(program=read_program(path), surroundings=surroundings, seen=seen)
+    return [found for rule in all_rules() if rule.family in OWN for found in rule.look(case)]
+
+
+def check_finds(code: str, program: str, folder: Path) -> None:
+    """Check that the rule finds the lines that the program marks, and no others."""
+    path = write(program, folder)
+    marked = {mark.line for mark in marks_in(path) if mark.code == code}
+    found = {one.line for one in findings(path) if one.code == code}
+    assert marked, "no line is marked"
+    assert found == marked
+
+
+def check_quiet(code: str, program: str, folder: Path) -> None:
+    """Check that the rule finds nothing, and that none finds anything above a hint."""
+    found = findings(write(program, folder))
+    assert code not in {one.code for one in found}
+    assert [str(one) for one in found if one.severity is not Severity.HINT] == []

@@ -1,0 +1,157 @@
+"""Rules on devices: the styles in which each mistake is made, and what only looks like it."""
+
+# ruff: noqa: E501 -- programs in a table, one a line
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evener.doctor import Severity, examine
+from evener.doctor.watch import Line, Misplaced, Outcome, Raised, Seen
+from unit.doctor.programs import findings_of, surroundings_of
+
+FIT = (
+    "\nm = tf.keras.Sequential([tf.keras.layers.Dense(1)])\nm.compile('sgd', 'mse')\nm.fit(x, y)\n"
+)
+TF = "import os\nimport tensorflow as tf\n"
+SPREAD = (
+    "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n"
+    "    m = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n    m.compile('sgd', 'mse')\n"
+    "m.fit(x, y, batch_size=64)\n"
+)
+
+FINDS = [
+    ("DOC-101", 1, "import os; os.environ.update({'CUDA_VISIBLE_DEVICES': ''})\n" + TF + SPREAD),
+    ("DOC-101", 1, "import os; os.environ.setdefault('CUDA_VISIBLE_DEVICES', str(-1))\n" + TF + FIT),
+    ("DOC-101", 3, TF + "tf.config.experimental.set_visible_devices([], device_type='GPU')\n" + FIT),
+    ("DOC-101", 3, TF + "os.environ['CUDA_VISIBLE_DEVICES'] = 'gpu:0'\n" + SPREAD),
+    ("DOC-102", 3, "# package: intel-tensorflow 2.14.0\n" + TF + FIT),
+    ("DOC-103", 4, "# package: nvidia-cuda-runtime 13.0.48\n# machine: 1 GPU\n" + TF + FIT),
+    ("DOC-103", 3, "# package: nvidia-cublas-cu11 11.10.3\n" + TF + FIT),
+    ("DOC-104", 2, "import tensorflow.keras as K\nimport os; os.environ['TF_ENABLE_ONEDNN_OPTS']='0'"),
+    ("DOC-104", 4, TF + "o = tf.keras.optimizers.Adam()\nos.environ['TF_GPU_ALLOCATOR'] = 'x'\n"),
+    ("DOC-104", 5, TF + "def setup():\n    import sys\n    os.environ['TF_CPP_MIN_LOG_LEVEL']='2'\n"
+     "setup()\n"),
+    ("DOC-105", 5, TF + "def main():\n    x = tf.zeros([2])\n"
+     "    tf.config.set_visible_devices(tf.config.list_physical_devices('GPU')[0], 'GPU')\nmain()\n"),
+    ("DOC-105", 4, "from tensorflow import config as c, data\nd = data.Dataset.range(3)\n"
+     "g = c.list_physical_devices('GPU')\nc.experimental.set_virtual_device_configuration(g[0], [])\n"),
+    ("DOC-106", 3, TF + "tf.config.experimental.set_memory_growth("
+     "tf.config.list_physical_devices('GPU')[0], True)\n"),
+    ("RUN-008", 4, TF + "d = tf.config.list_physical_devices('GPU')[1]\nwith tf.device(d.name): tf.zeros(2)\n"),
+    ("RUN-008", 4, TF + "gpus = tf.config.list_physical_devices('GPU')\ns = tf.distribute."
+     "OneDeviceStrategy(gpus[0].name)\n"),
+    ("RUN-008", 4, TF + "for i in range(2):\n    with tf.device(f'/physical_device:GPU:{i}'): tf.zeros(2)\n"),
+    ("DOC-107", 3, TF + "s = tf.distribute.MirroredStrategy(['gpu:0', 'gpu:1', 'gpu:2'])\n"),
+    ("DOC-107", 4, TF + "for i in range(4):\n    with tf.device('/gpu:%d' % i): tf.zeros(2)\n"),
+    ("DOC-107", 3, TF + "with tf.device('gpu0'): tf.zeros(2)\n"),
+    ("DOC-107", 3, TF + "with tf.device('/cpu:1'): tf.zeros(2)\n"),
+    ("DOC-107", 4, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" + TF
+     + "with tf.device('/device:GPU:1'): tf.zeros(2)\n"),
+    ("DOC-108", 3, TF + "N_GPUS = 4\nB = 32 * N_GPUS\n" + SPREAD),
+    ("DOC-108", 4, TF + "class C:\n    num_gpus: int = 2\nb = 32 * C.num_gpus\n" + SPREAD),
+    ("DOC-108", 4, TF + "batch = 16\nbatch_size = batch * 2\n" + SPREAD),
+    ("DOC-108", 3, TF + "for i in range(2):\n    with tf.device('/gpu:' + str(i)): tf.zeros(2)\n"),
+]  # fmt: skip
+
+FINDS_NOT = [
+    ("DOC-101", TF + "if not flag:\n    os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n" + FIT),
+    ("DOC-101", "# machine: 0 GPUs\n" + TF + "os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\n" + FIT),
+    ("DOC-101", TF + "os.environ['CUDA_VISIBLE_DEVICES'] = '-1'\nprint(x.mean())\n"),
+    ("DOC-101", TF + "def off():\n    tf.config.set_visible_devices(g[:1], 'GPU')\n" + FIT),
+    ("DOC-102", "# package: tensorflow-cpu 2.21.0\nimport numpy as np\nprint(np.zeros(2))\n"),
+    ("DOC-103", "# package: nvidia-cudnn-cu12 9.3.0\n# driver: 525.60.13\n" + TF + FIT),
+    ("DOC-103", "# machine: 0 GPUs\n# package: nvidia-cudnn-cu13 9.3.0\n" + TF + FIT),
+    ("DOC-104", "import os\nos.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\nimport tensorflow as tf\n"),
+    ("DOC-104", TF + "os.environ['CUDA_VISIBLE_DEVICES'] = '1'\nprint(tf.zeros(2))\n"),
+    ("DOC-104", TF + "def worker():\n    os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"),
+    ("DOC-104", TF + "os.environ['WANDB_MODE'] = 'offline'\n"),
+    ("DOC-105", TF + "tf.random.set_seed(1)\ntf.keras.mixed_precision.set_global_policy('float32')\n"
+     "for g in tf.config.list_physical_devices('GPU'):\n"
+     "    tf.config.experimental.set_memory_growth(g, True)\nprint(tf.zeros(1))\n"),
+    ("DOC-105", TF + "def step():\n    return tf.zeros(2)\n"
+     "tf.config.set_visible_devices([], 'TPU')\nstep()\n"),
+    ("DOC-106", "# machine: 1 GPU\n" + TF + "g = tf.config.list_physical_devices('GPU')\n"
+     "tf.config.experimental.set_memory_growth(g[0], True)\n"),
+    ("DOC-106", TF + "g = tf.config.list_physical_devices('GPU')\n"
+     "[tf.config.experimental.set_memory_growth(one, True) for one in g]\n"),
+    ("DOC-106", "# environment: CUDA_VISIBLE_DEVICES=1\n" + TF
+     + "g = tf.config.list_physical_devices('GPU')\ntf.config.experimental.set_memory_growth(g[0], True)\n"),
+    ("RUN-008", TF + "for g in tf.config.list_physical_devices('GPU'):\n    print(g.name)\n"),
+    ("RUN-008", TF + "gs = tf.config.list_physical_devices('GPU')\n"
+     "for i, g in enumerate(gs):\n    with tf.device(f'/gpu:{i}'): tf.zeros(2)\n"),
+    ("DOC-107", TF + "with tf.device('/job:localhost/replica:0/task:0/device:GPU:1'): tf.zeros(2)\n"),
+    ("DOC-107", TF + "with tf.device('GPU'): tf.zeros(2)\n"),
+    ("DOC-107", "# machine: 0 GPUs\n" + TF + "with tf.device('/gpu:3'): tf.zeros(2)\n"),
+    ("DOC-107", TF + "tf.config.set_logical_device_configuration(tf.config.list_physical_devices("
+     "'CPU')[0], [tf.config.LogicalDeviceConfiguration()] * 2)\nwith tf.device('/cpu:1'): tf.zeros(2)\n"),
+    ("DOC-107", TF + "with tf.device('/job:worker/replica:0/task:1/device:GPU:5'): tf.zeros(2)\n"),
+    ("DOC-108", TF + "s = tf.distribute.MirroredStrategy()\nnum_gpus = s.num_replicas_in_sync\n"
+     "b = 32 * num_gpus\n"),
+    ("DOC-108", TF + "NUM_CLASSES = 2\nb = 32 * NUM_CLASSES\nfor i in range(2): pass\n" + SPREAD),
+    ("DOC-108", TF + "batch_size = 64\nd = ds.shuffle(batch_size * 2)\n" + SPREAD),
+    ("DOC-108", "num_gpus = 2\nb = 32 * num_gpus\nprint(b)\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "line", "program"), FINDS)
+def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(program, encoding="utf-8")
+    found = [(one.code, one.line) for one in findings_of(path, num_gpus=2)]
+    assert (code, line) in found
+
+
+@pytest.mark.parametrize(("code", "program"), FINDS_NOT)
+def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(program, encoding="utf-8")
+    found = [one for one in findings_of(path, num_gpus=2) if one.code == code]
+    assert [one for one in found if one.severity is not Severity.HINT] == []
+
+
+def test_a_wheel_that_is_required_is_found_in_the_file_that_requires_it(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy\ntensorflow-cpu==2.21.0\n", encoding="utf-8")
+    script = tmp_path / "train.py"
+    script.write_text(TF + FIT, encoding="utf-8")
+    found = {one.code: one for one in findings_of(script, num_gpus=2)}
+    assert (found["DOC-102"].file, found["DOC-102"].line) == (str(tmp_path / "requirements.txt"), 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("DOC-105", "Visible devices cannot be modified after being initialized"),
+        ("DOC-106", "Memory growth cannot differ between GPU devices"),
+        ("RUN-008", "Unknown attribute 'physical_device' is encountered"),
+    ],
+)
+def test_what_ended_a_run_is_known_again(code: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import helper\nhelper.prepare()\n", encoding="utf-8")
+    where = Line(file=str(path), line=2)
+    raised = Raised(kind="RuntimeError", message=message, where=where)
+    seen = Seen(outcome=Outcome.CRASHED, seconds=1.0, raised=raised)
+    around = surroundings_of("", num_gpus=2)
+    assert (code, 2) in [(one.code, one.line) for one in examine(path, around, seen).findings]
+    assert code not in [one.code for one in examine(path, around).findings]
+
+
+def test_what_was_placed_elsewhere_is_told_with_its_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import helper\nhelper.step()\n", encoding="utf-8")
+    misplaced = Misplaced(
+        name="MatMul",
+        type="MatMul",
+        asked="GPU:5",
+        used="CPU:0",
+        reason="there is no such device",
+        where=Line(file=str(path), line=2),
+    )
+    seen = Seen(
+        outcome=Outcome.ENOUGH, seconds=1.0, devices=("CPU:0", "GPU:0"), misplaced=(misplaced,)
+    )
+    found = {one.code: one for one in examine(path, surroundings_of("", num_gpus=1), seen).findings}
+    assert found["DOC-107"].line == 2
+    assert "there is no such device" in found["DOC-107"].evidence[0]

@@ -1,0 +1,207 @@
+"""Programs that train are watched for a few steps; each test starts TensorFlow once."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from evener.doctor import examine
+from evener.doctor.surroundings import Surroundings
+from evener.doctor.watch import Outcome, Seen, watch
+
+LONG = 280.0
+
+
+def watched(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str | None) -> Seen:
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(code), encoding="utf-8")
+    monkeypatch.chdir(folder)
+    seen = watch(
+        "train.py", devices=devices, time_limit_seconds=LONG, num_steps=12, min_seconds=0.05
+    )
+    assert list(folder.iterdir()) == [script]
+    return seen
+
+
+FIT = """\
+import keras, time, warnings
+import numpy as np
+import tensorflow as tf
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+        self.unused = self.add_weight(shape=(3,), name="unused")
+    def call(self, x):
+        return self.dense(x)
+
+class Watcher(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.dense.bias.numpy()
+
+def slow():
+    while True:
+        time.sleep(0.02)
+        yield np.ones((6, 4), "float32"), np.ones((6, 2), "float32")
+
+spec = (tf.TensorSpec((6, 4)), tf.TensorSpec((6, 2)))
+data = tf.data.Dataset.from_generator(slow, output_signature=spec)
+model = Net()
+model.compile("adam", "mse")
+warnings.warn("look here")
+model.fit(data, steps_per_epoch=5000, epochs=2, callbacks=[Watcher()], verbose=2)
+open("model.keras", "w").close()
+"""
+
+
+def test_fit_is_seen_and_nothing_happens_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(FIT, tmp_path, monkeypatch, None)
+    script = str(tmp_path / "train.py")
+    assert (seen.outcome, seen.exit_code, seen.missed) == (Outcome.ENOUGH, None, ())
+    assert seen.steps is not None
+    assert 13 <= seen.steps.num_steps < 1000
+    assert (seen.steps.batch_size, seen.steps.num_replicas) == (6, 1)
+    assert seen.steps.step_seconds > seen.steps.input_seconds > seen.steps.step_seconds / 2
+    assert seen.where == seen.steps.where
+    assert seen.steps.where is not None
+    assert (seen.steps.where.file, seen.steps.where.line) == (script, 27)
+    assert seen.untrained == ("net/unused",)
+    ((read, num_reads),) = [(one.where, one.num_reads) for one in seen.host_reads]
+    assert read.line == 15
+    assert num_reads >= 12
+    assert ("UserWarning", "look here") in [(one.kind, one.message) for one in seen.warned]
+    (work,) = seen.work
+    assert work.num_operations > work.num_gradients > 0
+    assert examine(tmp_path / "train.py", Surroundings(), seen).findings == ()
+
+
+LOOP = """\
+import keras
+import tensorflow as tf
+
+strategy = tf.distribute.MirroredStrategy()
+with strategy.scope():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(2)])
+    optimizer = keras.optimizers.SGD(0.01)
+    optimizer.build(model.trainable_variables[:2])
+data = tf.data.Dataset.from_tensor_slices(tf.ones((64, 4))).batch(6, drop_remainder=True).repeat()
+
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x) ** 2)
+        if loss > 100.0:
+            loss = loss / 2.0
+    weights = model.trainable_variables[:2]
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+    return loss
+
+class Trainer:
+    @tf.function
+    def train(self, x, number):
+        return strategy.reduce("SUM", strategy.run(step, args=(x,)), axis=None)
+
+trainer = Trainer()
+total = 0.0
+for number, x in enumerate(strategy.experimental_distribute_dataset(data)):
+    loss = trainer.train(x, min(number, 3))
+    total += float(loss)
+    if number % 2:
+        print(loss)
+    tf.function(lambda: None)
+"""
+
+
+def test_a_loop_of_ones_own_is_seen_under_a_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(LOOP, tmp_path, monkeypatch, "cpu:2")
+    assert (seen.outcome, seen.devices, seen.missed) == (Outcome.ENOUGH, ("CPU:0", "CPU:1"), ())
+    steps = seen.steps
+    assert steps is not None
+    assert (steps.batch_size, steps.num_replicas) == (6, 2)
+    assert steps.where is not None
+    assert steps.where.line == 28
+    train, made_again = seen.traced
+    assert (train.name, train.num_traces, train.num_made) == ("train", 4, 1)
+    assert train.num_calls == steps.num_steps
+    assert train.arguments[-1] == "PerReplica(float32[3, 4], float32[3, 4]), 3"
+    # After the last step nothing more was made.
+    assert made_again.num_made == steps.num_steps - 1
+    reads = {one.where.line: one.num_reads for one in seen.host_reads}
+    assert reads.keys() == {29, 31}
+    # The first step's is one of none.
+    assert reads[29] == steps.num_steps - 1
+    assert seen.untrained == ("sequential/dense_1/kernel", "sequential/dense_1/bias")
+    assert [one.device for one in seen.work] == ["cpu:0", "cpu:1"]
+    assert all(one.num_gradients > 0 for one in seen.work)
+    assert {(one.source, one.target) for one in seen.copied} >= {("cpu:0", "cpu:1")}
+
+
+IN_A_GRAPH = """\
+import keras
+import tensorflow as tf
+
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+optimizer = keras.optimizers.SGD(0.001)
+optimizer.build(model.trainable_variables)
+
+@tf.function
+def train(data):
+    for x in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x) ** 2)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+train(tf.data.Dataset.from_tensor_slices(tf.ones((64, 4))).batch(8).repeat())
+"""
+
+
+def test_a_loop_within_a_graph_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(IN_A_GRAPH, tmp_path, monkeypatch, None)
+    assert seen.outcome is Outcome.ENOUGH
+    assert seen.steps is not None
+    assert seen.steps.num_steps >= 12
+    assert seen.steps.where is not None
+    assert seen.steps.where.line == 16
+    assert seen.devices == ("CPU:0",)
+    assert [one.partition(":")[0] for one in seen.missed] == ["where operations are placed"]
+
+
+CRASH = """\
+import tensorflow as tf
+
+w = tf.Variable(tf.ones((4, 2), tf.float64))
+
+def forward(x):
+    if tf.reduce_sum(x) > 0.0:
+        x = x + 1.0
+    return x @ w
+
+@tf.function
+def step(x):
+    return forward(x)
+
+step(tf.ones((3, 4)))
+"""
+
+
+def test_a_crash_in_rewritten_code_is_seen_at_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched(CRASH, tmp_path, monkeypatch, None)
+    assert seen.outcome is Outcome.CRASHED
+    assert seen.raised is not None
+    assert seen.raised.where is not None
+    assert seen.raised.where.line == 8
+    found = examine(tmp_path / "train.py", Surroundings(), seen).findings
+    (finding,) = [one for one in found if one.code == "DOC-011"]
+    assert finding.line == 8
+    assert "tf.cast" in finding.fix
