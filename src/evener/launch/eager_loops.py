@@ -40,7 +40,7 @@ class EagerLoops:
 
         @instead_of(original)
         def gradient(
-            tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **kw: Any
+            tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any
         ) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
                 self._see(sources)
