@@ -234,6 +234,7 @@ def test_a_script_that_fails_shows_the_last_that_it_wrote(folder: Path) -> None:
     [
         (Ended(code=7, output="so long"), None, "PLACE-038", "exit code 7. The last of its"),
         (Ended(code=-11, output=""), None, "PLACE-038", "signal 11. It wrote nothing."),
+        (Ended(code=5, output="I0000 00:00:17.5  1 port.cc:1] x"), None, "PLACE-038", "nothing."),
         (Ended(code=0, output="1\n2"), None, "PLACE-037", "    1\n    2"),
         (Ended(code=0, output=""), {"outcome": "ended"}, "PLACE-037", "ended without a training"),
         (Ended(code=None, output=""), None, "PLACE-039", "no training step in 9 seconds"),
