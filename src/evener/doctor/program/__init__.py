@@ -18,7 +18,7 @@ from __future__ import annotations
 from evener.doctor.program.around import Around, Loop
 from evener.doctor.program.calls import Site, argument
 from evener.doctor.program.kinds import Kind
-from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.module import FUNCTIONS, Function, Module, last_name, own_nodes
 from evener.doctor.program.order import Order
 from evener.doctor.program.place import Place
 from evener.doctor.program.program import Call, Program, is_method, read_program
@@ -41,6 +41,8 @@ __all__ = [
     "Value",
     "argument",
     "is_method",
+    "last_name",
+    "own_nodes",
     "read_program",
     "returns_of",
 ]

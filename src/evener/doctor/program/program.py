@@ -52,6 +52,11 @@ class Call:
         return argument(self.node, position, name)
 
     @property
+    def method(self) -> str:
+        """Return the name of the method, or of the function of a module, that is called."""
+        return self.node.func.attr if isinstance(self.node.func, ast.Attribute) else ""
+
+    @property
     def owner(self) -> ast.expr | None:
         """Return the expression whose method is called; None for a plain function."""
         return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
@@ -155,6 +160,12 @@ class Program:
     ) -> tuple[Value, ...]:
         """Return where a value may come from: calls, constants, definitions."""
         return self._values.origins(module, node, steps)
+
+    def made_by(self, module: Module, node: ast.AST) -> Iterator[tuple[Module, ast.Call]]:
+        """Yield the calls that make what an expression gives, nothing taken out of it."""
+        for value in self.origins(module, node):
+            if isinstance(value.node, ast.Call) and not value.steps:
+                yield value.module, value.node
 
     def constant(self, module: Module, node: ast.AST | None) -> object:
         """Return the one constant that an expression can only be, or None."""

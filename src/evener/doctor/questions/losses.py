@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from evener.doctor.program import FUNCTIONS, Kind, Module, Program, argument, returns_of
+from evener.doctor.questions.numbers import counts_replicas, is_global_batch
 from evener.doctor.questions.scalars import MEANS, SUMS, scalar_returns
-from evener.doctor.questions.strategies import counts_replicas, is_global_batch
 
 
 class Reduction(enum.Enum):

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Module, Program
 from evener.doctor.questions.compiled import losses_compiled
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 # Functions whose operations have no GPU kernel in TensorFlow 2.21.

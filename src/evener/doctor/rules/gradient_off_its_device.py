@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
 from evener.doctor.questions.gradients import gradients_of
 from evener.doctor.questions.pins import Pin, pins_around, pins_of
-from evener.doctor.questions.steps import fits
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 _WHY = (

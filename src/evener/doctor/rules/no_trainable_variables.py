@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
-from evener.doctor.questions.steps import fits
-from evener.doctor.questions.weights import is_weightless
+from evener.doctor.questions.layers import is_weightless
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 

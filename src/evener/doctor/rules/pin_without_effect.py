@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Kind, Module, Program
+from evener.doctor.program import FUNCTIONS, Kind, Module, Program, own_nodes
 from evener.doctor.questions.pins import Pin, pins_of
-from evener.doctor.questions.steps import own_nodes
 from evener.doctor.rule import Case, Family, Rule
 
 # Functions that are called in a block are looked into; not those that these call, and so on.

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Place, Program, argument
 from evener.doctor.questions.compiled import compiles
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 # So many traces of one function are more than the first steps need.

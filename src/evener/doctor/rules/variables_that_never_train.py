@@ -9,8 +9,8 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Place, Program, argument
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.gradients import gradients_of
-from evener.doctor.questions.steps import fits
 from evener.doctor.questions.texts import shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.questions.variables import LISTS, list_named, unbuilt
 from evener.doctor.rule import Case, Family, Rule
 
