@@ -12,10 +12,9 @@ _NO_SLOTS = ("keras.optimizers.SGD",)
 
 def made_by(program: Program, module: Module, node: ast.AST) -> Iterator[tuple[Module, ast.Call]]:
     """Yield the calls that make the optimizer that an expression gives."""
-    for value in program.origins(module, node):
-        if isinstance(value.node, ast.Call) and not value.steps:
-            if Kind.OPTIMIZER in program.kinds(value.module, value.node):
-                yield value.module, value.node
+    for where, made in program.made_by(module, node):
+        if Kind.OPTIMIZER in program.kinds(where, made):
+            yield where, made
 
 
 def keeps_slots(program: Program, module: Module, made: ast.Call) -> bool:

@@ -15,6 +15,7 @@ from evener.doctor.program import (
     Program,
     own_nodes,
 )
+from evener.doctor.questions.layers import is_of_keras
 from evener.doctor.questions.trainings import trainings, update_calls, ways_to
 
 # What Keras calls in every step.
@@ -101,7 +102,7 @@ class Steps:
         parent = module.parents.get(function)
         if isinstance(parent, ast.ClassDef):
             named = getattr(function, "name", "") in _BY_KERAS
-            return named and _is_of_keras(self._program, module, parent)
+            return named and is_of_keras(self._program, module, parent)
         return isinstance(parent, ast.Call)
 
     def _runs_in_each(self, module: Module, function: ast.AST) -> bool:
@@ -119,12 +120,6 @@ class Steps:
             next(self._program.around.loops(site.module, site.call), None) in self.loops
             for site in self._program.call_sites(function)
         )
-
-
-def _is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:
-    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
-        return False
-    return "tf.Module" not in {base for _, base in program.bases(module, definition)}
 
 
 def _is_making(function: Function) -> bool:

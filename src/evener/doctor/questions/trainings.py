@@ -65,9 +65,8 @@ def update_calls(program: Program) -> tuple[Call, ...]:
     for call in program.all_calls:
         if call.method in _UPDATES and call.owner is not None:
             kinds = program.kinds(call.module, call.owner)
-            # Nothing else has apply_gradients; the others have other meanings elsewhere.
-            is_known = call.method == "apply_gradients" or Kind.OPTIMIZER in kinds
-            if is_known or (call.method == "minimize" and not kinds):
+            # What is known and none of Keras's is one of TensorFlow 1, or no optimizer at all.
+            if Kind.OPTIMIZER in kinds or not (call.method == "apply" or kinds):
                 found.append(call)
     return tuple(found)
 
