@@ -156,9 +156,9 @@ class Values:
         if imported is not None:
             yield from self._of_binding(*imported, node, steps)
             return
-        found = False
-        for class_module, definition in self._program.classes_of(module, node.value):
-            for where, value, path in self._program.attributes(class_module, definition, node.attr):
+        found, classes = False, self._program.classes
+        for class_module, definition in classes.of(module, node.value):
+            for where, value, path in classes.attributes(class_module, definition, node.attr):
                 found = True
                 if isinstance(value, ast.expr):
                     yield _link(where, value, (*path, *steps))

@@ -19,6 +19,14 @@ dtypes.py        what dtypes tensors have
 variables.py     lists of a model's variables
 layers.py        which layers hold weights
 optimizers.py    which optimizers keep slots
+freezes.py       what is set trainable, or not
+reductions.py    how the samples of a loss become one number
+traced.py        which functions are traced by tf.function
+shapes.py        what is of another shape in every round
+changing.py      which Python numbers change from round to round
+device_names.py  which devices are named
+run_arguments.py what strategy.run gives to the replicas
+imports.py       where TensorFlow is imported
 pins.py          the blocks under tf.device
 pipelines.py     input pipelines, from source to end
 savings.py       what is saved and loaded, by which names

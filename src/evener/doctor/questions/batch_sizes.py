@@ -89,17 +89,16 @@ def sizes_of_fit(program: Program, call: Call) -> Iterator[BatchSize]:
 
 
 def _of_distributed(program: Program) -> Iterator[BatchSize]:
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in _DISTRIBUTING:
-            data = call.argument(0, "dataset")
-            if data is not None and not _is_for_evaluation(data):
-                for batched, module, node in _batchings(program, call.module, data):
-                    yield _size(program, module, batched, node, call, is_fit=False)
+    for call, _ in program.calls_of(*_DISTRIBUTING):
+        data = call.argument(0, "dataset")
+        if data is not None and not _is_for_evaluation(data):
+            for batched, module, node in _batchings(program, call.module, data):
+                yield _size(program, module, batched, node, call, is_fit=False)
 
 
 def _of_functions(program: Program) -> Iterator[BatchSize]:
     for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in _BY_FUNCTION:
+        if call.method in _BY_FUNCTION:
             given = call.argument(0, "dataset_fn")
             for module, target in program.functions_of(call.module, given) if given else ():
                 for node in ast.walk(target):

@@ -92,7 +92,7 @@ def _own(
             for where, target in program.targets(value.module, value.node):
                 if not isinstance(target, ast.ClassDef):
                     continue
-                for place, method, _ in program.attributes(where, target, "call"):
+                for place, method, _ in program.classes.attributes(where, target, "call"):
                     if isinstance(method, FUNCTIONS):
                         yield place, method, target.name
 

@@ -37,11 +37,7 @@ def builds(program: Program) -> list[Call]:
     """Return the calls of ``build`` of optimizers."""
     return [
         call
-        for call in program.all_calls
-        if isinstance(call.node.func, ast.Attribute)
-        and call.node.func.attr == "build"
-        and (
-            Kind.OPTIMIZER in program.kinds(call.module, call.node.func.value)
-            or "opt" in ast.unparse(call.node.func.value).lower()
-        )
+        for call, owner in program.calls_of("build")
+        if Kind.OPTIMIZER in program.kinds(call.module, owner)
+        or "opt" in ast.unparse(owner).lower()
     ]

@@ -55,7 +55,7 @@ def _of_class(program: Program, module: Module, definition: ast.ClassDef) -> Red
     for node in ast.walk(definition):
         if isinstance(node, ast.keyword) and node.arg == "reduction":
             return _reduction_named(program, module, node.value)
-    for where, method, _ in program.attributes(module, definition, "call"):
+    for where, method, _ in program.classes.attributes(module, definition, "call"):
         if isinstance(method, FUNCTIONS) and scalar_returns(program, where, method):
             return Reduction.MEAN
     return Reduction.KERAS

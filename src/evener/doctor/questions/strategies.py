@@ -69,10 +69,8 @@ def uses(program: Program, *methods: str) -> list[Call]:
     """Return the calls of a strategy's methods, also of what is one by its name only."""
     return [
         call
-        for call in program.all_calls
-        if call.method in methods
-        and call.owner is not None
-        and is_strategy(program, call.module, call.owner)
+        for call, owner in program.calls_of(*methods)
+        if is_strategy(program, call.module, owner)
     ]
 
 

@@ -34,9 +34,7 @@ class Update:
 def trainings(program: Program) -> tuple[Call, ...]:
     """Return the calls of ``fit`` and ``train_on_batch`` of Keras models."""
     return tuple(
-        call
-        for call in program.all_calls
-        if call.method in (*_FITS, "train_on_batch") and is_of_model(program, call)
+        call for call, _ in program.calls_of(*_FITS, "train_on_batch") if is_of_model(program, call)
     )
 
 
@@ -62,12 +60,11 @@ def is_of_model(program: Program, call: Call) -> bool:
 def update_calls(program: Program) -> tuple[Call, ...]:
     """Return the calls of optimizers that change weights, those in ``train_step`` too."""
     found = []
-    for call in program.all_calls:
-        if call.method in _UPDATES and call.owner is not None:
-            kinds = program.kinds(call.module, call.owner)
-            # What is known and none of Keras's is one of TensorFlow 1, or no optimizer at all.
-            if Kind.OPTIMIZER in kinds or not (call.method == "apply" or kinds):
-                found.append(call)
+    for call, owner in program.calls_of(*_UPDATES):
+        kinds = program.kinds(call.module, owner)
+        # What is known and none of Keras's is one of TensorFlow 1, or no optimizer at all.
+        if Kind.OPTIMIZER in kinds or not (call.method == "apply" or kinds):
+            found.append(call)
     return tuple(found)
 
 

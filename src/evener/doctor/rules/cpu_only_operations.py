@@ -173,11 +173,10 @@ def _trained_layers(program: Program) -> set[ast.AST]:
             continue
         for one in _leads_to(program, module, node):
             waiting += [(value.module, value.node) for value in program.origins(module, one)]
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            owners = {v.node for v in program.origins(call.module, call.node.func.value)}
-            if owners & seen and call.node.args:
-                found |= {v.node for v in program.origins(call.module, call.node.args[0])}
+    for call, owner in program.calls_of("add"):
+        owners = {value.node for value in program.origins(call.module, owner)}
+        if owners & seen and call.node.args:
+            found |= {value.node for value in program.origins(call.module, call.node.args[0])}
     return found
 
 

@@ -89,7 +89,7 @@ def _makes_as_many(program: Program, name: str) -> bool:
             for one in call.node.keywords
         ):
             return True
-        method = getattr(call.node.func, "attr", "")
+        method = call.method
         if method in _MAKING or call.name.startswith(("tf.distribute.", "evener.")):
             names = [last_name(one) for one in ast.walk(call.node)]
             if name in names:

@@ -102,7 +102,7 @@ def _differs_by_round(program: Program, one: tuple[str, Module, ast.AST, bool]) 
 
 def _combines(program: Program) -> bool:
     for call in program.all_calls:
-        method = getattr(call.node.func, "attr", "")
+        method = call.method
         if call.name in _COMBINING or method in _COMBINING_METHODS:
             return True
         if method in ("scope", "run") and "strategy" in ast.unparse(call.node.func).lower():

@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Place, Program
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.gpus import visible_gpus
-from evener.doctor.questions.strategies import is_strategy
+from evener.doctor.questions.strategies import RUNS, SCOPES, uses
 from evener.doctor.questions.trainings import places_of_training
 from evener.doctor.rule import Case, Family, Rule
 
@@ -74,12 +74,7 @@ def _spreads(program: Program) -> bool:
             return True
     if _has_other_backend(program):
         return True
-    return any(
-        isinstance(call.node.func, ast.Attribute)
-        and call.node.func.attr in ("scope", "run")
-        and is_strategy(program, call.module, call.node.func.value)
-        for call in program.all_calls
-    )
+    return bool(uses(program, *SCOPES, *RUNS))
 
 
 def _has_other_backend(program: Program) -> bool:

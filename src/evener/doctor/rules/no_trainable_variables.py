@@ -63,11 +63,10 @@ def _frozen_before(program: Program, fit: Call, owner: ast.expr) -> Freeze | Non
         if parts and program.order.is_before(one.node, fit.node):
             if not one.freezes(program):
                 return None
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            if made & _models(program, call.module, call.node.func.value):
-                if program.order.is_before(last.node, call.node):
-                    return None
+    for call, added_to in program.calls_of("add"):
+        if made & _models(program, call.module, added_to):
+            if program.order.is_before(last.node, call.node):
+                return None
     return last
 
 
@@ -110,10 +109,9 @@ def _layers_of(program: Program, module: Module, made: ast.Call) -> list[tuple[M
             if isinstance(made.args[0], ast.Name) and _grows(program, module, made.args[0]):
                 return []
             found += [(value.module, one) for one in value.node.elts]
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            if made in _models(program, call.module, call.node.func.value) and call.node.args:
-                found.append((call.module, call.node.args[0]))
+    for call, owner in program.calls_of("add"):
+        if made in _models(program, call.module, owner) and call.node.args:
+            found.append((call.module, call.node.args[0]))
     return found
 
 
@@ -151,7 +149,7 @@ def _is_frozen(program: Program, module: Module, made: ast.Call) -> bool:
 
 
 def _class_is_empty(program: Program, module: Module, definition: ast.ClassDef) -> bool:
-    bases = list(program.bases(module, definition))
+    bases = list(program.classes.bases(module, definition))
     if bases != [(module, "keras.Model")] and [base for _, base in bases] != ["keras.Model"]:
         return False
     for node in ast.walk(definition):

@@ -88,7 +88,7 @@ def _in_method_that_computes(program: Program, pin: Pin) -> bool:
         return False
     if getattr(function, "name", "") != "__init__":
         return program.kind_of_class(module, definition) in (Kind.LAYER, Kind.MODEL)
-    for where, method, _ in program.attributes(module, definition, "call"):
+    for where, method, _ in program.classes.attributes(module, definition, "call"):
         for other in pins_of(program):
             if other.module is where and method in where.around(other.block):
                 return True

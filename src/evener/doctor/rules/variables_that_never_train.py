@@ -109,7 +109,7 @@ def _other_list(program: Program) -> Iterator[Finding]:
         if gradient.sources is not None
     }
     for call in program.all_calls:
-        method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+        method = call.method
         pairs = call.argument(0, "grads_and_vars") if method == "apply_gradients" else None
         zipped = zip_in(program, call.module, pairs) if pairs is not None else None
         if zipped is None:
