@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evener.doctor.program.circles import Circles
-from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.module import FUNCTIONS, Function, Module, own_nodes
 from evener.doctor.program.scopes import Binding, Step
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ class Values:
         if imported is not None:
             yield from self._of_binding(*imported, node, steps)
             return
-        found = False
-        for class_module, definition in self._program.classes_of(module, node.value):
-            for where, value, path in self._program.attributes(class_module, definition, node.attr):
+        found, classes = False, self._program.classes
+        for class_module, definition in classes.of(module, node.value):
+            for where, value, path in classes.attributes(class_module, definition, node.attr):
                 found = True
                 if isinstance(value, ast.expr):
                     yield _link(where, value, (*path, *steps))
@@ -243,25 +243,16 @@ def returns_of(function: Function) -> Iterator[ast.expr]:
     if isinstance(function, ast.Lambda):
         yield function.body
         return
-    for node in _inside(function):
+    for node in own_nodes(function):
         if isinstance(node, ast.Return) and node.value is not None:
             yield node.value
 
 
 def yields_of(function: Function) -> Iterator[ast.expr]:
     """Yield what a generator gives, one by one."""
-    for node in () if isinstance(function, ast.Lambda) else _inside(function):
+    for node in () if isinstance(function, ast.Lambda) else own_nodes(function):
         if isinstance(node, ast.Yield) and node.value is not None:
             yield node.value
-
-
-def _inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield node
-            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _elements(node: ast.Tuple | ast.List | ast.Set | ast.Dict) -> list[ast.expr]:
