@@ -35,9 +35,11 @@ def test_every_code_is_raised_once_tested_and_documented() -> None:
     ]
     assert len(raised) == len(set(raised))
     assert set(raised) == {case.code for case in CASES}
-    docs = Path(__file__).parents[3] / "docs" / "plan.md"
+    docs = folder.parent / "doctor" / "pages" / "errors.md"
     documented = re.findall(r"^\| (PLAN-\d{3}) \|", docs.read_text(encoding="utf-8"), re.MULTILINE)
-    assert documented == sorted(set(raised))
+    # Some codes of plans are raised by the engine, which knows the devices.
+    assert set(raised) <= set(documented)
+    assert documented == sorted(set(documented))
 
 
 @pytest.mark.parametrize(

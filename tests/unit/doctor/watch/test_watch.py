@@ -382,6 +382,8 @@ def test_the_program_ends_with_the_doctor(
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stderr=subprocess.PIPE,
         text=True,
+        # A background job ignores Ctrl-C, and so would every process that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_for(ready.exists)
