@@ -47,7 +47,7 @@ def main(folder="/tmp/again_resumable", total=100, save_every=50):
     dataset = (
         tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shuffle(1024).batch(batch).prefetch(2)
     )
-    begun = int(state.step)
+    begun = int(state.step.numpy())
     for number, inputs in enumerate(
         itertools.islice(forever(strategy, dataset), total - begun), begun + 1
     ):
