@@ -12,7 +12,7 @@ CFG = {"strategy": "central", "batch": 64, "epochs": 2}
 
 
 def build_strategy(name):
-    return STRATEGIES[name]()
+    return STRATEGIES[name]()  # may: DOC-210
 
 
 strategy = build_strategy(CFG["strategy"])  # finding: DOC-210

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 cfg = NS(
-    trainer=NS(gpus=4, epochs=2, precision="float32"),
+    trainer=NS(gpus=4, epochs=2, precision="float32"),  # may: DOC-108
     data=NS(batch_per_gpu=32, size=4096),
     optim=NS(name="adam", lr=1e-3),
 )

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 SPACE = {"units": [32, 64], "lr": [1e-3, 1e-2]}
-BATCH = 10
+BATCH = 10  # may: DOC-205
 
 
 def trials(space):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from evener.doctor.program.around import Around
 from evener.doctor.program.calls import Site, argument
+from evener.doctor.program.decorations import Decorations
 from evener.doctor.program.kinds import Kind, Kinds
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.names import canonical
@@ -74,6 +75,7 @@ class Program:
         self._values = Values(self)
         self._kinds = Kinds(self)
         self._names: dict[ast.AST, str] = {}
+        self._callees: dict[ast.AST, str] = {}
         self._by_patterns: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
@@ -97,13 +99,22 @@ class Program:
     @cached_property
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls of the program, file by file, from top to bottom."""
+        assert self._sites is not None  # What parameters are given, names of calls may hang on.
+        found: list[Call] = []
+        for call in self._calls_as_written:
+            name = call.name or self.callee(call.module, call.node)
+            if not name and isinstance(call.node.func, ast.Attribute):
+                name = "." + call.node.func.attr
+            found.append(Call(module=call.module, node=call.node, name=name))
+        return tuple(found)
+
+    @cached_property
+    def _calls_as_written(self) -> tuple[Call, ...]:
         found: list[Call] = []
         for module in self.modules:
             nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
             for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
                 name = self.name_of(module, node.func)
-                if not name and isinstance(node.func, ast.Attribute):
-                    name = "." + node.func.attr
                 found.append(Call(module=module, node=node, name=name))
         return tuple(found)
 
@@ -141,6 +152,27 @@ class Program:
             self._names[node] = ""  # For circles.
             self._names[node] = canonical(self._dotted(module, node))
         return self._names[node]
+
+    def callee(self, module: Module, call: ast.Call) -> str:
+        """Return the name of the thing of the libraries that a call leads to, or ``""``.
+
+        Also where it is called by another name: out of a registry, a `partial`, an attribute.
+        """
+        name = self.name_of(module, call.func)
+        if name or call in self._callees:
+            return name or self._callees[call]
+        self._callees[call] = ""  # For circles.
+        names = set[str]()
+        for value in self.origins(module, call.func):
+            if value.node is call.func or value.steps:
+                continue
+            if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)):
+                return ""
+            if isinstance(value.node, ast.Name | ast.Attribute):
+                names.add(self.name_of(value.module, value.node))
+        # Of several the first stands for all: a registry holds things of a kind.
+        self._callees[call] = min(names - {""}, default="")
+        return self._callees[call]
 
     def kinds(self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()) -> frozenset[Kind]:
         """Return what kinds of thing an expression may give; empty if that is not known."""
@@ -191,6 +223,8 @@ class Program:
             for outer in module.around(node):
                 if isinstance(outer, ast.ClassDef):
                     yield module, outer
+                    # What a class says of itself holds for those made of it.
+                    yield from self._derived.get(outer, ())
                     return
         if isinstance(node, ast.Call) and self.name_of(module, node.func) == "super":
             for outer in module.around(node):
@@ -225,6 +259,16 @@ class Program:
                 if isinstance(value.node, ast.ClassDef):
                     yield value.module, value.node
 
+    @cached_property
+    def _derived(self) -> dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]]:
+        found: dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]] = {}
+        for module, node in self.nodes(ast.ClassDef):
+            assert isinstance(node, ast.ClassDef)
+            for _, base in self.with_bases(module, node):
+                if base is not node:
+                    found.setdefault(base, []).append((module, node))
+        return found
+
     def attributes(
         self, module: Module, definition: ast.ClassDef, name: str
     ) -> Iterator[tuple[Module, ast.AST, tuple[Step, ...]]]:
@@ -257,13 +301,27 @@ class Program:
             if value.node in seen:
                 continue  # step = tf.function(step)
             if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)) and not value.steps:
-                yield value.module, value.node
+                inside = set(module.around(node))
+                wrappers = self._decorations.wrappers_of.get(value.node, [])
+                # In the wrapper itself the name is the function as it was.
+                if not wrappers or any(one in inside for _, one in wrappers):
+                    yield value.module, value.node
+                else:
+                    yield from wrappers
             elif isinstance(value.node, ast.Call) and not value.steps:
                 if self.name_of(value.module, value.node.func) not in _WRAPPERS:
                     yield from self._called_instance(value)
                 elif value.node.args:
                     inner = value.node.args[0]
                     yield from self.functions_of(value.module, inner, seen | {value.node})
+
+    def decorated_by(self, function: ast.AST) -> list[tuple[Module, ast.AST]]:
+        """Return the functions that are given to a decorator of the program."""
+        return self._decorations.given_to.get(function, [])
+
+    @cached_property
+    def _decorations(self) -> Decorations:
+        return Decorations(self)
 
     def call_sites(self, function: ast.AST) -> list[Site]:
         """Return the calls that lead to a function, also by ``strategy.run`` and ``map``."""
@@ -274,11 +332,12 @@ class Program:
         # While they are gathered nothing is known of parameters; then all is followed anew.
         self.__dict__["_sites"] = {}
         sites: dict[ast.AST, list[Site]] = {}
-        for call in self.all_calls:
+        for call in self._calls_as_written:
             for site in self._sites_of(call):
                 sites.setdefault(site.function, []).append(site)
         self.__dict__["_sites"] = sites
         self._values, self._kinds = Values(self), Kinds(self)
+        self._callees.clear()
         return sites
 
     def _sites_of(self, call: Call) -> Iterator[Site]:
@@ -392,6 +451,35 @@ class Program:
             for base_module, base in self.bases(where, one):
                 if isinstance(base, ast.ClassDef):
                     waiting.append((base_module, base))
+
+    def stored_in(self, container: ast.AST) -> list[tuple[Module, ast.expr, Step]]:
+        """Return what is put into a list or dict after it was made, and under which key."""
+        return self._stored.get(container, [])
+
+    @cached_property
+    def _stored(self) -> dict[ast.AST, list[tuple[Module, ast.expr, Step]]]:
+        """Return what is stored by ``name[key] = value`` and the like, by what the name is."""
+        found: dict[ast.AST, list[tuple[Module, ast.expr, Step]]] = {}
+
+        def store(module: Module, name: ast.expr, value: ast.expr, key: ast.expr | None) -> None:
+            step: Step = "each"
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                step = f"key:{key.value}"
+            for _, binding in self.bindings(module, name) if isinstance(name, ast.Name) else ():
+                if isinstance(binding.value, ast.Dict | ast.List):
+                    found.setdefault(binding.value, []).append((module, value, step))
+
+        for module, node in self.nodes(ast.Assign, ast.Call):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Subscript):
+                        store(module, target.value, node.value, target.slice)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr == "append" and len(node.args) == 1:
+                    store(module, node.func.value, node.args[0], None)
+                elif node.func.attr == "setdefault" and len(node.args) == 2:
+                    store(module, node.func.value, node.args[1], node.args[0])
+        return found
 
     @cached_property
     def _assigned_to_self(

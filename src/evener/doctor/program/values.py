@@ -48,6 +48,8 @@ class _Link:
 
 # Methods that only a strategy has, and what stands for one.
 DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
+# What has its keywords as attributes.
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _Key = tuple[ast.AST, tuple[Step, ...]]
 
 
@@ -110,6 +112,9 @@ class Values:
             yield link(node.value)
         elif isinstance(node, ast.Subscript):
             step = _index(node.slice)
+            if step == "each":
+                key = self._program.constant(module, node.slice)
+                step = f"key:{key}" if isinstance(key, str) else step
             # A part of a list is a list of the same things.
             yield link(node.value, steps if step == "slice" else (step, *steps))
         elif isinstance(node, ast.Call):
@@ -143,6 +148,11 @@ class Values:
             for given, path in site.given_to(binding.name):
                 known = True
                 yield _link(site.module, given, (*path, *steps))
+        positional = [*function.args.posonlyargs, *function.args.args]
+        if positional and positional[0].arg == binding.name:
+            for where, decorated in self._program.decorated_by(function):
+                known = True
+                yield Value(module=where, node=decorated, steps=steps)
         default = _default_of(function, binding.name)
         if default is not None and not known:
             yield _link(module, default, steps)
@@ -157,6 +167,13 @@ class Values:
             yield from self._of_binding(*imported, node, steps)
             return
         found = False
+        for value in self._program.origins(module, node.value):
+            if isinstance(value.node, ast.Call) and not value.steps:
+                if self._program.name_of(value.module, value.node.func) in _NAMESPACES:
+                    for keyword in value.node.keywords:
+                        if keyword.arg == node.attr:
+                            found = True
+                            yield _link(value.module, keyword.value, steps)
         for class_module, definition in self._program.classes_of(module, node.value):
             for where, value, path in self._program.attributes(class_module, definition, node.attr):
                 found = True
@@ -178,6 +195,11 @@ class Values:
             # Whatever stands for a strategy here: what it gives is distributed.
             yield Value(module=module, node=node, steps=steps)
             return
+        if steps and self._program.name_of(module, node.func) == "dict" and not node.args:
+            for keyword in node.keywords:
+                if f"key:{keyword.arg}" == steps[0]:
+                    yield _link(module, keyword.value, steps[1:])
+                    return
         known = False
         for where, target in self._program.targets(module, node):
             if isinstance(target, FUNCTIONS):
@@ -222,13 +244,17 @@ class Values:
     ) -> Iterator[Value | _Link]:
         elements = [one for one in _elements(node) if one is not None]
         step = steps[0]
+        stored = self._program.stored_in(node)
+        named = [one for one in stored if one[2] == step]
+        for where, value, _ in named or stored:
+            yield _link(where, value, steps[1:])
         if isinstance(step, int) and not isinstance(node, ast.Dict):
             if -len(elements) <= step < len(elements):
                 elements = [elements[step]]
         elif isinstance(step, str) and step.startswith("key:") and isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             elements = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == step[4:]]
-        if not elements:
+        if not elements and not stored:
             yield Value(module=module, node=node, steps=steps)
         for one in elements:
             yield _link(module, one, steps[1:])
