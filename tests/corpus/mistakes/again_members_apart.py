@@ -13,7 +13,7 @@ class Member:
     def __init__(self, device):
         self.device = device
         with tf.device(device):
-            self.model = keras.Sequential(
+            self.model = keras.Sequential(  # may: DOC-207
                 [keras.Input((8,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(1)]
             )
             self.optimizer = keras.optimizers.Adam(1e-3)

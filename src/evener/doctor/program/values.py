@@ -200,8 +200,19 @@ class Values:
                 if f"key:{keyword.arg}" == steps[0]:
                     yield _link(module, keyword.value, steps[1:])
                     return
+        if steps and self._program.name_of(module, node.func) == "dict" and node.args:
+            pairs = node.args[0]
+            if isinstance(pairs, ast.Call) and len(pairs.args) == 2:
+                if self._program.name_of(module, pairs.func) == "zip":
+                    yield _link(module, pairs.args[1], ("each", *steps[1:]))
+                    return
         known = False
         for where, target in self._program.targets(module, node):
+            if isinstance(target, ast.ClassDef) and steps[:1] == ("each",):
+                for there, method, _ in self._program.attributes(where, target, "__iter__"):
+                    for yielded in yields_of(method) if isinstance(method, FUNCTIONS) else ():
+                        known = True
+                        yield _link(there, yielded, steps[1:])
             if isinstance(target, FUNCTIONS):
                 for returned in returns_of(target):
                     known = True
@@ -209,8 +220,30 @@ class Values:
                 for yielded in yields_of(target) if steps[:1] == ("each",) else ():
                     known = True
                     yield _link(where, yielded, steps[1:])
+        for where, put in self._put_into_queue(module, node):
+            known = True
+            yield _link(where, put, steps)
         if not known:
             yield Value(module=module, node=node, steps=steps)
+
+    def _put_into_queue(self, module: Module, node: ast.Call) -> Iterator[tuple[Module, ast.expr]]:
+        """Yield what may come out of ``queue.get()``: all that is put into the queue."""
+        function = node.func
+        if not isinstance(function, ast.Attribute) or function.attr not in ("get", "get_nowait"):
+            return
+        if len(node.args) > 1:
+            return
+        made = {value.node for value in self._program.origins(module, function.value)}
+        if not any(
+            isinstance(one, ast.Call) and ast.unparse(one.func).endswith("Queue") for one in made
+        ):
+            return
+        for where, other in self._program.nodes(ast.Call):
+            if not isinstance(other, ast.Call) or not isinstance(other.func, ast.Attribute):
+                continue
+            if other.func.attr in ("put", "put_nowait") and other.args:
+                if made & {one.node for one in self._program.origins(where, other.func.value)}:
+                    yield where, other.args[0]
 
     def _passed_through(
         self, module: Module, node: ast.Call, steps: tuple[Step, ...]

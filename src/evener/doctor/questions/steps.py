@@ -66,6 +66,8 @@ class Steps:
         while waiting:
             module, node = waiting.pop()
             loop = next(self._program.around.loops(module, node), None)
+            if _is_in_comprehension(module, node):
+                continue  # That is the loop over batches, and no statement.
             if loop is not None:
                 self.loops[loop] = module
                 continue
@@ -141,6 +143,15 @@ class Steps:
 def _updates(call: Call) -> bool:
     function = call.node.func
     return isinstance(function, ast.Attribute) and function.attr in _UPDATES
+
+
+def _is_in_comprehension(module: Module, node: ast.AST) -> bool:
+    for outer in module.around(node):
+        if isinstance(outer, ast.stmt):
+            return False
+        if isinstance(outer, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            return True
+    return False
 
 
 def _is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Place, Program, argument
+from evener.doctor.program.values import Value
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.steps import fits, steps_of
 from evener.doctor.questions.texts import place_at, shown
@@ -41,8 +42,32 @@ def _made_again(program: Program) -> Iterator[Finding]:
             continue
         if isinstance(parent, ast.Call) and parent.func is not call.node:
             continue
+        if isinstance(parent, ast.Return):
+            yield from _returned_often(program, call)
+            continue
         if _is_made_often(program, call.module, call.node, _bound_to(parent)):
             yield _made_finding(call.place, shown(call.node.args[0]))
+
+
+def _returned_often(program: Program, call: Call) -> Iterator[Finding]:
+    """Find calls in a loop of a function that makes a traced one and returns it."""
+    function = program.around.function(call.module, call.node)
+    for site in program.call_sites(function) if function is not None else ():
+        name = _bound_to(site.module.parents.get(site.call))
+        loop = next(program.around.loops(site.module, site.call), None)
+        if loop is None or name in ("", "self") or _is_kept(loop, name):
+            continue
+        if not _is_used_in(loop, name) or not _makes_nothing_new(program, site.module, loop):
+            continue
+        if not _is_given_things_of_round(loop, site.call):
+            yield _made_finding(site.module.place(site.call), shown(site.call.func))
+
+
+def _is_used_in(loop: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == name
+        for one in ast.walk(loop)
+    )
 
 
 def _decorator(program: Program, module: Module, function: ast.FunctionDef) -> ast.expr | None:
@@ -222,6 +247,10 @@ def _changing_number(program: Program, module: Module, node: ast.expr) -> str:
                     return "which changes in every round"
                 if name == "enumerate" and binding.steps == ("each", 0):
                     return "which changes in every round"
+            if isinstance(binding.statement, ast.For) and binding.value is not None:
+                given = program.origins(where, binding.value, binding.steps)
+                if given and all(_is_computed(program, one) for one in given):
+                    return "which is computed anew in every round"
             if isinstance(binding.value, ast.Call) and not binding.steps:
                 said = _changing_number(program, where, binding.value)
                 if said and _is_in_loop_of(module, binding.statement, node):
@@ -236,6 +265,29 @@ def _changing_number(program: Program, module: Module, node: ast.expr) -> str:
             if node.func.attr == "item":
                 return "which is read from a tensor"
     return ""
+
+
+def _is_computed(program: Program, value: Value) -> bool:
+    """Return whether a value is Python's arithmetic, with something in it that changes."""
+    if value.steps or not isinstance(value.node, ast.BinOp):
+        return False
+    changes = False
+    for one in ast.walk(value.node):
+        if isinstance(one, ast.Call) and not program.name_of(value.module, one.func).startswith(
+            "math."
+        ):
+            return False
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+            known = program.origins(value.module, one)
+            if all(
+                isinstance(end.node, ast.Call)
+                and program.name_of(end.module, end.node.func) == "range"
+                for end in known
+            ):
+                changes = True
+            elif not all(isinstance(end.node, ast.Constant) or end.node is one for end in known):
+                return False
+    return changes
 
 
 def _is_in_loop_of(module: Module, statement: ast.AST, use: ast.AST) -> bool:

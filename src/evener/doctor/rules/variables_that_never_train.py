@@ -14,6 +14,10 @@ from evener.doctor.questions.texts import shown
 from evener.doctor.questions.variables import LISTS, list_named, unbuilt
 from evener.doctor.rule import Case, Family, Rule
 
+# Methods of callbacks that run between steps, and what makes fit trace its step anew.
+_WHILE_FITTING = ("on_epoch_", "on_batch_", "on_train_batch_")
+_ANEW = ("make_train_function",)
+
 
 def _look(case: Case) -> Iterator[Finding]:
     yield from _plain_variables(case.program)
@@ -33,7 +37,7 @@ def _plain_variables(program: Program) -> Iterator[Finding]:
     for call in program.calls("tf.Variable"):
         module, node = call.module, call.node
         owner = _keras_class(program, module, node)
-        target = _attribute_assigned(module, node)
+        target = _attribute_assigned(module, node) or _attribute_given(program, module, node)
         if owner is None or target is None or not _is_meant_to_train(program, call):
             continue
         if _is_state(owner, target) or _is_listed_by_hand(program, target):
@@ -77,6 +81,16 @@ def _attribute_assigned(module: Module, node: ast.AST) -> str | None:
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
             return target.attr
     return None
+
+
+def _attribute_given(program: Program, module: Module, node: ast.AST) -> str | None:
+    """Return the attribute to which what a function makes and returns is assigned."""
+    function = program.around.function(module, node)
+    if function is None or not isinstance(module.parents.get(node), ast.Return):
+        return None
+    sites = program.call_sites(function)
+    found = (_attribute_assigned(site.module, site.call) for site in sites)
+    return next((one for one in found if one is not None), None)
 
 
 def _is_meant_to_train(program: Program, call: Call) -> bool:
@@ -213,6 +227,8 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
             continue
         owner = _whose_trainable(node)
         number = order.of(node)
+        if owner is not None and _is_in_callback(program, module, node):
+            yield _callback_finding(module.place(node), owner)
         if owner is None or number is None:
             continue
         later = [call for call in trained if (order.of(call.node) or 0) > number]
@@ -225,6 +241,37 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
             continue
         before = [call for call in trained if (order.of(call.node) or 0) < number]
         yield _change_finding(module.place(node), owner, later[0], bool(before))
+
+
+def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a callback of `fit` runs a line when the step is traced already."""
+    function = program.around.function(module, node)
+    definition = module.parents.get(function) if function is not None else None
+    name = getattr(function, "name", "")
+    if not isinstance(definition, ast.ClassDef) or not name.startswith(_WHILE_FITTING):
+        return False
+    if any(
+        isinstance(one, ast.Call) and getattr(one.func, "attr", "") in ("compile", *_ANEW)
+        for one in ast.walk(definition)
+    ):
+        return False
+    bases = {
+        base
+        for where, one in program.with_bases(module, definition)
+        for _, base in program.bases(where, one)
+    }
+    return "keras.callbacks.Callback" in bases
+
+
+def _callback_finding(place: Place, owner: ast.expr) -> Finding:
+    name = shown(owner)
+    return RULE.finding(
+        place,
+        f"{name}.trainable is changed in a callback, while fit is at work.",
+        why="fit keeps the step that it traced before its first batch, with the variables that "
+        "were trainable then: the change has no effect.",
+        fix="end this fit, change it, call compile again, and go on with another fit.",
+    )
 
 
 def _whose_trainable(node: ast.Assign) -> ast.expr | None:
