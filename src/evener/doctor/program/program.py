@@ -20,6 +20,7 @@ from evener.doctor.program.order import Order
 from evener.doctor.program.place import Place
 from evener.doctor.program.reading import Files, Unread, read_files
 from evener.doctor.program.scopes import Binding, Scopes, Step
+from evener.doctor.program.stored import stored
 from evener.doctor.program.values import Value, Values
 
 Definition = Function | ast.ClassDef
@@ -458,28 +459,7 @@ class Program:
 
     @cached_property
     def _stored(self) -> dict[ast.AST, list[tuple[Module, ast.expr, Step]]]:
-        """Return what is stored by ``name[key] = value`` and the like, by what the name is."""
-        found: dict[ast.AST, list[tuple[Module, ast.expr, Step]]] = {}
-
-        def store(module: Module, name: ast.expr, value: ast.expr, key: ast.expr | None) -> None:
-            step: Step = "each"
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                step = f"key:{key.value}"
-            for _, binding in self.bindings(module, name) if isinstance(name, ast.Name) else ():
-                if isinstance(binding.value, ast.Dict | ast.List):
-                    found.setdefault(binding.value, []).append((module, value, step))
-
-        for module, node in self.nodes(ast.Assign, ast.Call):
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    if isinstance(target, ast.Subscript):
-                        store(module, target.value, node.value, target.slice)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr == "append" and len(node.args) == 1:
-                    store(module, node.func.value, node.args[0], None)
-                elif node.func.attr == "setdefault" and len(node.args) == 2:
-                    store(module, node.func.value, node.args[1], node.args[0])
-        return found
+        return stored(self)
 
     @cached_property
     def _assigned_to_self(
