@@ -250,6 +250,8 @@ def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
     name = getattr(function, "name", "")
     if not isinstance(definition, ast.ClassDef) or not name.startswith(_WHILE_FITTING):
         return False
+    if name.endswith("_begin") and not _is_later(module, node, function):
+        return False
     if any(
         isinstance(one, ast.Call) and getattr(one.func, "attr", "") in ("compile", *_ANEW)
         for one in ast.walk(definition)
@@ -261,6 +263,16 @@ def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
         for _, base in program.bases(where, one)
     }
     return "keras.callbacks.Callback" in bases
+
+
+def _is_later(module: Module, node: ast.AST, function: ast.AST | None) -> bool:
+    """Return whether a condition keeps a line from the first time, before the step is traced."""
+    for outer in module.around(node):
+        if outer is function:
+            return False
+        if isinstance(outer, ast.If):
+            return not ast.unparse(outer.test).endswith("== 0")
+    return False
 
 
 def _callback_finding(place: Place, owner: ast.expr) -> Finding:
