@@ -75,6 +75,27 @@ STEPS = """
         keras.optimizers.SGD().apply([tf.constant(1.0)], [variable])
         raise AssertionError("it has trained")
 
+    def by_hand(steps=3):
+        variable = tf.Variable(1.0)
+        for _ in range(steps):
+            with tf.GradientTape() as tape:
+                loss = variable * variable
+            gradient = tape.gradient(loss, variable)
+            if steps > 2:
+                assert float(variable) == 1.0, "it has trained"
+            variable.assign_sub(0.1 * gradient)
+
+    def by_hand_once():
+        by_hand(1)
+
+    def only_looks():
+        variable = tf.Variable(1.0)
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = variable * variable
+            tape.gradient(loss, variable)
+        step(tf.ones([4, 64]))
+
     NUMBER = 3
 """
 DEVICE = {"kind": "DeviceError", "code": "DEV-010", "what": "No gpu:5.", "why": "w", "fix": "f"}
@@ -163,7 +184,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
 
 
 @pytest.mark.usefixtures("logical_cpus")
-@pytest.mark.parametrize("name", ["pair", "trains"])
+@pytest.mark.parametrize("name", ["pair", "trains", "only_looks"])
 def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> None:
     audit = evener.Audit.from_json(answer_of(name, monkeypatch, meant_for="gpu")["audit"])
     assert {"forward", "gradient", "optimizer"} == {op.kind for op in audit.operations}
@@ -193,8 +214,9 @@ def test_a_name_that_leads_to_no_step(
 
 
 @pytest.mark.usefixtures("logical_cpus")
-def test_an_eager_training_step_ends_the_program(folder: Path, monkeypatch) -> None:
-    found = answer_of("eagerly", monkeypatch)
+@pytest.mark.parametrize("name", ["eagerly", "by_hand", "by_hand_once"])
+def test_an_eager_training_step_ends_the_program(folder: Path, monkeypatch, name: str) -> None:
+    found = answer_of(name, monkeypatch)
     assert found["outcome"] == "eager"
     assert found["line"].startswith("steps.py:")
 
@@ -212,6 +234,7 @@ def test_a_script_that_fails_shows_the_last_that_it_wrote(folder: Path) -> None:
     [
         (Ended(code=7, output="so long"), None, "PLACE-038", "exit code 7. The last of its"),
         (Ended(code=-11, output=""), None, "PLACE-038", "signal 11. It wrote nothing."),
+        (Ended(code=5, output="I0000 00:00:17.5  1 port.cc:1] x"), None, "PLACE-038", "nothing."),
         (Ended(code=0, output="1\n2"), None, "PLACE-037", "    1\n    2"),
         (Ended(code=0, output=""), {"outcome": "ended"}, "PLACE-037", "ended without a training"),
         (Ended(code=None, output=""), None, "PLACE-039", "no training step in 9 seconds"),
@@ -272,6 +295,7 @@ def has_ended(process: int) -> bool:
         (["steps:step", "--epochs", "3"], "PLACE-042"),
         (["--meant-for", "tpu", "train.py"], "tpu"),
         (["--graph", "out.png", "train.py"], ".svg"),
+        (["--graph", "no_folder/out.svg", "train.py"], "cannot be written"),
         (["--devices", "gpuu", "train.py"], "DEV-002"),
     ],
 )

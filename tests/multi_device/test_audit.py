@@ -377,6 +377,8 @@ def test_what_cannot_be_audited_is_refused() -> None:
     assert refused(lambda: evener.audit(lambda x: np.sin(x), tf.ones([]))).code == "PLACE-031"
     assert refused(lambda: evener.audit(lambda x: x.numpy(), tf.ones([]))).code == "PLACE-031"
     assert refused(lambda: evener.audit(3)).code == "PLACE-030"
+    inside = tf.function(lambda x: evener.audit(tf.sin, x), autograph=False)
+    assert refused(lambda: inside(tf.ones([]))).code == "PLACE-044"
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
     assert refused(lambda: evener.audit(model, X, Y)).code == "PLACE-033"
     model.compile("sgd", "mse", run_eagerly=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+import evener
 from evener import EvenerWarning, Strategy
 from evener.errors import EvenerError
 from evener.plan import Plan, PlanDevice, Replica, Stage
@@ -160,3 +161,23 @@ def test_weights_of_a_model_inside_a_model_are_told_to_be_away() -> None:
     )
     with pytest.warns(EvenerWarning, match=r"ENG-046.*hidden"):
         model.train_on_batch(*data())
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["layer", "model"])
+def test_a_pin_must_agree_with_the_stage(whole: bool) -> None:
+    given = plan(["first", "shape"], ["memory", "last"], num_micro_batches=2)
+
+    def pinned(*names: str) -> keras.Model:
+        with Strategy(given).scope():
+            model = chain()
+            for name in names:
+                evener.pin(TWO[1])(model.get_layer(name) if name else model)
+            model.compile("sgd", "mse")
+        return model
+
+    good = pinned("last")
+    good.train_on_batch(*data())
+    assert good.get_layer("last").kernel.value.device.endswith("CPU:1")
+    wrong = pinned("" if whole else "first")
+    names = ("'first'", f"pinned to {TWO[1]}", f"stage 0 is on {TWO[0]}")
+    refused(wrong, lambda: wrong.train_on_batch(*data()), "ENG-047", *names)

@@ -71,6 +71,8 @@ def audit(
         raise typer.BadParameter(
             f"{graph} ends neither in .svg nor in .dot", param_hint="'--graph'"
         )
+    if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
+        raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
     # First what costs nothing: a mistake need not wait for TensorFlow.
     spec = spec_from(devices, os.environ)
     order = order_for(

@@ -21,6 +21,8 @@ from evener.placement.record import Audit
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _SHOWN_LINES = 15
+# What TensorFlow writes when it is imported, before it reads how much it should.
+_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
 
 
 def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
@@ -129,7 +131,8 @@ def _ending(code: int) -> str:
 
 
 def _last(output: str) -> str:
-    lines = output.rstrip().splitlines()[-_SHOWN_LINES:]
+    lines = [line for line in output.rstrip().splitlines() if not _ON_IMPORT.match(line)]
+    lines = lines[-_SHOWN_LINES:]
     if not lines:
         return "It wrote nothing."
     return "The last of its output:\n" + "\n".join(f"    {line}" for line in lines)

@@ -64,10 +64,14 @@ class FirstStep:
     def run(self, program: Callable[[], Any]) -> Any:
         """Run a program that may train; it does not come further than its first step."""
         from evener import _tf_private
+        from evener.launch.eager_loops import EagerLoops
 
         self._notice_eager_optimizers()
-        with _tf_private.before_functions_run(self._watch):
-            return program()
+        loops = EagerLoops(lambda line: self.answer({"outcome": "eager", "line": line}))
+        with _tf_private.before_functions_run(self._watch), loops.watching():
+            returned = program()
+        loops.ended()
+        return returned
 
     def answer(self, found: Mapping[str, Any]) -> NoReturn:
         """Write the answer, and end the process: nothing of the program comes after this."""

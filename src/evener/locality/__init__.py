@@ -5,6 +5,7 @@ beside.py     operations beside their largest input, as optimizers need it
 record.py     forward operations remember the device they were asked to run on
 backward.py   their gradients run there
 later.py      what the tape makes before it is known where it belongs
+marks.py      layers remember the device they are pinned to
 install.py    puts all that where TensorFlow looks, once
 """
 

@@ -41,7 +41,7 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
     Raises:
         PlacementError: PLACE-030 if this cannot be audited, PLACE-031 if it works eagerly only,
             PLACE-032 if functions are told to run eagerly, PLACE-033 if a model is not
-            compiled.
+            compiled, PLACE-044 if this is called inside of a graph.
 
     >>> import evener, tensorflow as tf
     >>> weights = tf.Variable(tf.ones([3, 2]))
@@ -98,6 +98,13 @@ def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stopped:
             "TensorFlow is told to run functions eagerly.",
             why="an audit reads the graph of a step, and eagerly there is none.",
             fix="call tf.config.run_functions_eagerly(False) before the audit.",
+        )
+    if not tf.executing_eagerly():
+        raise PlacementError(
+            "PLACE-044",
+            "An audit was asked for inside of a tf.function, or of another graph.",
+            why="there the Python code runs once, to be traced, and no step is called.",
+            fix="call evener.audit outside, on the function itself.",
         )
     if isinstance(fn, keras.Model):
         return stopped_fit(fn, args, kwargs)

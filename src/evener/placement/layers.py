@@ -11,6 +11,7 @@ that has to wait keeps the device that was asked for.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +19,10 @@ from typing import Any
 import keras
 
 from evener import _tf_private
+from evener.locality.marks import mark, pinned_to
 from evener.placement.moving import move
 from evener.placement.scope import on_device
 
-_DEVICE = "_evener_device"
 _lock = threading.Lock()
 
 
@@ -39,12 +40,8 @@ def install(innermost: Callable[[], str]) -> None:
             kind.__call__ = _called_on_its_device(kind.__call__)
         for kind in (keras.Operation, keras.Layer):
             kind.__init__ = _made_in_a_block(kind.__init__, innermost)
+        keras.Layer.add_weight = _made_on_its_device(keras.Layer.add_weight)
         _tf_private.keep_devices_of_waiting_variables()
-
-
-def pinned_to(layer: Any) -> str:
-    """Return TensorFlow's name of the device a layer is pinned to, or an empty string."""
-    return vars(layer).get(_DEVICE, "")
 
 
 def pin_layer(layer: keras.Layer, device: str) -> None:
@@ -61,8 +58,7 @@ def pin_layer(layer: keras.Layer, device: str) -> None:
 
 
 def _mark(layer: Any, device: str) -> None:
-    # Past Keras's attribute tracking, which some layers forbid once they are built.
-    vars(layer)[_DEVICE] = device
+    mark(layer, device)
     # XLA compiles for one device: `jit_compile="auto"` must not choose it.
     vars(layer)["supports_jit"] = False
 
@@ -78,13 +74,27 @@ def _followers(layer: keras.Layer) -> list[keras.Layer]:
 def _called_on_its_device(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        device = vars(self).get(_DEVICE)
-        if device is None:
+        device = pinned_to(self)
+        if not device:
             return original(self, *args, **kwargs)
         with on_device(device):
             return original(self, *args, **kwargs)
 
     return call
+
+
+def _made_on_its_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make weights that are added outside of a call, such as those of LoRA, there too."""
+
+    @functools.wraps(original)
+    def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
+        device = pinned_to(self)
+        if not device or _tf_private.current_device():
+            return original(self, *args, **kwargs)
+        with on_device(device):
+            return original(self, *args, **kwargs)
+
+    return add_weight
 
 
 def _made_in_a_block(
@@ -97,4 +107,6 @@ def _made_in_a_block(
         if device:
             _mark(self, device)
 
+    # Keras makes a layer's config from its `__init__`, and does not look behind a wrapper.
+    vars(init)["__signature__"] = inspect.signature(original)
     return init

@@ -28,9 +28,18 @@ def move(variables: Sequence[Any], device: str, layer: keras.Layer) -> None:
         layer: The layer that is being pinned, for messages.
 
     Raises:
-        PlacementError: PLACE-005 if a variable is in use; then none is moved.
+        PlacementError: PLACE-005 if a variable is in use, PLACE-009 if it lives on several
+            devices; then none is moved.
     """
     made = [v for v in variables if not _tf_private.waits_for(v, device)]
+    if any(isinstance(v.value, tf.distribute.DistributedValues) for v in made):
+        raise PlacementError(
+            "PLACE-009",
+            f"The layer {layer.name!r} has variables on several devices.",
+            why="A strategy such as MirroredStrategy keeps a copy of each for every replica, and a "
+            "pinned layer has them once.",
+            fix="Make the model under evener.Strategy, or leave out the pin.",
+        )
     elsewhere = [v for v in made if short_name(v.value.device) != short_name(device)]
     if not elsewhere:
         return

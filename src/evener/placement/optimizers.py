@@ -36,12 +36,20 @@ def _apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
 
 
-def _slot(original: Callable[..., Any], optimizer: Any, beside: Any, *args: Any, **kw: Any) -> Any:
+def _slot(
+    original: Callable[..., Any],
+    optimizer: Any,
+    # Some optimizers give it by Keras's name for it.
+    reference_variable: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     if tf.distribute.has_strategy():
-        return original(optimizer, beside, *args, **kw)
+        return original(optimizer, reference_variable, *args, **kwargs)
+    beside = reference_variable
     variable = beside.value if isinstance(beside, keras.Variable) else beside
     with tf.device(variable.device):
-        return original(optimizer, beside, *args, **kw)
+        return original(optimizer, beside, *args, **kwargs)
 
 
 def _reduce(original: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -> Any:

@@ -102,8 +102,18 @@ class Pin:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        _, stack = _entered.blocks.pop()
+        device, stack = _entered.blocks.pop()
         stack.__exit__(*exception)
+        if device != self._device:
+            raise PlacementError(
+                "PLACE-010",
+                f"A block pinned to {self.device} was left before one inside, pinned to "
+                f"{short_name(device)}.",
+                why="Blocks of one thread are one inside the other, and work went to the device "
+                "of the innermost. Tasks of asyncio, and generators that stop inside a block, "
+                "mix theirs.",
+                fix="Put no `await` and no `yield` inside of a pinned block.",
+            )
 
     def __call__(self, what: T) -> T:
         """Pin a function, a Keras layer or a model.
@@ -116,6 +126,8 @@ class Pin:
             layers.pin_layer(what, self._device)
             return what
         given: Any = what
+        if _runs_later(given):
+            raise _cannot(given)
         if inspect.isroutine(given) or isinstance(given, functools.partial):
             return self._function(given)
         if _tf_private.is_traced_function(given):
@@ -135,12 +147,26 @@ def _named_as(pinned: Callable[..., Any], function: Any) -> Callable[..., Any]:
     return functools.update_wrapper(pinned, function, updated=())
 
 
+def _runs_later(what: Any) -> bool:
+    """Return whether a call of a function only begins it: the pin would have ended."""
+    checks = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(check(what) for check in checks)
+
+
 def _cannot(what: Any) -> PlacementError:
     kind = type(what).__name__
     name = f"the class {what.__name__}" if isinstance(what, type) else f"a {kind}"
     why, fix = "Layers, models, functions and blocks can be.", "Pin a function that calls it."
     if isinstance(what, type):
         fix = f"Pin an object of it: evener.pin(device)({what.__name__}(...))."
+    elif _runs_later(what):
+        name = f"{getattr(what, '__qualname__', 'a function')!r}, a generator or a coroutine,"
+        why = "Its body runs after the call has returned, when the pin has ended."
+        fix = "Pin what computes inside it: with evener.pin(device): ..., around no yield or await."
     elif isinstance(what, keras.optimizers.Optimizer):
         why = "Its slots and updates follow the variables that it trains."
         fix = "Pin the layers whose variables it trains."

@@ -62,7 +62,7 @@ def _print_finding(finding: Finding, console: Console) -> None:
     head.append(f"  [{finding.code}]")
     console.print(head, soft_wrap=True)
     _print_indented(finding.what[:1].upper() + finding.what[1:], console)
-    for line in finding.evidence:
+    for line in "\n".join(finding.evidence).splitlines():
         console.print(Text(f"{' ' * _INDENT}| {line}", style="dim"), soft_wrap=True)
     for name, text in (("Why", finding.why), ("Fix", finding.fix)):
         _print_indented(f"{name}: {text}", console)

@@ -88,7 +88,8 @@ def draw(audit: Audit, suffix: str) -> str:
     width = max((box.x for box in boxes), default=0) + _BOX[0] / 2 + _MARGIN
     height = max((box.y for box in boxes), default=0) + _BOX[1] / 2 + _MARGIN
     return environment.get_template(_TEMPLATES[suffix]).render(
-        step=audit.step,
+        # A script may be called anything; XML has no signs for control characters.
+        step="".join(sign if sign.isprintable() else "?" for sign in audit.step),
         total=format_bytes(audit.moved_bytes),
         boxes=boxes,
         arrows=_arrows(audit, {box.name: box for box in boxes}),

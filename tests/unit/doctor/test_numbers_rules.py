@@ -257,6 +257,15 @@ FINDS = [
         ),
     ),
     (
+        # It has a replica on each GPU.
+        "RUN-010",
+        """
+        strategy = tf.distribute.experimental.CentralStorageStrategy()
+        loss = strategy.run(lambda: tf.constant(1.0))
+        print(loss.numpy())  # finding: RUN-010
+        """,
+    ),
+    (
         "DOC-301",
         """
         from tensorflow import device, function, GradientTape

@@ -62,3 +62,9 @@ def test_what_a_page_shows_as_wrong_is_found_and_what_is_right_is_not(
         assert rule.code in codes_found(program, tmp_path)
     for program in right:
         assert rule.code not in codes_found(program, tmp_path)
+
+
+def test_the_list_in_the_documents_is_that_of_the_rules() -> None:
+    text = (Path(__file__).parents[3] / "docs/commands/doctor.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[([A-Z]+-\d+)\]\(.*/\1\.md\) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(r.code, f"{r.family.value}: {r.title}") for r in all_rules()]

@@ -225,6 +225,14 @@ for step, (x, y) in enumerate(dataset):
         """,
     ),
     (
+        "DOC-404",
+        """
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(units=1)])
+        model.compile("sgd", "mse")  # finding: DOC-404
+        model.fit(np.zeros((100, 1)), np.zeros((100, 1)), epochs=10)
+        """,
+    ),
+    (
         "DOC-405",
         MODEL.replace(
             "loss = tf.reduce_mean(tf.square(model(x) - y))",

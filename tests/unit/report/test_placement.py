@@ -61,6 +61,8 @@ def test_names_are_escaped_in_pictures() -> None:
     assert "<b>" not in draw(odd, ".svg")
     assert ET.fromstring(draw(odd, ".svg"))[0].text == '<b> & "step"'
     assert draw(odd, ".dot").startswith("digraph ")
+    unwritable = dataclasses.replace(AUDIT, step="a\x1bb")
+    assert ET.fromstring(draw(unwritable, ".svg"))[0].text == "a?b"
 
 
 def test_graphviz_gets_every_way() -> None:

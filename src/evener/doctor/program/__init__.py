@@ -6,6 +6,7 @@ scopes.py    what names are bound to
 names.py     one name for each thing of the libraries
 circles.py   answers that need each other
 values.py    where a value comes from
+classes.py   classes, their bases and attributes
 calls.py     who calls which function, with what
 decorations.py  what decorators of the program put around functions
 stored.py    what is put into lists and dicts later
@@ -18,12 +19,12 @@ order.py     which line runs first
 from __future__ import annotations
 
 from evener.doctor.program.around import Around, Loop
-from evener.doctor.program.calls import Site, argument
+from evener.doctor.program.calls import Call, Site, argument, is_method
 from evener.doctor.program.kinds import Kind
-from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.module import FUNCTIONS, Function, Module, last_name, own_nodes
 from evener.doctor.program.order import Order
 from evener.doctor.program.place import Place
-from evener.doctor.program.program import Call, Program, is_method, read_program
+from evener.doctor.program.program import Program, read_program
 from evener.doctor.program.reading import Unread
 from evener.doctor.program.values import Value, returns_of
 
@@ -43,6 +44,8 @@ __all__ = [
     "Value",
     "argument",
     "is_method",
+    "last_name",
+    "own_nodes",
     "read_program",
     "returns_of",
 ]

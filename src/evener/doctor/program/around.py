@@ -106,15 +106,19 @@ class Around:
 
     def is_decorated(self, module: Module, function: ast.AST, name: str) -> bool:
         """Return whether a function has a decorator of a name, called or not."""
+        return self.decorator(module, function, name) is not None
+
+    def decorator(self, module: Module, function: ast.AST, name: str) -> ast.expr | None:
+        """Return the decorator of a name that a function has, called or not; else None."""
         for one in getattr(function, "decorator_list", []):
             called = one.func if isinstance(one, ast.Call) else one
             if self._program.name_of(module, called) == name:
-                return True
+                return one
             # functools.partial(tf.function, ...)
             if isinstance(one, ast.Call) and one.args:
                 if self._program.name_of(module, one.args[0]) == name:
-                    return True
-        return False
+                    return one
+        return None
 
     def _asked(self, about: str, module: Module, node: ast.AST, holds: Holds) -> bool | None:
         answers = self._answers(about, module, node, holds)

@@ -5,9 +5,53 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from evener.doctor.program.module import Function, Module
+from evener.doctor.program.kinds import Kind
+from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.place import Place
 from evener.doctor.program.scopes import Step
+
+if TYPE_CHECKING:
+    from evener.doctor.program.program import Program
+
+_RUN = ("run", "experimental_run_v2")
+_MAPS = ("map", "filter", "flat_map", "interleave")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call in the program.
+
+    Args:
+        module: Where it stands.
+        node: The call itself.
+        name: What is called, such as ``"tf.distribute.MirroredStrategy"``; of a method of an
+            object of the program ``".run"``.
+    """
+
+    module: Module
+    node: ast.Call
+    name: str
+
+    @property
+    def place(self) -> Place:
+        """Return its line."""
+        return self.module.place(self.node)
+
+    def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:
+        """Return what is given at a position, or by a name; None if nothing is."""
+        return argument(self.node, position, name)
+
+    @property
+    def method(self) -> str:
+        """Return the name of the method, or of the function of a module, that is called."""
+        return self.node.func.attr if isinstance(self.node.func, ast.Attribute) else ""
+
+    @property
+    def owner(self) -> ast.expr | None:
+        """Return the expression whose method is called; None for a plain function."""
+        return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,3 +132,43 @@ def _positional(function: Function) -> list[str]:
     given = function.args
     named = [one.arg for one in (*given.posonlyargs, *given.args)]
     return [*named, given.vararg.arg] if given.vararg is not None else named
+
+
+def sites_of(program: Program, call: Call) -> Iterator[Site]:
+    """Yield what a call leads to, also by ``strategy.run`` and ``map``."""
+    module, node = call.module, call.node
+    for where, target in program.targets(module, node):
+        if isinstance(target, ast.ClassDef):
+            for _, method, _ in program.classes.attributes(where, target, "__init__"):
+                if isinstance(method, FUNCTIONS):
+                    yield Site(module=module, call=node, function=method, skips_self=True)
+        else:
+            yield Site(
+                module=module, call=node, function=target, skips_self=is_method(where, target)
+            )
+    way = _way(program, call)
+    if way and node.args:
+        for where, target in program.functions_of(module, node.args[0]):
+            if isinstance(target, FUNCTIONS):
+                bound = is_method(where, target)
+                yield Site(module=module, call=node, function=target, skips_self=bound, way=way)
+
+
+def _way(program: Program, call: Call) -> str:
+    if call.owner is None:
+        return ""
+    if call.method in _RUN:
+        kinds = program.kinds(call.module, call.owner)
+        is_strategy = Kind.STRATEGY in kinds or "strategy" in ast.unparse(call.owner).lower()
+        return "run" if is_strategy else ""
+    if call.method in _MAPS:
+        return "map" if Kind.DATASET in program.kinds(call.module, call.owner) else ""
+    return ""
+
+
+def is_method(module: Module, function: ast.AST) -> bool:
+    """Return whether a function is called on an object."""
+    if not isinstance(module.parents.get(function), ast.ClassDef):
+        return False
+    decorators = getattr(function, "decorator_list", [])
+    return not any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)

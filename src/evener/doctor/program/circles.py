@@ -46,7 +46,7 @@ class Circles(Generic[Key, Answer]):
             self._outermost = min(self._outermost, self._open[key])
             return self._nothing
         depth = len(self._open)
-        if depth > self._deepest:
+        if depth >= self._deepest:
             return self._nothing
         self._open[key] = depth
         before, self._outermost = self._outermost, self._deepest + 1

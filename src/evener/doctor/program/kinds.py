@@ -177,8 +177,8 @@ class Kinds:
 
     def of_class(self, module: Module, definition: ast.ClassDef) -> Kind | None:
         """Return what instances of a class of the program are, by its bases."""
-        for where, one in self._program.with_bases(module, definition):
-            for _, base in self._program.bases(where, one):
+        for where, one in self._program.classes.with_bases(module, definition):
+            for _, base in self._program.classes.bases(where, one):
                 if isinstance(base, str):
                     kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
                     if kind is not None:
@@ -266,7 +266,7 @@ class Kinds:
             yield _USUAL_NAMES[node.arg]
 
     def _of_self(self, module: Module, node: ast.Name) -> Iterator[Kind]:
-        for where, definition in self._program.classes_of(module, node):
+        for where, definition in self._program.classes.of(module, node):
             kind = self.of_class(where, definition)
             if kind is not None:
                 yield kind

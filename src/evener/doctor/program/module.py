@@ -67,3 +67,26 @@ def module_of(*, path: str, name: str, source: str) -> Module:
             parents[child] = node
     lines = tuple(source.splitlines())
     return Module(path=path, name=name, tree=tree, lines=lines, parents=parents, nodes=nodes)
+
+
+def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or module, without those of functions and classes in it."""
+    waiting: list[ast.AST] = []
+    if isinstance(function, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+        waiting += function.body
+    elif isinstance(function, ast.Lambda):
+        waiting.append(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def last_name(node: ast.AST) -> str:
+    """Return the name that an expression ends in, such as ``model`` of ``self.model``; else ``""``.
+
+    >>> last_name(ast.parse("self.model", mode="eval").body)
+    'model'
+    """
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

@@ -94,7 +94,8 @@ class Order:
                 if isinstance(target, ast.ClassDef):
                     if expression is not call.func:
                         continue
-                    for place, method, _ in self._program.attributes(where, target, "__init__"):
+                    methods = self._program.classes.attributes(where, target, "__init__")
+                    for place, method, _ in methods:
                         if isinstance(method, FUNCTIONS):
                             found.append((place, method))
                 else:

@@ -5,58 +5,26 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 
 from evener.doctor.program.around import Around
-from evener.doctor.program.calls import Site, argument
+from evener.doctor.program.calls import Call, Site, sites_of
+from evener.doctor.program.classes import Classes
 from evener.doctor.program.decorations import Decorations
 from evener.doctor.program.kinds import Kind, Kinds
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.names import canonical
 from evener.doctor.program.order import Order
-from evener.doctor.program.place import Place
 from evener.doctor.program.reading import Files, Unread, read_files
 from evener.doctor.program.scopes import Binding, Scopes, Step
 from evener.doctor.program.stored import stored
 from evener.doctor.program.values import Value, Values
 
 Definition = Function | ast.ClassDef
-_RUN = ("run", "experimental_run_v2")
 # Wrappers after which a function is called as before.
 _WRAPPERS = ("tf.function", "functools.partial", "tf.recompute_grad", "tf.custom_gradient")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """A call in the program.
-
-    Args:
-        module: Where it stands.
-        node: The call itself.
-        name: What is called, such as ``"tf.distribute.MirroredStrategy"``; of a method of an
-            object of the program ``".run"``.
-    """
-
-    module: Module
-    node: ast.Call
-    name: str
-
-    @property
-    def place(self) -> Place:
-        """Return its line."""
-        return self.module.place(self.node)
-
-    def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:
-        """Return what is given at a position, or by a name; None if nothing is."""
-        return argument(self.node, position, name)
-
-    @property
-    def owner(self) -> ast.expr | None:
-        """Return the expression whose method is called; None for a plain function."""
-        return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
 
 
 class Program:
@@ -73,6 +41,7 @@ class Program:
         self.unread: tuple[Unread, ...] = tuple(files.unread)
         self._by_name = files.modules
         self._scopes = {module: Scopes(module) for module in self.modules}
+        self.classes = Classes(self, self._scopes)
         self._values = Values(self)
         self._kinds = Kinds(self)
         self._names: dict[ast.AST, str] = {}
@@ -132,18 +101,19 @@ class Program:
 
     def method_calls(self, kind: Kind, *methods: str) -> Iterator[Call]:
         """Yield the calls of methods of things of a kind; of all methods if none is named."""
-        for call in self._calls_of_methods:
-            function = call.node.func
-            if not isinstance(function, ast.Attribute):
-                continue
-            if methods and function.attr not in methods:
-                continue
-            if kind in self.kinds(call.module, function.value):
+        for call, owner in self.calls_of(*methods):
+            if kind in self.kinds(call.module, owner):
                 yield call
 
+    def calls_of(self, *methods: str) -> Iterator[tuple[Call, ast.expr]]:
+        """Yield the calls of methods of some names, or of all, with whose method it is."""
+        for call, owner in self._calls_of_methods:
+            if not methods or call.method in methods:
+                yield call, owner
+
     @cached_property
-    def _calls_of_methods(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.all_calls if isinstance(call.node.func, ast.Attribute))
+    def _calls_of_methods(self) -> tuple[tuple[Call, ast.expr], ...]:
+        return tuple((call, call.owner) for call in self.all_calls if call.owner is not None)
 
     # ---- what things are
 
@@ -189,6 +159,12 @@ class Program:
         """Return where a value may come from: calls, constants, definitions."""
         return self._values.origins(module, node, steps)
 
+    def made_by(self, module: Module, node: ast.AST) -> Iterator[tuple[Module, ast.Call]]:
+        """Yield the calls that make what an expression gives, nothing taken out of it."""
+        for value in self.origins(module, node):
+            if isinstance(value.node, ast.Call) and not value.steps:
+                yield value.module, value.node
+
     def constant(self, module: Module, node: ast.AST | None) -> object:
         """Return the one constant that an expression can only be, or None."""
         if node is None:
@@ -217,76 +193,6 @@ class Program:
         dotted = self._dotted(module, node.value)
         other = self._by_name.get(dotted)
         return None if other is None else self._symbol_in(other, node.attr)
-
-    def classes_of(self, module: Module, node: ast.AST) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """Yield the classes of the program that an expression may be an instance of."""
-        if isinstance(node, ast.Name) and node.id in ("self", "cls"):
-            for outer in module.around(node):
-                if isinstance(outer, ast.ClassDef):
-                    yield module, outer
-                    # What a class says of itself holds for those made of it.
-                    yield from self._derived.get(outer, ())
-                    return
-        if isinstance(node, ast.Call) and self.name_of(module, node.func) == "super":
-            for outer in module.around(node):
-                if isinstance(outer, ast.ClassDef):
-                    for where, base in self.bases(module, outer):
-                        if isinstance(base, ast.ClassDef):
-                            yield where, base
-                    return
-        for value in self.origins(module, node):
-            if isinstance(value.node, ast.Call) and not value.steps:
-                for where, target in self.targets(value.module, value.node):
-                    if isinstance(target, ast.ClassDef):
-                        yield where, target
-            elif isinstance(value.node, ast.ClassDef) and not value.steps:
-                # Config.batch_size, without an instance.
-                yield value.module, value.node
-            elif isinstance(value.node, ast.arg) and value.node.annotation is not None:
-                for one in self.origins(value.module, value.node.annotation):
-                    if isinstance(one.node, ast.ClassDef):
-                        yield one.module, one.node
-
-    def bases(
-        self, module: Module, definition: ast.ClassDef
-    ) -> Iterator[tuple[Module, ast.ClassDef | str]]:
-        """Yield the bases of a class: classes of the program, or names of the libraries."""
-        for base in definition.bases:
-            name = self.name_of(module, base)
-            if name:
-                yield module, name
-                continue
-            for value in self.origins(module, base):
-                if isinstance(value.node, ast.ClassDef):
-                    yield value.module, value.node
-
-    @cached_property
-    def _derived(self) -> dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]]:
-        found: dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]] = {}
-        for module, node in self.nodes(ast.ClassDef):
-            assert isinstance(node, ast.ClassDef)
-            for _, base in self.with_bases(module, node):
-                if base is not node:
-                    found.setdefault(base, []).append((module, node))
-        return found
-
-    def attributes(
-        self, module: Module, definition: ast.ClassDef, name: str
-    ) -> Iterator[tuple[Module, ast.AST, tuple[Step, ...]]]:
-        """Yield what an attribute of a class's instances may be, its bases' included."""
-        for where, one in self.with_bases(module, definition):
-            found = False
-            for binding in self._scopes[where].bindings_in(one, name):
-                found = True
-                if binding.definition is not None:
-                    yield where, binding.definition, ()
-                elif binding.value is not None:
-                    yield where, binding.value, binding.steps
-            for value, steps in self._assigned_to_self.get((one, name), []):
-                found = True
-                yield where, value, steps
-            if found:
-                return
 
     # ---- calls
 
@@ -334,42 +240,12 @@ class Program:
         self.__dict__["_sites"] = {}
         sites: dict[ast.AST, list[Site]] = {}
         for call in self._calls_as_written:
-            for site in self._sites_of(call):
+            for site in sites_of(self, call):
                 sites.setdefault(site.function, []).append(site)
         self.__dict__["_sites"] = sites
         self._values, self._kinds = Values(self), Kinds(self)
         self._callees.clear()
         return sites
-
-    def _sites_of(self, call: Call) -> Iterator[Site]:
-        module, node = call.module, call.node
-        for where, target in self.targets(module, node):
-            if isinstance(target, ast.ClassDef):
-                for _, method, _ in self.attributes(where, target, "__init__"):
-                    if isinstance(method, FUNCTIONS):
-                        yield Site(module=module, call=node, function=method, skips_self=True)
-            else:
-                yield Site(
-                    module=module, call=node, function=target, skips_self=is_method(where, target)
-                )
-        way = self._way(call)
-        if way and node.args:
-            for where, target in self.functions_of(module, node.args[0]):
-                if isinstance(target, FUNCTIONS):
-                    bound = is_method(where, target)
-                    yield Site(module=module, call=node, function=target, skips_self=bound, way=way)
-
-    def _way(self, call: Call) -> str:
-        if not isinstance(call.node.func, ast.Attribute):
-            return ""
-        method = call.node.func.attr
-        if method in _RUN:
-            named = ast.unparse(call.node.func.value).lower()
-            kinds = self.kinds(call.module, call.node.func.value)
-            return "run" if Kind.STRATEGY in kinds or "strategy" in named else ""
-        if method in ("map", "filter", "flat_map", "interleave"):
-            return "map" if Kind.DATASET in self.kinds(call.module, call.node.func.value) else ""
-        return ""
 
     def _called_instance(self, value: Value) -> Iterator[tuple[Module, Definition]]:
         """Yield what runs when an instance of a class of the program is called."""
@@ -378,7 +254,7 @@ class Program:
         for where, target in self._named_targets(value.module, value.node):
             if isinstance(target, ast.ClassDef):
                 for name in ("__call__", "call"):
-                    for method_module, method, _ in self.attributes(where, target, name):
+                    for method_module, method, _ in self.classes.attributes(where, target, name):
                         if isinstance(method, FUNCTIONS):
                             yield method_module, method
 
@@ -437,22 +313,6 @@ class Program:
                 return self._symbol_in(self._by_name[star], name)
         return None
 
-    def with_bases(
-        self, module: Module, definition: ast.ClassDef
-    ) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """Yield a class and the classes of the program that it is made of, once each."""
-        waiting: list[tuple[Module, ast.ClassDef]] = [(module, definition)]
-        seen = set[ast.AST]()
-        while waiting:
-            where, one = waiting.pop(0)
-            if one in seen:
-                continue
-            seen.add(one)
-            yield where, one
-            for base_module, base in self.bases(where, one):
-                if isinstance(base, ast.ClassDef):
-                    waiting.append((base_module, base))
-
     def stored_in(self, container: ast.AST) -> list[tuple[Module, ast.expr, Step]]:
         """Return what is put into a list or dict after it was made, and under which key."""
         return self._stored.get(container, [])
@@ -460,33 +320,6 @@ class Program:
     @cached_property
     def _stored(self) -> dict[ast.AST, list[tuple[Module, ast.expr, Step]]]:
         return stored(self)
-
-    @cached_property
-    def _assigned_to_self(
-        self,
-    ) -> dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, tuple[Step, ...]]]]:
-        found: dict[tuple[ast.ClassDef, str], list[tuple[ast.expr, tuple[Step, ...]]]] = {}
-        for module, node in self.nodes(ast.Assign, ast.AnnAssign):
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-                continue
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                parts = target.elts if isinstance(target, ast.Tuple) else [target]
-                for index, part in enumerate(parts):
-                    definition = _class_of_self(module, part)
-                    if definition is None or not isinstance(part, ast.Attribute):
-                        continue
-                    steps: tuple[Step, ...] = (index,) if part is not target else ()
-                    found.setdefault((definition, part.attr), []).append((node.value, steps))
-        return found
-
-
-def is_method(module: Module, function: Definition) -> bool:
-    """Return whether a function is called on an object."""
-    if not isinstance(module.parents.get(function), ast.ClassDef):
-        return False
-    decorators = getattr(function, "decorator_list", [])
-    return not any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)
 
 
 def read_program(script: Path) -> Program:
@@ -496,11 +329,3 @@ def read_program(script: Path) -> Program:
         script: The path of a Python file. What cannot be read is in ``unread``.
     """
     return Program(str(script.absolute()), read_files(script))
-
-
-def _class_of_self(module: Module, node: ast.AST) -> ast.ClassDef | None:
-    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-        return None
-    if node.value.id not in ("self", "cls"):
-        return None
-    return next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from evener.doctor.program.circles import Circles
-from evener.doctor.program.module import FUNCTIONS, Function, Module
+from evener.doctor.program.module import FUNCTIONS, Function, Module, own_nodes
 from evener.doctor.program.scopes import Binding, Step
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Values:
         if imported is not None:
             yield from self._of_binding(*imported, node, steps)
             return
-        found = False
+        found, classes = False, self._program.classes
         for value in self._program.origins(module, node.value):
             if isinstance(value.node, ast.Call) and not value.steps:
                 if self._program.name_of(value.module, value.node.func) in _NAMESPACES:
@@ -174,8 +174,8 @@ class Values:
                         if keyword.arg == node.attr:
                             found = True
                             yield _link(value.module, keyword.value, steps)
-        for class_module, definition in self._program.classes_of(module, node.value):
-            for where, value, path in self._program.attributes(class_module, definition, node.attr):
+        for class_module, definition in classes.of(module, node.value):
+            for where, value, path in classes.attributes(class_module, definition, node.attr):
                 found = True
                 if isinstance(value, ast.expr):
                     yield _link(where, value, (*path, *steps))
@@ -209,7 +209,7 @@ class Values:
         known = False
         for where, target in self._program.targets(module, node):
             if isinstance(target, ast.ClassDef) and steps[:1] == ("each",):
-                for there, method, _ in self._program.attributes(where, target, "__iter__"):
+                for there, method, _ in self._program.classes.attributes(where, target, "__iter__"):
                     for yielded in yields_of(method) if isinstance(method, FUNCTIONS) else ():
                         known = True
                         yield _link(there, yielded, steps[1:])
@@ -302,25 +302,16 @@ def returns_of(function: Function) -> Iterator[ast.expr]:
     if isinstance(function, ast.Lambda):
         yield function.body
         return
-    for node in _inside(function):
+    for node in own_nodes(function):
         if isinstance(node, ast.Return) and node.value is not None:
             yield node.value
 
 
 def yields_of(function: Function) -> Iterator[ast.expr]:
     """Yield what a generator gives, one by one."""
-    for node in () if isinstance(function, ast.Lambda) else _inside(function):
+    for node in () if isinstance(function, ast.Lambda) else own_nodes(function):
         if isinstance(node, ast.Yield) and node.value is not None:
             yield node.value
-
-
-def _inside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield node
-            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _elements(node: ast.Tuple | ast.List | ast.Set | ast.Dict) -> list[ast.expr]:

@@ -13,6 +13,9 @@ from evener.doctor.questions.trainings import fits
 
 _BATCHING = ("batch", "padded_batch", "ragged_batch")
 _READING = ("keras.utils.*_dataset_from_directory", "keras.utils.timeseries_dataset_from_array")
+_ARRAYS = frozenset({Kind.ARRAY, Kind.TENSOR})
+# What fit takes of arrays where nothing is said.
+_OF_KERAS = 32.0
 _DISTRIBUTING = ("experimental_distribute_dataset",)
 _BY_FUNCTION = (
     "distribute_datasets_from_function",
@@ -43,6 +46,13 @@ class BatchSize:
     is_per_replica: bool = False
 
     @property
+    def for_each(self) -> Number | None:
+        """Return how many samples each replica is given."""
+        if self.size is None or self.is_per_replica:
+            return self.size
+        return Number(value=self.size.value, power=self.size.power - 1)
+
+    @property
     def place(self) -> Place:
         """Return the line on which the size is given."""
         return self.module.place(self.node if self.node is not None else self.call)
@@ -50,49 +60,45 @@ class BatchSize:
 
 def batch_sizes(program: Program) -> list[BatchSize]:
     """Return the sizes of the batches that a program trains on under a strategy."""
-    found = [*_of_fits(program), *_of_distributed(program), *_of_functions(program)]
+    found = [one for call in fits(program) for one in sizes_of_fit(program, call)]
+    found += [*_of_distributed(program), *_of_functions(program)]
     unique: dict[tuple[ast.AST, bool, bool], BatchSize] = {}
     for one in found:
         unique.setdefault((one.node or one.call, one.is_fit, one.is_per_replica), one)
     return list(unique.values())
 
 
-def _of_fits(program: Program) -> Iterator[BatchSize]:
-    for call in fits(program):
-        method = getattr(call.node.func, "attr", "")
-        if method == "train_on_batch":
-            continue
-        data = call.argument(0, "x")
-        size = call.argument(2, "batch_size")
-        kinds = program.kinds(call.module, data) if data is not None else frozenset()
-        if size is not None and not kinds & {Kind.DATASET, Kind.DISTRIBUTED}:
-            yield _size(program, call.module, call.node, size, call, is_fit=True)
-        elif data is not None and Kind.DATASET in kinds:
-            for batched, module, node in _batchings(program, call.module, data):
-                yield _size(program, module, batched, node, call, is_fit=True)
-        elif size is None and kinds and kinds <= {Kind.ARRAY, Kind.TENSOR}:
-            yield BatchSize(
-                module=call.module,
-                call=call.node,
-                node=None,
-                use=call,
-                size=Number(value=32.0),
-                is_fit=True,
-            )
+def sizes_of_fit(program: Program, call: Call) -> Iterator[BatchSize]:
+    """Yield the sizes of the batches of one call of ``fit``."""
+    data, size = call.argument(0, "x"), call.argument(2, "batch_size")
+    kinds = program.kinds(call.module, data) if data is not None else frozenset()
+    if size is not None and not kinds & {Kind.DATASET, Kind.DISTRIBUTED}:
+        yield _size(program, call.module, call.node, size, call, is_fit=True)
+    elif data is not None and Kind.DATASET in kinds:
+        for batched, module, node in _batchings(program, call.module, data):
+            yield _size(program, module, batched, node, call, is_fit=True)
+    elif size is None and kinds <= _ARRAYS and (kinds or call.argument(1, "y") is not None):
+        yield BatchSize(
+            module=call.module,
+            call=call.node,
+            node=None,
+            use=call,
+            size=Number(value=_OF_KERAS),
+            is_fit=True,
+        )
 
 
 def _of_distributed(program: Program) -> Iterator[BatchSize]:
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in _DISTRIBUTING:
-            data = call.argument(0, "dataset")
-            if data is not None and not _is_for_evaluation(data):
-                for batched, module, node in _batchings(program, call.module, data):
-                    yield _size(program, module, batched, node, call, is_fit=False)
+    for call, _ in program.calls_of(*_DISTRIBUTING):
+        data = call.argument(0, "dataset")
+        if data is not None and not _is_for_evaluation(data):
+            for batched, module, node in _batchings(program, call.module, data):
+                yield _size(program, module, batched, node, call, is_fit=False)
 
 
 def _of_functions(program: Program) -> Iterator[BatchSize]:
     for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in _BY_FUNCTION:
+        if call.method in _BY_FUNCTION:
             given = call.argument(0, "dataset_fn")
             for module, target in program.functions_of(call.module, given) if given else ():
                 for node in ast.walk(target):

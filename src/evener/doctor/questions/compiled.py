@@ -7,9 +7,10 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Place, Program
+from evener.doctor.program import FUNCTIONS, Call, Function, Module, Place, Program
 from evener.doctor.questions.scalars import scalar_returns
 from evener.doctor.questions.strategies import spreads
+from evener.doctor.questions.trainings import is_of_model
 
 Line = tuple[Module, ast.AST, ast.AST]
 
@@ -38,10 +39,8 @@ class CompiledLoss:
 def compiles(program: Program) -> Iterator[Call]:
     """Yield the calls of ``compile`` of Keras models."""
     for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "compile":
-            named = ast.unparse(call.node.func.value).lower()
-            if Kind.MODEL in program.kinds(call.module, call.node.func.value) or "model" in named:
-                yield call
+        if call.method == "compile" and is_of_model(program, call):
+            yield call
 
 
 @functools.lru_cache(maxsize=4)
@@ -93,7 +92,7 @@ def _own(
             for where, target in program.targets(value.module, value.node):
                 if not isinstance(target, ast.ClassDef):
                     continue
-                for place, method, _ in program.attributes(where, target, "call"):
+                for place, method, _ in program.classes.attributes(where, target, "call"):
                     if isinstance(method, FUNCTIONS):
                         yield place, method, target.name
 

@@ -12,6 +12,7 @@ from evener.doctor.questions.numbers import number
 
 _TAKING = (
     ("tf.device", "device_name"),
+    ("keras.device", "device_name"),
     ("tf.distribute.OneDeviceStrategy", "device"),
     ("tf.distribute.MirroredStrategy", "devices"),
     ("tf.distribute.CentralStorageStrategy", "compute_devices"),

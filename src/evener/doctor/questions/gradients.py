@@ -6,8 +6,9 @@ import ast
 import functools
 from dataclasses import dataclass
 
-from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
+from evener.doctor.program import Call, Kind, Module, Program
 from evener.doctor.questions.strategies import spreads
+from evener.doctor.questions.trainings import is_for_keras
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +64,4 @@ def _in_replicas(program: Program, module: Module, node: ast.AST) -> bool:
     """Return whether a node runs in ``strategy.run``, called by the program or by Keras."""
     if program.around.in_replica(module, node) is not False:
         return True
-    return is_step_of_fit(program, module, node) and spreads(program)
-
-
-def is_step_of_fit(program: Program, module: Module, node: ast.AST) -> bool:
-    """Return whether a node is in the ``train_step`` of a Keras model, which ``fit`` calls."""
-    for outer in module.around(node):
-        if isinstance(outer, FUNCTIONS) and getattr(outer, "name", "") == "train_step":
-            parent = module.parents.get(outer)
-            return (
-                isinstance(parent, ast.ClassDef)
-                and program.kind_of_class(module, parent) is Kind.MODEL
-            )
-    return False
+    return is_for_keras(program, module, node) and spreads(program)

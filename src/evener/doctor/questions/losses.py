@@ -7,19 +7,10 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from evener.doctor.program import FUNCTIONS, Kind, Module, Program, argument, returns_of
-from evener.doctor.questions.scalars import MEANS, SUMS, scalar_returns
-from evener.doctor.questions.strategies import counts_replicas, is_global_batch
-
-
-class Reduction(enum.Enum):
-    """How the samples of a replica become one number."""
-
-    MEAN = "mean over the samples of a replica"
-    KERAS = "mean that Keras divides by the number of replicas"
-    SUM = "sum"
-    EACH = "one number for each sample"
-    ADDED = "losses of layers"
+from evener.doctor.program import FUNCTIONS, Module, Program, argument, returns_of
+from evener.doctor.questions.numbers import counts_replicas, is_global_batch
+from evener.doctor.questions.reductions import Reduction, is_mean_over_samples, reduction_called
+from evener.doctor.questions.scalars import MEANS, SUMS
 
 
 class Scaling(enum.Enum):
@@ -83,20 +74,6 @@ def terms_of(program: Program, module: Module, node: ast.AST) -> tuple[Term, ...
     for term in _Walk(program).terms(module, node, ()):
         found.setdefault((term.node, tuple(one.node for one in term.scaled)), term)
     return tuple(found.values())
-
-
-def is_mean_over_samples(call: ast.Call) -> bool:
-    """Return whether a mean or sum goes over the samples too, not over other axes alone."""
-    axis = argument(call, 1, "axis")
-    if axis is None:
-        return True
-    try:
-        axes = ast.literal_eval(axis)
-    except ValueError:
-        return False
-    if axes is None:
-        return True
-    return 0 in (axes if isinstance(axes, tuple | list) else (axes,))
 
 
 class _Walk:
@@ -226,7 +203,7 @@ class _Walk:
     def _of_own(
         self, module: Module, node: ast.Call, method: str, scaled: tuple[Scaled, ...]
     ) -> Iterator[Term]:
-        loss = self._loss_called(module, node)
+        loss = reduction_called(self._program, module, node)
         if loss is not None:
             yield Term(module=module, node=node, reduction=loss, scaled=scaled)
             return
@@ -263,32 +240,6 @@ class _Walk:
             is_each = one.reduction is Reduction.EACH
             yield replace(one, node=node, reduction=Reduction.SUM) if is_each else one
 
-    def _loss_called(self, module: Module, node: ast.Call) -> Reduction | None:
-        """Return what calling a Keras loss gives; None if it is none."""
-        if Kind.LOSS not in self._program.kinds(module, node.func):
-            return None
-        for value in self._program.origins(module, node.func):
-            made = value.node
-            if not isinstance(made, ast.Call) or value.steps:
-                continue
-            reduction = argument(made, None, "reduction")
-            if reduction is not None:
-                return _named(self._program, value.module, reduction)
-            for where, target in self._program.targets(value.module, made):
-                if isinstance(target, ast.ClassDef):
-                    return self._of_class(where, target)
-            return Reduction.KERAS
-        return Reduction.KERAS
-
-    def _of_class(self, module: Module, definition: ast.ClassDef) -> Reduction:
-        for node in ast.walk(definition):
-            if isinstance(node, ast.keyword) and node.arg == "reduction":
-                return _named(self._program, module, node.value)
-        for where, method, _ in self._program.attributes(module, definition, "call"):
-            if isinstance(method, FUNCTIONS) and scalar_returns(self._program, where, method):
-                return Reduction.MEAN
-        return Reduction.KERAS
-
     def _scaled(self, module: Module, divisor: ast.AST, node: ast.AST) -> Scaled:
         by = Scaling.OTHER
         if is_global_batch(self._program, module, divisor):
@@ -320,10 +271,3 @@ def _losses_in(node: ast.expr) -> ast.Attribute | None:
     if isinstance(node, ast.Attribute) and node.attr == "losses":
         return node
     return None
-
-
-def _named(program: Program, module: Module, node: ast.AST) -> Reduction:
-    text = f"{program.constant(module, node)} {ast.unparse(node)}".lower()
-    if "sum_over_batch" in text or "auto" in text or "mean" in text:
-        return Reduction.KERAS
-    return Reduction.SUM if "sum" in text else Reduction.EACH

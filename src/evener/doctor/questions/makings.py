@@ -96,8 +96,8 @@ def nearest_calls(program: Program, module: Module, node: ast.AST) -> frozenset[
                         given = site.given_to(binding.name)
                         waiting += [(site.module, expression) for expression, _ in given]
         elif isinstance(one, ast.Attribute):
-            for place, definition in program.classes_of(where, one.value):
-                attributes = program.attributes(place, definition, one.attr)
+            for place, definition in program.classes.of(where, one.value):
+                attributes = program.classes.attributes(place, definition, one.attr)
                 waiting += [(there, value) for there, value, _ in attributes]
         elif isinstance(one, ast.IfExp):
             waiting += [(where, one.body), (where, one.orelse)]

@@ -6,14 +6,18 @@ import ast
 import re
 from dataclasses import dataclass
 
-from evener.doctor.program import Module, Program, argument
+from evener.doctor.program import Module, Program, argument, last_name
 from evener.doctor.questions.gpus import counts_gpus
 
 _DEEPEST = 12
+_DEEPEST_COUNT = 3
 _PER_REPLICA = re.compile(
     r"(per|each)_?(replica|gpu|device|worker|tower|card)|(local|replica)_batch|"
     r"micro_?batch|batch_(size_)?(per|each)",
     re.IGNORECASE,
+)
+_COUNTS = re.compile(
+    r"replica|num_gpu|n_gpu|world_size|^((num|n)_devices|ngpus|num_workers|gpus)$", re.IGNORECASE
 )
 _GLOBAL = re.compile(r"(global|total|overall|effective)_?batch", re.IGNORECASE)
 
@@ -36,6 +40,11 @@ class Number:
             return self.value
         return None if num_replicas is None else self.value * num_replicas**self.power
 
+    def whole_at(self, num_replicas: int | None) -> int | None:
+        """Return it for a number of replicas, if it is a whole number above 0."""
+        value = self.at(num_replicas)
+        return int(value) if value is not None and value >= 1 and value == int(value) else None
+
 
 def number(program: Program, module: Module, node: ast.AST | None, depth: int = 0) -> Number | None:
     """Return what number an expression is, or None if that cannot be told.
@@ -57,7 +66,7 @@ def names_in(program: Program, module: Module, node: ast.AST | None) -> list[str
     """Return the names by which a number is known, where it is used and where it comes from."""
     if node is None:
         return []
-    names = [_name(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)]
+    names = [last_name(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)]
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         names.append(str(node.slice.value))
     return [one for one in names if one]
@@ -75,6 +84,38 @@ def is_said_per_replica(name: str) -> bool:
 def is_said_global(name: str) -> bool:
     """Return whether a name says that a number is for all replicas together."""
     return _GLOBAL.search(name) is not None
+
+
+def counts_replicas(program: Program, module: Module, node: ast.AST, depth: int = 0) -> bool:
+    """Return whether an expression is a number of replicas or devices, or made from one.
+
+    By what it is, or by a name that says so.
+    """
+    parts = [one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)]
+    if any(_COUNTS.search(last_name(one)) for one in parts):
+        return True
+    if depth > _DEEPEST_COUNT:
+        return False
+    return any(
+        counts_gpus(program, value.module, value.node)
+        or counts_replicas(program, value.module, value.node, depth + 1)
+        for one in parts
+        for value in program.origins(module, one)
+        if value.node is not one and isinstance(value.node, ast.expr)
+    )
+
+
+def is_global_batch(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether an expression is the size of a batch over all replicas."""
+    text = ast.unparse(node).lower()
+    if "global" in text and "batch" in text:
+        return True
+    return any(
+        isinstance(value.node, ast.BinOp)
+        and isinstance(value.node.op, ast.Mult)
+        and counts_replicas(program, value.module, value.node)
+        for value in program.origins(module, node)
+    )
 
 
 def _of_value(
@@ -159,7 +200,3 @@ def _defined(program: Program, name: str) -> ast.expr | None:
         if program.constant(call.module, call.argument(0, "name")) == name:
             return call.argument(1, "default")
     return None
-
-
-def _name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")

@@ -12,10 +12,9 @@ _NO_SLOTS = ("keras.optimizers.SGD",)
 
 def made_by(program: Program, module: Module, node: ast.AST) -> Iterator[tuple[Module, ast.Call]]:
     """Yield the calls that make the optimizer that an expression gives."""
-    for value in program.origins(module, node):
-        if isinstance(value.node, ast.Call) and not value.steps:
-            if Kind.OPTIMIZER in program.kinds(value.module, value.node):
-                yield value.module, value.node
+    for where, made in program.made_by(module, node):
+        if Kind.OPTIMIZER in program.kinds(where, made):
+            yield where, made
 
 
 def keeps_slots(program: Program, module: Module, made: ast.Call) -> bool:
@@ -38,11 +37,7 @@ def builds(program: Program) -> list[Call]:
     """Return the calls of ``build`` of optimizers."""
     return [
         call
-        for call in program.all_calls
-        if isinstance(call.node.func, ast.Attribute)
-        and call.node.func.attr == "build"
-        and (
-            Kind.OPTIMIZER in program.kinds(call.module, call.node.func.value)
-            or "opt" in ast.unparse(call.node.func.value).lower()
-        )
+        for call, owner in program.calls_of("build")
+        if Kind.OPTIMIZER in program.kinds(call.module, owner)
+        or "opt" in ast.unparse(owner).lower()
     ]

@@ -7,7 +7,8 @@ import functools
 from dataclasses import dataclass
 
 from evener.doctor.program import Call, Kind, Module, Program
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.steps import steps_of
+from evener.doctor.questions.trainings import fits
 
 _FROM_FILES = (
     "tf.data.TFRecordDataset",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from evener.doctor.program import Place
+from evener.doctor.questions.texts import place_at
 from evener.doctor.rule import Case
 
 
@@ -18,7 +19,7 @@ def raised_place(case: Case, *signs: str, codes: tuple[str, ...] = ()) -> Place 
     if raised is None or raised.where is None:
         return None
     if raised.code in codes or any(sign in raised.message for sign in signs):
-        return line_at(case, raised.where.file, raised.where.line)
+        return place_at(case.program, raised.where.file, raised.where.line)
     return None
 
 
@@ -26,15 +27,7 @@ def warned_places(case: Case, *codes: str) -> list[Place]:
     """Return the program's lines at which evener gave a warning with one of some codes."""
     warned = () if case.seen is None else case.seen.warned
     return [
-        line_at(case, one.where.file, one.where.line)
+        place_at(case.program, one.where.file, one.where.line)
         for one in warned
         if one.where is not None and one.code in codes
     ]
-
-
-def line_at(case: Case, file: str, line: int) -> Place:
-    """Return a place with its text, if the file is one of the program's."""
-    for module in case.program.modules:
-        if module.path == file and 0 < line <= len(module.lines):
-            return Place(path=file, line=line, text=module.lines[line - 1].strip())
-    return Place(path=file, line=line)

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from evener.doctor.program import Call, Kind, Module, Program, argument
 from evener.doctor.program.values import Value
-from evener.doctor.questions.replication import runs
+from evener.doctor.questions.strategies import runs
 
 # What makes a number, or a thing of one number for all, and not samples.
 _NUMBERS = (

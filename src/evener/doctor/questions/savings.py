@@ -37,7 +37,7 @@ def saves(program: Program) -> tuple[File, ...]:
     """Return the lines that save: weights, models, checkpoints, arrays, by callbacks too."""
     found: list[File] = []
     for call in program.all_calls:
-        method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+        method = call.method
         if call.name == "keras.callbacks.ModelCheckpoint":
             only = call.argument(None, "save_weights_only")
             weights = only is not None and program.constant(call.module, only) is True
@@ -61,7 +61,7 @@ def loads(program: Program) -> tuple[File, ...]:
     """Return the lines that load."""
     found: list[File] = []
     for call in program.all_calls:
-        method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+        method = call.method
         if call.name in ("keras.models.load_model", "keras.saving.load_model"):
             found.append(File(call=call, what="model", name=call.argument(0, "filepath")))
         elif call.name == "np.load":

@@ -134,8 +134,8 @@ def _starts(program: Program, call: Call) -> bool:
         return name.rpartition(".")[2][:1].isupper()
     if name in ("keras.Sequential", "keras.Model"):
         return _has_input(program, call)
-    if isinstance(call.node.func, ast.Attribute) and call.node.func.attr in ("fit", "predict"):
-        return Kind.MODEL in program.kinds(call.module, call.node.func.value)
+    if call.method in ("fit", "predict") and call.owner is not None:
+        return Kind.MODEL in program.kinds(call.module, call.owner)
     return False
 
 

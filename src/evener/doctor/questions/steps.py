@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
 
-from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Loop, Module, Program
+from evener.doctor.program import (
+    FUNCTIONS,
+    Call,
+    Function,
+    Kind,
+    Loop,
+    Module,
+    Program,
+    own_nodes,
+)
+from evener.doctor.questions.layers import is_of_keras
+from evener.doctor.questions.trainings import trainings, update_calls, ways_to
 
-_UPDATES = ("apply_gradients", "minimize", "train_on_batch")
 # What Keras calls in every step.
 _BY_KERAS = ("call", "train_step", "compute_loss", "compute_loss_and_updates")
-
-
-def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function or module, without those of functions and classes in it."""
-    waiting: list[ast.AST] = [
-        *(function.body if isinstance(function, ast.Module | ast.FunctionDef) else ()),
-        *([function.body] if isinstance(function, ast.Lambda) else ()),
-    ]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            waiting.extend(ast.iter_child_nodes(node))
 
 
 class Steps:
@@ -45,39 +41,26 @@ class Steps:
         self.loops: dict[ast.AST, Module] = {}
         self.in_each: dict[ast.AST, Module] = {}
         self.in_training: dict[ast.AST, Module] = {}
-        self.updates: list[Call] = [call for call in program.all_calls if _updates(call)]
+        self.updates: list[Call] = [
+            *update_calls(program),
+            *(call for call in trainings(program) if call.method == "train_on_batch"),
+        ]
         self._find_loops()
         self._find_functions_in_each()
 
     def loop_around(self, module: Module, node: ast.AST) -> Loop | None:
         """Return the loop over batches in which a node runs once per batch, or None."""
-        inner: ast.AST = node
-        for loop in self._program.around.loops(module, node):
-            if loop in self.loops:
-                return loop
-            inner = loop
-        del inner
-        return None
+        loops = self._program.around.loops(module, node)
+        return next((loop for loop in loops if loop in self.loops), None)
 
     def _find_loops(self) -> None:
         """Go up from each update to the first loop around it."""
-        waiting: list[tuple[Module, ast.AST]] = [(call.module, call.node) for call in self.updates]
-        seen: set[ast.AST] = set()
-        while waiting:
-            module, node = waiting.pop()
-            loop = next(self._program.around.loops(module, node), None)
-            if _is_in_comprehension(module, node):
-                continue  # That is the loop over batches, and no statement.
-            if loop is not None:
-                self.loops[loop] = module
-                continue
-            function = self._program.around.function(module, node)
-            if function is None or function in seen:
-                continue
-            seen.add(function)
-            self.functions.add(function)
-            for site in self._program.call_sites(function):
-                waiting.append((site.module, site.call))
+        for call in self.updates:
+            for module, node in ways_to(self._program, call.module, call.node, self.functions):
+                loop = next(self._program.around.loops(module, node), None)
+                # A comprehension is the loop over batches itself, and no statement.
+                if loop is not None and not _is_in_comprehension(module, node):
+                    self.loops[loop] = module
 
     def _find_functions_in_each(self) -> None:
         program = self._program
@@ -120,7 +103,7 @@ class Steps:
         parent = module.parents.get(function)
         if isinstance(parent, ast.ClassDef):
             named = getattr(function, "name", "") in _BY_KERAS
-            return named and _is_of_keras(self._program, module, parent)
+            return named and is_of_keras(self._program, module, parent)
         return isinstance(parent, ast.Call)
 
     def _runs_in_each(self, module: Module, function: ast.AST) -> bool:
@@ -140,11 +123,6 @@ class Steps:
         )
 
 
-def _updates(call: Call) -> bool:
-    function = call.node.func
-    return isinstance(function, ast.Attribute) and function.attr in _UPDATES
-
-
 def _is_in_comprehension(module: Module, node: ast.AST) -> bool:
     for outer in module.around(node):
         if isinstance(outer, ast.stmt):
@@ -152,12 +130,6 @@ def _is_in_comprehension(module: Module, node: ast.AST) -> bool:
         if isinstance(outer, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
             return True
     return False
-
-
-def _is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:
-    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
-        return False
-    return "tf.Module" not in {base for _, base in program.bases(module, definition)}
 
 
 def _is_making(function: Function) -> bool:
@@ -168,23 +140,3 @@ def _is_making(function: Function) -> bool:
 def steps_of(program: Program) -> Steps:
     """Return where a program trains; it is looked for once."""
     return Steps(program)
-
-
-@functools.lru_cache(maxsize=4)
-def fits(program: Program) -> tuple[Call, ...]:
-    """Return the calls of ``fit`` of Keras models."""
-    return tuple(
-        call
-        for call in program.all_calls
-        if isinstance(call.node.func, ast.Attribute)
-        and call.node.func.attr == "fit"
-        and (
-            Kind.MODEL in program.kinds(call.module, call.node.func.value)
-            or _is_called_model(call.node.func.value)
-        )
-    )
-
-
-def _is_called_model(node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return "model" in name.lower()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Program
+from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Place, Program, last_name
 
+_FITS = ("fit", "fit_generator")
 _UPDATES = ("apply_gradients", "minimize", "apply")
+# What Keras calls in the steps of fit.
 _BY_KERAS = ("train_step", "compute_loss_and_updates")
 
 
@@ -26,35 +30,64 @@ class Update:
     module: Module
 
 
-def fits(program: Program) -> list[Call]:
+@functools.lru_cache(maxsize=4)
+def trainings(program: Program) -> tuple[Call, ...]:
     """Return the calls of ``fit`` and ``train_on_batch`` of Keras models."""
+    return tuple(
+        call for call, _ in program.calls_of(*_FITS, "train_on_batch") if is_of_model(program, call)
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def fits(program: Program) -> tuple[Call, ...]:
+    """Return the calls of ``fit`` of Keras models."""
+    return tuple(call for call in trainings(program) if call.method in _FITS)
+
+
+def is_of_model(program: Program, call: Call) -> bool:
+    """Return whether a method is one of a Keras model, by its kind or by its name."""
+    if call.owner is None:
+        return False
+    kinds = program.kinds(call.module, call.owner)
+    if Kind.MODEL in kinds:
+        return True
+    name = last_name(call.owner).lower()
+    is_called_model = "model" in name or name in ("net", "network", "autoencoder", "vae")
+    return is_called_model and not kinds - {Kind.LAYER}
+
+
+@functools.lru_cache(maxsize=4)
+def update_calls(program: Program) -> tuple[Call, ...]:
+    """Return the calls of optimizers that change weights, those in ``train_step`` too."""
     found = []
-    for call in program.all_calls:
-        function = call.node.func
-        if not isinstance(function, ast.Attribute):
-            continue
-        if function.attr not in ("fit", "fit_generator", "train_on_batch"):
-            continue
-        kinds = program.kinds(call.module, function.value)
-        if Kind.MODEL in kinds or (not kinds - {Kind.LAYER} and _is_called_model(function.value)):
+    for call, owner in program.calls_of(*_UPDATES):
+        kinds = program.kinds(call.module, owner)
+        # What is known and none of Keras's is one of TensorFlow 1, or no optimizer at all.
+        if Kind.OPTIMIZER in kinds or not (call.method == "apply" or kinds):
             found.append(call)
-    return found
+    return tuple(found)
 
 
-def updates(program: Program) -> list[Update]:
+@functools.lru_cache(maxsize=4)
+def updates(program: Program) -> tuple[Update, ...]:
     """Return the updates of loops of the program's own, not those that Keras's ``fit`` takes."""
     found = []
-    for call in program.all_calls:
-        function = call.node.func
-        if not isinstance(function, ast.Attribute) or function.attr not in _UPDATES:
-            continue
-        kinds = program.kinds(call.module, function.value)
-        if Kind.OPTIMIZER not in kinds and (function.attr == "apply" or kinds):
-            continue
+    for call in update_calls(program):
         if not is_for_keras(program, call.module, call.node):
-            module, step = _step_to(program, call.module, call.node)
+            module, step = next(ways_to(program, call.module, call.node, set()))
             found.append(Update(call=call, step=step, module=module))
-    return found
+    return tuple(found)
+
+
+def trains(program: Program) -> bool:
+    """Return whether a program trains anything."""
+    return bool(trainings(program) or updates(program))
+
+
+def places_of_training(program: Program) -> list[Place]:
+    """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
+    lines = [call.place for call in trainings(program)]
+    return lines + [one.module.place(one.step) for one in updates(program)]
 
 
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
@@ -67,19 +100,29 @@ def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
     return False
 
 
-def _step_to(program: Program, module: Module, node: ast.AST) -> tuple[Module, ast.AST]:
-    """Climb from an update to the call that a loop makes, as far as there is one way."""
-    seen = set[ast.AST]()
-    while next(program.around.loops(module, node), None) is None:
-        function: Function | None = program.around.function(module, node)
-        sites = program.call_sites(function) if function is not None else []
-        if function is None or not sites or function in seen:
-            break
-        seen.add(function)
-        module, node = sites[0].module, sites[0].call
-    return module, node
+def ways_to(
+    program: Program, module: Module, node: ast.AST, seen: set[ast.AST]
+) -> Iterator[tuple[Module, ast.AST]]:
+    """Climb from a node to the calls that lead to it: each the first in a loop, or at the top.
 
+    Args:
+        program: The program.
+        module: Where the node stands.
+        node: The node, which may be in a loop itself.
+        seen: The functions that were left on the way; they are not entered again.
 
-def _is_called_model(node: ast.expr) -> bool:
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    return "model" in name.lower() or name.lower() in ("net", "network", "autoencoder", "vae")
+    Yields:
+        The calls, or the node.
+    """
+    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
+    while waiting:
+        module, node = waiting.pop()
+        if next(program.around.loops(module, node), None) is None:
+            function = program.around.function(module, node)
+            if function is not None and function not in seen:
+                seen.add(function)
+                sites = program.call_sites(function)
+                waiting += [(site.module, site.call) for site in reversed(sites)]
+                if sites:
+                    continue
+        yield module, node

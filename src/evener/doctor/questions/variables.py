@@ -25,12 +25,60 @@ def list_named(program: Program, module: Module, node: ast.expr) -> tuple[str, s
     if isinstance(node.value, ast.Subscript):
         return None
     owner = node.value
-    made = {
-        id(value.node)
-        for value in program.origins(module, owner)
-        if isinstance(value.node, ast.Call) and not value.steps
-    }
+    made = {id(call) for _, call in program.made_by(module, owner)}
     return (str(sorted(made)) if made else ast.unparse(owner)), part
+
+
+def zip_in(program: Program, module: Module, node: ast.expr) -> ast.Call | None:
+    """Return the call of ``zip`` in the same file that pairs gradients with variables."""
+    for value in program.origins(module, node):
+        made = value.node
+        if isinstance(made, ast.Call) and program.name_of(value.module, made.func) == "zip":
+            return made if len(made.args) == 2 and value.module is module else None
+    return None
+
+
+def slice_of(node: ast.expr) -> ast.expr | None:
+    """Return the list of which an expression is a slice; None if it is none."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        return node.value
+    return None
+
+
+def differs(
+    program: Program,
+    module: Module,
+    sources: ast.expr,
+    other: Module,
+    applied: ast.expr,
+    part: ast.expr | None,
+) -> str:
+    """Say how what is applied to differs from what gradients were taken of."""
+    one, two = list_named(program, module, sources), list_named(program, other, applied)
+    if two is not None and part is None and _is_sum_with(program, module, sources, two):
+        return ", only a part of them"
+    if one is None or two is None:
+        return ""
+    if part is not None and two[1] == "":
+        return ", only a part of them"
+    if one[0] != two[0] and one[1] == two[1] == "":
+        return ", of another model"
+    if one[0] == two[0] and one[1] != two[1] and part is None:
+        return ", another part of them"
+    return ""
+
+
+def _is_sum_with(program: Program, module: Module, node: ast.AST, part: tuple[str, str]) -> bool:
+    """Return whether a list is a sum of lists, one of which is the part."""
+    for value in program.origins(module, node):
+        total = value.node
+        if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and not value.steps:
+            sides = (total.left, total.right)
+            if any(list_named(program, value.module, one) == part for one in sides):
+                return True
+            if any(_is_sum_with(program, value.module, one, part) for one in sides):
+                return True
+    return False
 
 
 def unbuilt(program: Program, module: Module, taken: ast.Attribute) -> ast.Call | None:

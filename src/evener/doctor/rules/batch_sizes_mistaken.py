@@ -15,7 +15,7 @@ from evener.doctor.questions.numbers import (
     names_in,
     number,
 )
-from evener.doctor.questions.replication import strategies
+from evener.doctor.questions.strategies import strategies
 from evener.doctor.rule import Case, Family, Rule
 
 _ONE = ("OneDeviceStrategy",)

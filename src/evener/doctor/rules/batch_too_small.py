@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Place, Program
 from evener.doctor.questions.batch_sizes import BatchSize, batch_sizes
-from evener.doctor.questions.raised import line_at
-from evener.doctor.questions.replication import strategies, the_number_of_replicas
+from evener.doctor.questions.strategies import strategies, the_number_of_replicas
+from evener.doctor.questions.texts import place_at
 from evener.doctor.rule import Case, Family, Rule
 
 # With fewer samples a device waits for the launch of its kernels more than it computes.
 _FEW = 4
-_OWN = ("evener",)
 
 
 def _look(case: Case) -> Iterator[Finding]:
@@ -22,7 +21,7 @@ def _look(case: Case) -> Iterator[Finding]:
     made = strategies(program)
     num_replicas = the_number_of_replicas(case)
     if made and num_replicas is not None and num_replicas > 1:
-        if not all(one.name in _OWN for one in made):
+        if not all(one.is_evener for one in made):
             for size in batch_sizes(program):
                 if not size.is_per_replica:
                     yield from _check(program, size, num_replicas)
@@ -30,10 +29,9 @@ def _look(case: Case) -> Iterator[Finding]:
 
 
 def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Finding]:
-    value = None if size.size is None else size.size.at(num_replicas)
-    if value is None or value < 1 or value != int(value):
+    batch = None if size.size is None else size.size.whole_at(num_replicas)
+    if batch is None:
         return
-    batch = int(value)
     place = _written(program, size)
     if batch % num_replicas:
         yield _uneven(place, size, batch, num_replicas)
@@ -94,7 +92,7 @@ def _measured(case: Case) -> Iterator[Finding]:
     batch, num_replicas = steps.batch_size, steps.num_replicas
     if batch % num_replicas or batch // num_replicas <= _FEW:
         yield RULE.finding(
-            line_at(case, steps.where.file, steps.where.line),
+            place_at(case.program, steps.where.file, steps.where.line),
             f"the batch of {batch} samples is "
             + ("uneven" if batch % num_replicas else "small")
             + f" for {num_replicas} replicas.",

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Module, Program
 from evener.doctor.questions.compiled import losses_compiled
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 # Functions whose operations have no GPU kernel in TensorFlow 2.21.
@@ -172,11 +173,10 @@ def _trained_layers(program: Program) -> set[ast.AST]:
             continue
         for one in _leads_to(program, module, node):
             waiting += [(value.module, value.node) for value in program.origins(module, one)]
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            owners = {v.node for v in program.origins(call.module, call.node.func.value)}
-            if owners & seen and call.node.args:
-                found |= {v.node for v in program.origins(call.module, call.node.args[0])}
+    for call, owner in program.calls_of("add"):
+        owners = {value.node for value in program.origins(call.module, owner)}
+        if owners & seen and call.node.args:
+            found |= {value.node for value in program.origins(call.module, call.node.args[0])}
     return found
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Module, Place, Program
+from evener.doctor.program import Module, Place, Program, last_name
 from evener.doctor.questions.device_names import named_devices
 from evener.doctor.questions.gpus import means_gpus
-from evener.doctor.questions.replication import strategies, the_number_of_replicas
+from evener.doctor.questions.strategies import strategies, the_number_of_replicas
 from evener.doctor.rule import Case, Family, Rule
 
 _COUNT = re.compile(
@@ -58,7 +58,7 @@ def _counts_in(
     else:
         return
     for side in sides:
-        name = _name(side)
+        name = last_name(side)
         if not _COUNT.match(name):
             continue
         for value in program.origins(module, side):
@@ -77,7 +77,7 @@ def _finding(program: Program, definition: Place, name: str, uses: list[Place]) 
         "'GPU')) where there is no strategy.",
         evidence=tuple(dict.fromkeys((definition.text, *(use.text for use in uses[:3])))),
         # evener is told its devices by name; it scales nothing by their number.
-        severity=Severity.HINT if all(one.name == "evener" for one in made) and made else None,
+        severity=Severity.HINT if all(one.is_evener for one in made) and made else None,
     )
 
 
@@ -85,13 +85,13 @@ def _makes_as_many(program: Program, name: str) -> bool:
     """Return whether the program makes, or names for its strategy, that many devices."""
     for call in program.all_calls:
         if any(
-            one.arg and _COUNT.match(one.arg) and _name(one.value) == name
+            one.arg and _COUNT.match(one.arg) and last_name(one.value) == name
             for one in call.node.keywords
         ):
             return True
-        method = getattr(call.node.func, "attr", "")
+        method = call.method
         if method in _MAKING or call.name.startswith(("tf.distribute.", "evener.")):
-            names = [_name(one) for one in ast.walk(call.node)]
+            names = [last_name(one) for one in ast.walk(call.node)]
             if name in names:
                 return True
     for named in named_devices(program):
@@ -100,7 +100,7 @@ def _makes_as_many(program: Program, name: str) -> bool:
                 if isinstance(outer, ast.stmt):
                     break
                 if isinstance(outer, ast.ListComp | ast.GeneratorExp):
-                    if name in [_name(one) for one in ast.walk(outer)]:
+                    if name in [last_name(one) for one in ast.walk(outer)]:
                         return True
     return False
 
@@ -131,11 +131,11 @@ def _scales(program: Program, module: Module, node: ast.BinOp, num_replicas: int
     if isinstance(node.op, ast.Mult):
         pairs = ((left, right), (right, left))
         return any(
-            _is_number(one, num_replicas) and "batch" in _name(other).lower()
+            _is_number(one, num_replicas) and "batch" in last_name(other).lower()
             for other, one in pairs
         ) and not _is_buffer(program, module, node)
     if isinstance(node.op, ast.Div) and _is_number(right, num_replicas):
-        named = "loss" in _name(left).lower()
+        named = "loss" in last_name(left).lower()
         return named and program.around.in_replica(module, node) is True
     return False
 
@@ -148,7 +148,7 @@ def _is_buffer(program: Program, module: Module, node: ast.AST) -> bool:
             return method not in ("batch", "fit", "padded_batch", "int")
         if isinstance(outer, ast.Assign | ast.AnnAssign):
             targets = outer.targets if isinstance(outer, ast.Assign) else [outer.target]
-            return not any("batch" in _name(one).lower() for one in targets)
+            return not any("batch" in last_name(one).lower() for one in targets)
         if isinstance(outer, ast.stmt):
             return True
     return True
@@ -185,10 +185,6 @@ def _is_count(value: object) -> bool:
 
 def _is_number(node: ast.AST, wanted: int) -> bool:
     return isinstance(node, ast.Constant) and node.value == wanted and wanted >= 2
-
-
-def _name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 RULE = Rule(

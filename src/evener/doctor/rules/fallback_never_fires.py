@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Module, Place, Program
-from evener.doctor.questions.replication import Made, strategies
+from evener.doctor.questions.strategies import Made, strategies
 from evener.doctor.rule import Case, Family, Rule
 
 # They are made whether or not there is a GPU.

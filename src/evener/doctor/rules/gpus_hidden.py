@@ -10,8 +10,8 @@ from evener.doctor.program import Call, Place, Program
 from evener.doctor.questions.branches import is_conditional
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.gpus import HIDING, hides_all, means_gpus, shown
-from evener.doctor.questions.replication import strategies
-from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.questions.strategies import strategies
+from evener.doctor.questions.trainings import trainings, trains, updates
 from evener.doctor.rule import Case, Family, Rule
 
 _WHY = "No GPU is seen, and TensorFlow goes on without a word: all work falls to the CPU."
@@ -19,15 +19,11 @@ _WHY = "No GPU is seen, and TensorFlow goes on without a word: all work falls to
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
-    if not means_gpus(program) and not (case.surroundings.gpus and _trains(program)):
+    if not means_gpus(program) and not (case.surroundings.gpus and trains(program)):
         return
     yield from _by_environment_here(case)
     yield from _by_visible_devices(case)
     yield from _by_environment_around(case)
-
-
-def _trains(program: Program) -> bool:
-    return bool(fits(program) or updates(program))
 
 
 def _by_environment_here(case: Case) -> Iterator[Finding]:
@@ -89,7 +85,7 @@ def _first_use(program: Program) -> Call | None:
     made = [one.call for one in strategies(program)]
     named = list(program.calls("tf.device"))
     listed = list(program.calls("tf.config.list_*_devices", "tf.config.set_memory_growth"))
-    trained = [*fits(program), *(one.call for one in updates(program))]
+    trained = [*trainings(program), *(one.call for one in updates(program))]
     found = [*made, *named, *listed] or trained
     return min(found, key=lambda one: program.order.of(one.node) or 1 << 60, default=None)
 

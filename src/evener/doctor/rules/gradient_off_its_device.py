@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
 from evener.doctor.questions.gradients import gradients_of
 from evener.doctor.questions.pins import Pin, pins_around, pins_of
-from evener.doctor.questions.steps import fits
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 _WHY = (
@@ -110,12 +110,12 @@ def _under_fit(case: Case, reported: set[ast.AST]) -> Iterator[Finding]:
         owner = fit.owner
         if owner is None:
             continue
-        for module, definition in program.classes_of(fit.module, owner):
+        for module, definition in program.classes.of(fit.module, owner):
             if program.kind_of_class(module, definition) is not Kind.MODEL:
                 continue
-            if any(program.attributes(module, definition, "train_step")):
+            if any(program.classes.attributes(module, definition, "train_step")):
                 continue
-            for where, method, _ in program.attributes(module, definition, "call"):
+            for where, method, _ in program.classes.attributes(module, definition, "call"):
                 pins = _pins_below(program, [(where, method)])
                 pins = [pin for pin in pins if pin.device not in ("GPU:0", "CPU:0")]
                 if pins and pins[0].block not in reported:

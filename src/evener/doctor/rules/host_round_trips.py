@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Kind, Module, Place, Program
-from evener.doctor.questions.gradients import is_step_of_fit
 from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, place_of_line, shown
+from evener.doctor.questions.trainings import is_for_keras
 from evener.doctor.rule import Case, Family, Rule
 from evener.doctor.watch import HostRead
 
@@ -116,7 +116,7 @@ def _is_tensor(program: Program, module: Module, node: ast.AST) -> bool:
 
 def _is_in_every_step(program: Program, module: Module, node: ast.AST) -> bool:
     steps = steps_of(program)
-    if is_step_of_fit(program, module, node):
+    if is_for_keras(program, module, node):
         is_numpy = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         return is_numpy and not _is_guarded(module, node, None)
     seen: set[ast.AST] = set()

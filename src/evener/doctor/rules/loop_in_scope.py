@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Module, Place, Program
-from evener.doctor.questions.replication import scopes_entered
+from evener.doctor.questions.strategies import scopes_entered
 from evener.doctor.questions.trainings import fits, updates
 from evener.doctor.rule import Case, Family, Rule
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Kind
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.replication import runs, scopes, strategies
+from evener.doctor.questions.strategies import runs, scopes, strategies
 from evener.doctor.questions.trainings import updates
 from evener.doctor.rule import Case, Family, Rule
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Program
 from evener.doctor.questions.gradients import Gradient, gradients_of
-from evener.doctor.questions.losses import Reduction, Scaling, Term, terms_of
-from evener.doctor.questions.strategies import counts_replicas, is_only_evener, spreads
+from evener.doctor.questions.losses import Scaling, Term, terms_of
+from evener.doctor.questions.numbers import counts_replicas
+from evener.doctor.questions.reductions import Reduction
+from evener.doctor.questions.strategies import is_only_evener, spreads
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
 

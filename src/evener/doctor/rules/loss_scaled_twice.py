@@ -9,7 +9,8 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program, returns_of
 from evener.doctor.questions.compiled import losses_compiled
 from evener.doctor.questions.gradients import gradients_of
-from evener.doctor.questions.losses import Reduction, Scaling, Term, terms_of
+from evener.doctor.questions.losses import Scaling, Term, terms_of
+from evener.doctor.questions.reductions import Reduction
 from evener.doctor.questions.strategies import spreads
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule

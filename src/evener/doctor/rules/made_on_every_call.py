@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Program
+from evener.doctor.questions.layers import is_weightless
 from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import shown
-from evener.doctor.questions.weights import is_weightless
 from evener.doctor.rule import Case, Family, Rule
 
 

@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.questions.branches import conditions
 from evener.doctor.questions.device_names import Named, named_devices
 from evener.doctor.questions.gpus import asks_for_gpus, makes_logical_devices, visible_gpus
-from evener.doctor.questions.raised import line_at
+from evener.doctor.questions.texts import place_at
 from evener.doctor.rule import Case, Family, Rule
 
 _INDEXED = re.compile(r"(?:device:)?(gpu|cpu):(\d+)$", re.IGNORECASE)
@@ -93,7 +93,7 @@ def _misplaced(case: Case, lines: set[int]) -> Iterator[Finding]:
             continue
         said.add((one.where.file, one.where.line))
         yield RULE.finding(
-            line_at(case, one.where.file, one.where.line),
+            place_at(case.program, one.where.file, one.where.line),
             f"{one.asked} does not exist: {one.type} ran on {one.used}.",
             why="TensorFlow places softly: what is asked of a device that does not exist runs "
             "on another one, and nothing is said.",

@@ -9,8 +9,8 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Program
 from evener.doctor.questions.makings import Making, makes, makings_of
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.replication import scopes, scopes_entered, sets_one_for_all
-from evener.doctor.questions.trainings import fits
+from evener.doctor.questions.strategies import scopes, scopes_entered, sets_one_for_all
+from evener.doctor.questions.trainings import trainings
 from evener.doctor.rule import Case, Family, Rule
 
 _CODES = ("ENG-007", "ENG-008")
@@ -97,7 +97,7 @@ def _has_weights_already(program: Program, module: Module, node: ast.expr) -> bo
 def _fitted(program: Program) -> Iterator[tuple[Making, Module, ast.AST]]:
     """Yield models that are trained, where a scope is entered but for none of them."""
     pairs = list[tuple[Making, Call]]()
-    for call in fits(program):
+    for call in trainings(program):
         assert isinstance(call.node.func, ast.Attribute)
         made = makings_of(program, call.module, call.node.func.value)
         if not made or any(one.in_scope is not False for one in made):

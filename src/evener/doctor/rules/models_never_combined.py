@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Kind, Module, Program
 from evener.doctor.questions.makings import makings_of
-from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.questions.trainings import trains
 from evener.doctor.rule import Case, Family, Rule
 
 _COMBINING_METHODS = ("set_weights", "get_weights", "assign", "assign_add", "load_weights")
@@ -36,7 +36,7 @@ def _look(case: Case) -> Iterator[Finding]:
     names = {name for name, _, _, _ in devices}
     if len(names) < 2 and not any(in_loop for _, _, _, in_loop in devices):
         return
-    if devices and _are_trained(program):
+    if devices and trains(program):
         _, module, node, _ = devices[0]
         place = module.place(node)
         yield RULE.finding(
@@ -116,13 +116,9 @@ def _differs_by_round(program: Program, one: tuple[str, Module, ast.AST, bool]) 
     )
 
 
-def _are_trained(program: Program) -> bool:
-    return bool(fits(program) or updates(program))
-
-
 def _combines(program: Program) -> bool:
     for call in program.all_calls:
-        method = getattr(call.node.func, "attr", "")
+        method = call.method
         if call.name in _COMBINING or method in _COMBINING_METHODS:
             return True
         if method in ("scope", "run") and "strategy" in ast.unparse(call.node.func).lower():

@@ -61,7 +61,7 @@ def _becomes(program: Program, save: File) -> str:
 def _printed(program: Program) -> Iterator[tuple[Call, ast.expr]]:
     """Yield the names that are printed, alone or in a text."""
     for call in program.all_calls:
-        method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+        method = call.method
         if call.name not in _PRINTS and not (not call.name and method in ("info", "warning")):
             continue
         for given in call.node.args:

@@ -9,8 +9,8 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Place, Program
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.gpus import visible_gpus
-from evener.doctor.questions.replication import is_strategy
-from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.questions.strategies import RUNS, SCOPES, uses
+from evener.doctor.questions.trainings import places_of_training
 from evener.doctor.rule import Case, Family, Rule
 
 # Who imports one of these spreads the work in another way.
@@ -51,9 +51,11 @@ def _look(case: Case) -> Iterator[Finding]:
 
 
 def _first_training(program: Program) -> Place | None:
-    trained = [call.place for call in fits(program)]
-    trained += [one.module.place(one.step) for one in updates(program)]
-    return min(trained, key=lambda one: (one.path != program.script, one.line), default=None)
+    return min(
+        places_of_training(program),
+        key=lambda one: (one.path != program.script, one.line),
+        default=None,
+    )
 
 
 def _spreads(program: Program) -> bool:
@@ -72,12 +74,7 @@ def _spreads(program: Program) -> bool:
             return True
     if _has_other_backend(program):
         return True
-    return any(
-        isinstance(call.node.func, ast.Attribute)
-        and call.node.func.attr in ("scope", "run")
-        and is_strategy(program, call.module, call.node.func.value)
-        for call in program.all_calls
-    )
+    return bool(uses(program, *SCOPES, *RUNS))
 
 
 def _has_other_backend(program: Program) -> bool:

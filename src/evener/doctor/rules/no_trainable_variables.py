@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Kind, Module, Program
-from evener.doctor.questions.steps import fits
-from evener.doctor.questions.weights import is_weightless
+from evener.doctor.questions.freezes import Freeze, freezes
+from evener.doctor.questions.layers import is_weightless
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 
@@ -20,15 +21,13 @@ def _look(case: Case) -> Iterator[Finding]:
             continue
         frozen = _frozen_before(program, fit, owner)
         if frozen is not None:
-            yield _finding(fit, owner, f"{frozen.text} came before", frozen.text)
+            yield _finding(fit, owner, f"{frozen.place.text} came before", frozen.place.text)
             continue
-        for value in program.origins(fit.module, owner):
-            if isinstance(value.node, ast.Call) and not value.steps:
-                reason = _without_weights(program, value.module, value.node)
-                if reason:
-                    place = value.module.place(value.node)
-                    yield _finding(fit, owner, reason, place.text)
-                    break
+        for module, made in program.made_by(fit.module, owner):
+            reason = _without_weights(program, module, made)
+            if reason:
+                yield _finding(fit, owner, reason, module.place(made).text)
+                break
 
 
 def _finding(fit: Call, owner: ast.expr, reason: str, evidence: str) -> Finding:
@@ -44,59 +43,38 @@ def _finding(fit: Call, owner: ast.expr, reason: str, evidence: str) -> Finding:
     )
 
 
-class _Freeze:
-    """An assignment to ``trainable``."""
-
-    def __init__(self, module: Module, node: ast.Assign, target: ast.Attribute) -> None:
-        self.module, self.node, self.owner = module, node, target.value
-        self.text = module.place(node).text
-
-
-def _freezes(program: Program) -> Iterator[_Freeze]:
-    for module, node in program.nodes(ast.Assign):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Attribute) and target.attr == "trainable":
-                    yield _Freeze(module, node, target)
-
-
-def _frozen_before(program: Program, fit: Call, owner: ast.expr) -> _Freeze | None:
+def _frozen_before(program: Program, fit: Call, owner: ast.expr) -> Freeze | None:
     """Return what has frozen a whole model before it is trained, if nothing undid that."""
     made = _models(program, fit.module, owner)
     before = [
         one
-        for one in _freezes(program)
+        for one in freezes(program)
         if program.order.is_before(one.node, fit.node)
         and made
         and made & _frozen_models(program, one)
     ]
     before.sort(key=lambda one: program.order.of(one.node) or 0)
-    if not before or program.constant(before[-1].module, before[-1].node.value) is not False:
+    if not before or not before[-1].freezes(program):
         return None
     last = before[-1]
     # What is added, or set trainable in a part of it, is not looked into: it may be enough.
-    for one in _freezes(program):
+    for one in freezes(program):
         parts = program.order.is_before(last.node, one.node)
         if parts and program.order.is_before(one.node, fit.node):
-            if program.constant(one.module, one.node.value) is not False:
+            if not one.freezes(program):
                 return None
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            if made & _models(program, call.module, call.node.func.value):
-                if program.order.is_before(last.node, call.node):
-                    return None
+    for call, added_to in program.calls_of("add"):
+        if made & _models(program, call.module, added_to):
+            if program.order.is_before(last.node, call.node):
+                return None
     return last
 
 
 def _models(program: Program, module: Module, node: ast.expr) -> set[ast.AST]:
-    return {
-        value.node
-        for value in program.origins(module, node)
-        if isinstance(value.node, ast.Call) and not value.steps
-    }
+    return {made for _, made in program.made_by(module, node)}
 
 
-def _frozen_models(program: Program, freeze: _Freeze) -> set[ast.AST]:
+def _frozen_models(program: Program, freeze: Freeze) -> set[ast.AST]:
     """Return the models of which all is frozen: by themselves, or layer by layer."""
     if Kind.MODEL in program.kinds(freeze.module, freeze.owner):
         return _models(program, freeze.module, freeze.owner)
@@ -131,10 +109,9 @@ def _layers_of(program: Program, module: Module, made: ast.Call) -> list[tuple[M
             if isinstance(made.args[0], ast.Name) and _grows(program, module, made.args[0]):
                 return []
             found += [(value.module, one) for one in value.node.elts]
-    for call in program.all_calls:
-        if isinstance(call.node.func, ast.Attribute) and call.node.func.attr == "add":
-            if made in _models(program, call.module, call.node.func.value) and call.node.args:
-                found.append((call.module, call.node.args[0]))
+    for call, owner in program.calls_of("add"):
+        if made in _models(program, call.module, owner) and call.node.args:
+            found.append((call.module, call.node.args[0]))
     return found
 
 
@@ -167,12 +144,12 @@ def _is_frozen(program: Program, module: Module, made: ast.Call) -> bool:
     for keyword in made.keywords:
         if keyword.arg == "trainable" and program.constant(module, keyword.value) is False:
             return True
-    last = [one for one in _freezes(program) if made in _models(program, one.module, one.owner)]
-    return bool(last) and all(program.constant(one.module, one.node.value) is False for one in last)
+    last = [one for one in freezes(program) if made in _models(program, one.module, one.owner)]
+    return bool(last) and all(one.freezes(program) for one in last)
 
 
 def _class_is_empty(program: Program, module: Module, definition: ast.ClassDef) -> bool:
-    bases = list(program.bases(module, definition))
+    bases = list(program.classes.bases(module, definition))
     if bases != [(module, "keras.Model")] and [base for _, base in bases] != ["keras.Model"]:
         return False
     for node in ast.walk(definition):

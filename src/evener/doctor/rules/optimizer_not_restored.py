@@ -11,8 +11,9 @@ from evener.doctor.program import Call, Kind, Program
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.optimizers import builds, keeps_slots, made_by
 from evener.doctor.questions.savings import File, is_same_name, loads, saves
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 _RESUME = re.compile(r"resum|checkpoint|ckpt|restart|contin|latest|last", re.IGNORECASE)

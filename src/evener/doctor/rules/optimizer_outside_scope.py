@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Place, Program, argument
 from evener.doctor.questions.makings import makes, makings_of
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.replication import scopes, sets_one_for_all
+from evener.doctor.questions.strategies import scopes, sets_one_for_all
 from evener.doctor.rule import Case, Family, Rule
 
 _APPLYING = ("apply_gradients", "apply", "minimize")

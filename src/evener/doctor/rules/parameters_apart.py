@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Program
 from evener.doctor.questions.gpus import visible_gpus
-from evener.doctor.questions.replication import Made, strategies
+from evener.doctor.questions.strategies import Made, strategies
 from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 

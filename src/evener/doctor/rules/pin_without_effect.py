@@ -6,9 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Kind, Module, Program
+from evener.doctor.program import FUNCTIONS, Kind, Module, Program, own_nodes
 from evener.doctor.questions.pins import Pin, pins_of
-from evener.doctor.questions.steps import own_nodes
 from evener.doctor.rule import Case, Family, Rule
 
 # Functions that are called in a block are looked into; not those that these call, and so on.
@@ -89,7 +88,7 @@ def _in_method_that_computes(program: Program, pin: Pin) -> bool:
         return False
     if getattr(function, "name", "") != "__init__":
         return program.kind_of_class(module, definition) in (Kind.LAYER, Kind.MODEL)
-    for where, method, _ in program.attributes(module, definition, "call"):
+    for where, method, _ in program.classes.attributes(module, definition, "call"):
         for other in pins_of(program):
             if other.module is where and method in where.around(other.block):
                 return True

@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Call, Module, Program
+from evener.doctor.program import FUNCTIONS, Call, Module, Program, last_name
 from evener.doctor.questions.makings import makings_of
 from evener.doctor.questions.optimizers import builds, keeps_slots, made_by
 from evener.doctor.questions.pins import pins_around
 from evener.doctor.questions.strategies import (
     is_only_evener,
-    num_replicas,
     spreads,
-    strategies_made,
+    strategies,
+    the_number_of_replicas,
 )
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
@@ -38,13 +38,13 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _in_replicas(case: Case, call: Call) -> Iterator[Finding]:
     program = case.program
-    made = strategies_made(program)
+    made = strategies(program)
     if made and not any(one.name.endswith("MirroredStrategy") for one in made):
         return
     if not spreads(program) or is_only_evener(program) or not _run_is_traced(program, call):
         return
     optimizer = shown(call.owner) if call.owner is not None else "optimizer"
-    several = num_replicas(case) != 1
+    several = the_number_of_replicas(case) != 1
     yield RULE.finding(
         call.place,
         f"the slots of {optimizer} are first made here, inside strategy.run in a tf.function.",
@@ -77,20 +77,16 @@ def _run_is_traced(program: Program, call: Call) -> bool:
 def _is_built(program: Program, call: Call, built: list[Call]) -> bool:
     if call.owner is None:
         return False
-    name = _last_name(call.owner)
+    name = last_name(call.owner)
     made = {node for _, node in made_by(program, call.module, call.owner)}
     for one in built:
         if one.owner is None:
             continue
-        if _last_name(one.owner) == name:
+        if last_name(one.owner) == name:
             return True
         if made & {node for _, node in made_by(program, one.module, one.owner)}:
             return True
     return False
-
-
-def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else ast.unparse(node)
 
 
 def _keeps_slots(program: Program, call: Call) -> bool:

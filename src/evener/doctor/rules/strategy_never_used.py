@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Module, Program
-from evener.doctor.questions.replication import (
+from evener.doctor.questions.strategies import (
     RUNS,
     SCOPES,
     Made,
@@ -15,7 +15,7 @@ from evener.doctor.questions.replication import (
     strategies,
     uses,
 )
-from evener.doctor.questions.trainings import fits, updates
+from evener.doctor.questions.trainings import places_of_training
 from evener.doctor.rule import Case, Family, Rule
 
 _ASKING = ("print", "len", "isinstance", "type", "str", "repr", "id", "hasattr", "logging.*")
@@ -26,7 +26,7 @@ def _look(case: Case) -> Iterator[Finding]:
     made = strategies(program)
     if not made or sets_one_for_all(program):
         return
-    if not fits(program) and not updates(program):
+    if not places_of_training(program):
         # What it is for cannot be told: somebody else's code may train.
         return
     used = uses(program, *SCOPES, *RUNS, "schedule")
@@ -47,8 +47,7 @@ def _look(case: Case) -> Iterator[Finding]:
 
 
 def _finding(program: Program, made: Made) -> Finding:
-    trained = [call.place for call in fits(program)]
-    trained += [update.module.place(update.step) for update in updates(program)]
+    trained = places_of_training(program)
     return RULE.finding(
         made.call.place,
         f"this {made.name} is never used: neither its scope() nor its run().",

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Call, Module, Program
-from evener.doctor.questions.batches import number
+from evener.doctor.program import Call, Module, Program, argument
+from evener.doctor.questions.batch_sizes import sizes_of_fit
 from evener.doctor.questions.compiled import compiles
-from evener.doctor.questions.steps import fits
-from evener.doctor.questions.strategies import is_only_evener, spreads, strategies_made
+from evener.doctor.questions.numbers import number
+from evener.doctor.questions.strategies import is_only_evener, spreads, strategies
 from evener.doctor.questions.texts import shown
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 # Of Dense layers of at most this width, and batches of at most this size, a step takes
@@ -24,7 +25,7 @@ _SHORT_SECONDS = 0.002
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
     # Under strategies of TensorFlow, fit fails with steps_per_execution above 1.
-    if spreads(program) and strategies_made(program) and not is_only_evener(program):
+    if spreads(program) and strategies(program) and not is_only_evener(program):
         return
     for call in compiles(program):
         if call.argument(None, "steps_per_execution") is not None or _is_eager(program, call):
@@ -61,42 +62,27 @@ def _is_eager(program: Program, call: Call) -> bool:
     return given is not None and program.constant(call.module, given) is not False
 
 
-def _made(program: Program, call: Call) -> list[tuple[Module, ast.Call]]:
+def _models(program: Program, call: Call) -> set[ast.Call]:
     if call.owner is None:
-        return []
-    return [
-        (value.module, value.node)
-        for value in program.origins(call.module, call.owner)
-        if isinstance(value.node, ast.Call) and not value.steps
-    ]
+        return set()
+    return {made for _, made in program.made_by(call.module, call.owner)}
 
 
 def _fit_of(program: Program, call: Call) -> Call | None:
-    models = {node for _, node in _made(program, call)}
-    for fit in fits(program):
-        if models & {node for _, node in _made(program, fit)}:
-            return fit
-    return None
+    models = _models(program, call)
+    return next((fit for fit in fits(program) if models & _models(program, fit)), None)
 
 
 def _batch_size(program: Program, fit: Call) -> int | None:
-    """Return the batch size of a fit; 32 is Keras's own where nothing is said of arrays."""
-    given = fit.argument(2, "batch_size")
-    if given is not None:
-        return number(program, fit.module, given)
-    x = fit.argument(0, "x")
-    for value in program.origins(fit.module, x) if x is not None else ():
-        node = value.node
-        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "batch" and node.args:
-                return number(program, value.module, node.args[0])
-            node = node.func.value
-    return 32 if fit.argument(1, "y") is not None else None
+    """Return the one batch size of a fit, for a single replica."""
+    given = [one.size for one in sizes_of_fit(program, fit)]
+    sizes = {None if one is None else one.whole_at(1) for one in given}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _is_tiny(program: Program, call: Call) -> bool:
     """Return whether a model has only a few narrow Dense layers."""
-    for module, made in _made(program, call):
+    for module, made in program.made_by(call.module, call.owner) if call.owner is not None else ():
         if program.name_of(module, made.func) != "keras.Sequential" or not made.args:
             return False
         for value in program.origins(module, made.args[0]):
@@ -115,8 +101,8 @@ def _are_tiny(program: Program, module: Module, layers: ast.List) -> bool:
             return False
         name = program.name_of(module, one.func)
         if name == "keras.layers.Dense":
-            units = number(program, module, one.args[0]) if one.args else None
-            if units is None or units > _WIDEST:
+            units = number(program, module, argument(one, 0, "units"))
+            if units is None or units.value > _WIDEST:
                 return False
             dense += 1
         elif name not in ("keras.Input", "keras.layers.InputLayer", "keras.layers.Dropout"):

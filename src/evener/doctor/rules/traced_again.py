@@ -6,11 +6,18 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import FUNCTIONS, Call, Function, Kind, Module, Place, Program, argument
-from evener.doctor.program.values import Value
+from evener.doctor.program import Call, Kind, Module, Place, Program
+from evener.doctor.questions.changing import changing_number
 from evener.doctor.questions.compiled import compiles
-from evener.doctor.questions.steps import fits, steps_of
+from evener.doctor.questions.shapes import is_of_many_shapes, made_as_long_as_needed
+from evener.doctor.questions.steps import steps_of
 from evener.doctor.questions.texts import place_at, shown
+from evener.doctor.questions.traced import (
+    has_signature,
+    takes_any_shape,
+    traced_target,
+)
+from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
 # So many traces of one function are more than the first steps need.
@@ -33,7 +40,7 @@ def _look(case: Case) -> Iterator[Finding]:
 def _made_again(program: Program) -> Iterator[Finding]:
     for module, node in program.nodes(ast.FunctionDef):
         if isinstance(node, ast.FunctionDef):
-            decorator = _decorator(program, module, node)
+            decorator = program.around.decorator(module, node, "tf.function")
             if decorator is not None and _is_made_often(program, module, node, node.name):
                 yield _made_finding(module.place(decorator), node.name)
     for call in program.calls("tf.function"):
@@ -68,17 +75,6 @@ def _is_used_in(loop: ast.AST, name: str) -> bool:
         isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == name
         for one in ast.walk(loop)
     )
-
-
-def _decorator(program: Program, module: Module, function: ast.FunctionDef) -> ast.expr | None:
-    for one in function.decorator_list:
-        called = one.func if isinstance(one, ast.Call) else one
-        if program.name_of(module, called) == "tf.function":
-            return one
-        if isinstance(one, ast.Call) and one.args:
-            if program.name_of(module, one.args[0]) == "tf.function":
-                return one
-    return None
 
 
 def _bound_to(parent: ast.AST | None) -> str:
@@ -176,16 +172,16 @@ def _made_finding(place: Place, name: str) -> Finding:
 
 def _python_numbers(program: Program) -> Iterator[Finding]:
     for call in program.all_calls:
-        target = _traced_target(program, call)
+        target = traced_target(program, call)
         if target is None or next(program.around.loops(call.module, call.node), None) is None:
             continue
         if program.around.is_traced(call.module, call.node) is not False:
             continue
         where, function = target
-        if _has_signature(program, where, function):
+        if has_signature(program, where, function):
             continue
         for given in (*call.node.args, *(keyword.value for keyword in call.node.keywords)):
-            said = _changing_number(program, call.module, given)
+            said = changing_number(program, call.module, given)
             if said:
                 yield RULE.finding(
                     call.place,
@@ -198,123 +194,12 @@ def _python_numbers(program: Program) -> Iterator[Finding]:
                 break
 
 
-def _traced_target(program: Program, call: Call) -> tuple[Module, Function] | None:
-    for where, target in program.targets(call.module, call.node):
-        if not isinstance(target, FUNCTIONS):
-            continue
-        if program.around.is_decorated(where, target, "tf.function"):
-            return where, target
-        if _is_wrapped_here(program, call, target):
-            return where, target
-    return None
-
-
-def _is_wrapped_here(program: Program, call: Call, target: Function) -> bool:
-    """Return whether what is called is ``tf.function(target)``, by the name it is called by."""
-    function = call.node.func
-    if not isinstance(function, ast.Name):
-        return False
-    for where, binding in program.bindings(call.module, function):
-        made = binding.value
-        if isinstance(made, ast.Call) and program.name_of(where, made.func) == "tf.function":
-            return any(one is target for _, one in program.functions_of(where, made.args[0]))
-    return False
-
-
-def _has_signature(program: Program, module: Module, function: Function) -> bool:
-    if isinstance(function, ast.Lambda) or isinstance(function, ast.AsyncFunctionDef):
-        return False
-    decorator = _decorator(program, module, function)
-    return decorator is not None and "input_signature" in ast.unparse(decorator)
-
-
-def _changing_number(program: Program, module: Module, node: ast.expr) -> str:
-    """Say why an argument is a Python number that changes; ``""`` if it is none."""
-    if isinstance(node, ast.BinOp):
-        sides = [_changing_number(program, module, one) for one in (node.left, node.right)]
-        tensors = {Kind.TENSOR, Kind.BATCH, Kind.VARIABLE, Kind.PER_REPLICA}
-        if program.kinds(module, node) & tensors:
-            return ""
-        return next((one for one in sides if one), "")
-    if isinstance(node, ast.Name):
-        for where, binding in program.bindings(module, node):
-            if isinstance(binding.statement, ast.For) and binding.value is not None:
-                iterated = binding.value
-                name = (
-                    program.name_of(where, iterated.func) if isinstance(iterated, ast.Call) else ""
-                )
-                if name == "range" or name.endswith("trange"):
-                    return "which changes in every round"
-                if name == "enumerate" and binding.steps == ("each", 0):
-                    return "which changes in every round"
-            if isinstance(binding.statement, ast.For) and binding.value is not None:
-                given = program.origins(where, binding.value, binding.steps)
-                if given and all(_is_computed(program, one) for one in given):
-                    return "which is computed anew in every round"
-            if isinstance(binding.value, ast.Call) and not binding.steps:
-                said = _changing_number(program, where, binding.value)
-                if said and _is_in_loop_of(module, binding.statement, node):
-                    return said
-        return _is_counted(program, module, node)
-    if isinstance(node, ast.Call):
-        name = program.name_of(module, node.func)
-        if name in ("float", "int") and node.args:
-            if not isinstance(program.constant(module, node.args[0]), int | float):
-                return "which is read from something that changes"
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("numpy", "item"):
-            if node.func.attr == "item":
-                return "which is read from a tensor"
-    return ""
-
-
-def _is_computed(program: Program, value: Value) -> bool:
-    """Return whether a value is Python's arithmetic, with something in it that changes."""
-    if value.steps or not isinstance(value.node, ast.BinOp):
-        return False
-    changes = False
-    for one in ast.walk(value.node):
-        if isinstance(one, ast.Call) and not program.name_of(value.module, one.func).startswith(
-            "math."
-        ):
-            return False
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
-            known = program.origins(value.module, one)
-            if all(
-                isinstance(end.node, ast.Call)
-                and program.name_of(end.module, end.node.func) == "range"
-                for end in known
-            ):
-                changes = True
-            elif not all(isinstance(end.node, ast.Constant) or end.node is one for end in known):
-                return False
-    return changes
-
-
-def _is_in_loop_of(module: Module, statement: ast.AST, use: ast.AST) -> bool:
-    loops = [one for one in module.around(use) if isinstance(one, ast.For | ast.While)]
-    return any(loop in module.around(statement) for loop in loops)
-
-
-def _is_counted(program: Program, module: Module, node: ast.Name) -> str:
-    """Say that a name is counted up by hand, from a Python number."""
-    if not isinstance(program.constant(module, node), int | float):
-        return ""
-    if isinstance(program.constant(module, node), bool):
-        return ""
-    loop = next(program.around.loops(module, node), None)
-    for one in ast.walk(loop) if loop is not None else ():
-        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
-            if one.target.id == node.id and isinstance(one.op, ast.Add | ast.Mult | ast.Sub):
-                return "which changes in every round"
-    return ""
-
-
 # ---- changing shapes
 
 
 def _changing_shapes(program: Program) -> Iterator[Finding]:
     for loop, module in steps_of(program).loops.items():
-        if not isinstance(loop, ast.For) or not _is_of_many_shapes(program, module, loop.iter):
+        if not isinstance(loop, ast.For) or not is_of_many_shapes(program, module, loop.iter):
             continue
         for node in ast.walk(loop):
             if not isinstance(node, ast.Call):
@@ -322,11 +207,8 @@ def _changing_shapes(program: Program) -> Iterator[Finding]:
             for where, target in program.targets(module, node):
                 if not isinstance(target, ast.FunctionDef):
                     continue
-                decorator = _decorator(program, where, target)
-                if decorator is None:
-                    continue
-                text = ast.unparse(decorator)
-                if any(one in text for one in ("input_signature", "reduce_retracing", "relax")):
+                decorator = program.around.decorator(where, target, "tf.function")
+                if decorator is None or takes_any_shape(program, where, target):
                     continue
                 yield RULE.finding(
                     where.place(decorator),
@@ -342,12 +224,12 @@ def _changing_shapes(program: Program) -> Iterator[Finding]:
 def _padded_to_longest(program: Program) -> Iterator[Finding]:
     """Find arrays as long as the longest of their round, given to a traced function."""
     for call in program.all_calls:
-        target = _traced_target(program, call)
+        target = traced_target(program, call)
         loop = next(program.around.loops(call.module, call.node), None)
-        if target is None or loop is None or _takes_any_shape(program, *target):
+        if target is None or loop is None or takes_any_shape(program, *target):
             continue
         for given in call.node.args:
-            made = _made_as_long_as_needed(program, call.module, given, loop)
+            made = made_as_long_as_needed(program, call.module, given, loop)
             if made is not None:
                 yield RULE.finding(
                     call.place,
@@ -359,71 +241,6 @@ def _padded_to_longest(program: Program) -> Iterator[Finding]:
                     evidence=(call.module.place(made).text, call.place.text),
                 )
                 break
-
-
-def _takes_any_shape(program: Program, module: Module, function: Function) -> bool:
-    decorator = (
-        _decorator(program, module, function) if isinstance(function, ast.FunctionDef) else None
-    )
-    text = "" if decorator is None else ast.unparse(decorator)
-    return any(one in text for one in ("input_signature", "reduce_retracing", "relax"))
-
-
-def _made_as_long_as_needed(
-    program: Program, module: Module, node: ast.AST, loop: ast.AST
-) -> ast.Call | None:
-    """Return the call in a loop that makes an array as long as the longest of a batch."""
-    for value in program.origins(module, node):
-        made = value.node
-        if not isinstance(made, ast.Call) or loop not in value.module.around(made):
-            continue
-        name = program.name_of(value.module, made.func)
-        if name in ("tf.constant", "tf.convert_to_tensor", "np.array", "np.asarray") and made.args:
-            found = _made_as_long_as_needed(program, value.module, made.args[0], loop)
-            if found is not None:
-                return found
-        if name.endswith("pad_sequences"):
-            return made if argument(made, 1, "maxlen") is None else None
-        shape = argument(made, 0, "shape")
-        if name in ("np.zeros", "np.ones", "np.full", "tf.zeros") and shape is not None:
-            for one in shape.elts if isinstance(shape, ast.Tuple | ast.List) else [shape]:
-                if _is_longest(program, value.module, one, loop):
-                    return made
-    return None
-
-
-def _is_longest(program: Program, module: Module, node: ast.expr, loop: ast.AST) -> bool:
-    return any(
-        isinstance(value.node, ast.Call)
-        and program.name_of(value.module, value.node.func) == "max"
-        and loop in value.module.around(value.node)
-        for value in program.origins(module, node)
-    )
-
-
-def _is_of_many_shapes(program: Program, module: Module, node: ast.expr) -> bool:
-    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
-    seen: set[ast.AST] = set()
-    while waiting and len(seen) < 40:
-        where, one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        if isinstance(one, ast.Call):
-            method = one.func.attr if isinstance(one.func, ast.Attribute) else ""
-            if method == "padded_batch":
-                shapes = argument(one, 1, "padded_shapes")
-                return (
-                    shapes is None or "None" in ast.unparse(shapes) or "-1" in ast.unparse(shapes)
-                )
-            if method in ("bucket_by_sequence_length", "dense_to_ragged_batch", "ragged_batch"):
-                return True
-            if isinstance(one.func, ast.Attribute):
-                waiting += [(v.module, v.node) for v in program.origins(where, one.func.value)]
-            waiting += [(v.module, v.node) for a in one.args[:1] for v in program.origins(where, a)]
-        elif isinstance(one, ast.Name | ast.Attribute):
-            waiting += [(v.module, v.node) for v in program.origins(where, one)]
-    return False
 
 
 # ---- compile in a loop

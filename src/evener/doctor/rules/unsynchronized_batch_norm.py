@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Program
-from evener.doctor.questions.batches import Batch, batches_of
-from evener.doctor.questions.strategies import is_only_evener, num_replicas, spreads
+from evener.doctor.questions.batch_sizes import batch_sizes
+from evener.doctor.questions.strategies import is_only_evener, spreads, the_number_of_replicas
 from evener.doctor.rule import Case, Family, Rule
 
 # Up to this many samples, moments of one device are a poor guess of the batch's.
@@ -19,8 +19,7 @@ def _look(case: Case) -> Iterator[Finding]:
     program = case.program
     if not spreads(program) or is_only_evener(program):
         return
-    replicas = num_replicas(case)
-    smallest = _smallest(case, replicas)
+    smallest = _smallest(case, the_number_of_replicas(case))
     if smallest is None:
         return
     samples, evidence = smallest
@@ -47,33 +46,17 @@ def _smallest(case: Case, replicas: int | None) -> tuple[int, str] | None:
     if steps is not None and steps.batch_size and steps.num_replicas > 1:
         each = steps.batch_size // steps.num_replicas
         return each, f"seen: a batch of {steps.batch_size} on {steps.num_replicas} replicas"
-    sizes: list[tuple[int, Batch]] = []
-    for batch in batches_of(case.program):
-        if _is_for_testing(batch):
+    found: list[tuple[int, str]] = []
+    for size in batch_sizes(case.program):
+        each = size.for_each
+        if size.size is None or each is None or (each.power and (replicas or 1) < 2):
             continue
-        if batch.is_per_replica or _is_in_pipeline_of_worker(case.program, batch):
-            sizes.append((batch.size, batch))
-        elif replicas is not None and replicas > 1:
-            sizes.append((max(batch.size // replicas, 1), batch))
-    if not sizes:
-        return None
-    # A program with several is judged by its largest: the small ones may be for testing.
-    each, batch = max(sizes, key=lambda one: one[0])
-    over = "" if batch.is_per_replica else f" on {replicas} devices"
-    return each, f"{batch.call.place.text}: {batch.size}{over}"
-
-
-def _is_for_testing(batch: Batch) -> bool:
-    text = batch.call.place.text.split("=")[0].lower()
-    return "test" in text or "val" in text
-
-
-def _is_in_pipeline_of_worker(program: Program, batch: Batch) -> bool:
-    """Return whether a dataset is batched in ``distribute_datasets_from_function``."""
-    function = program.around.function(batch.call.module, batch.call.node)
-    return function is not None and any(
-        isinstance(one, ast.arg) and "context" in one.arg for one in ast.walk(function)
-    )
+        samples = each.at(replicas)
+        if samples is not None:
+            over = f" on {replicas} devices" if each.power else ""
+            found.append((max(int(samples), 1), f"{size.place.text}: {size.size.value:g}{over}"))
+    # A program with several is judged by its largest.
+    return max(found, key=lambda one: one[0], default=None)
 
 
 def _is_synchronized(program: Program, call: Call) -> bool:

@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Call, Kind, Module, Place, Program, argument
+from evener.doctor.program import Call, Module, Place, Program, argument, last_name
 from evener.doctor.questions.compiled import compiles
+from evener.doctor.questions.freezes import Freeze, freezes
 from evener.doctor.questions.gradients import gradients_of
-from evener.doctor.questions.steps import fits
+from evener.doctor.questions.layers import is_of_keras
 from evener.doctor.questions.texts import shown
-from evener.doctor.questions.variables import LISTS, list_named, unbuilt
+from evener.doctor.questions.trainings import fits
+from evener.doctor.questions.variables import LISTS, differs, slice_of, unbuilt, zip_in
 from evener.doctor.rule import Case, Family, Rule
 
 # Methods of callbacks that run between steps, and what makes fit trace its step anew.
@@ -36,9 +38,11 @@ def _plain_variables(program: Program) -> Iterator[Finding]:
         return
     for call in program.calls("tf.Variable"):
         module, node = call.module, call.node
-        owner = _keras_class(program, module, node)
+        owner = next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)
         target = _attribute_assigned(module, node) or _attribute_given(program, module, node)
         if owner is None or target is None or not _is_meant_to_train(program, call):
+            continue
+        if not is_of_keras(program, module, owner):
             continue
         if _is_state(owner, target) or _is_listed_by_hand(program, target):
             continue
@@ -49,27 +53,6 @@ def _plain_variables(program: Program) -> Iterator[Finding]:
             "trainable_variables, so that no gradient is taken of it, and it is not saved.",
             fix=f"self.{target} = self.add_weight(shape=..., initializer=...), or keras.Variable.",
         )
-
-
-def _keras_class(program: Program, module: Module, node: ast.AST) -> ast.ClassDef | None:
-    definition = next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)
-    if definition is None:
-        return None
-    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
-        return None
-    names, waiting, seen = set[str](), [(module, definition)], set[ast.AST]()
-    while waiting:
-        where, one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        for base_module, base in program.bases(where, one):
-            if isinstance(base, str):
-                names.add(base)
-            else:
-                waiting.append((base_module, base))
-    is_keras = any(name.startswith("keras.") for name in names)
-    return definition if is_keras and "tf.Module" not in names else None
 
 
 def _attribute_assigned(module: Module, node: ast.AST) -> str | None:
@@ -140,18 +123,18 @@ def _other_list(program: Program) -> Iterator[Finding]:
         if gradient.sources is not None
     }
     for call in program.all_calls:
-        method = call.node.func.attr if isinstance(call.node.func, ast.Attribute) else ""
+        method = call.method
         pairs = call.argument(0, "grads_and_vars") if method == "apply_gradients" else None
-        zipped = _zip_in(program, call.module, pairs) if pairs is not None else None
+        zipped = zip_in(program, call.module, pairs) if pairs is not None else None
         if zipped is None:
             continue
         taken, applied = zipped.args[0], zipped.args[1]
-        part = _slice_of(taken)
+        part = slice_of(taken)
         for value in program.origins(call.module, part or taken):
             gradient = sources.get(value.node) if isinstance(value.node, ast.Call) else None
             if gradient is None or gradient.sources is None or value.steps:
                 continue
-            said = _differs(program, value.module, gradient.sources, call.module, applied, part)
+            said = differs(program, value.module, gradient.sources, call.module, applied, part)
             if said:
                 yield RULE.finding(
                     call.module.place(zipped),
@@ -165,56 +148,6 @@ def _other_list(program: Program) -> Iterator[Finding]:
                 )
 
 
-def _zip_in(program: Program, module: Module, node: ast.expr) -> ast.Call | None:
-    for value in program.origins(module, node):
-        made = value.node
-        if isinstance(made, ast.Call) and program.name_of(value.module, made.func) == "zip":
-            return made if len(made.args) == 2 and value.module is module else None
-    return None
-
-
-def _slice_of(node: ast.expr) -> ast.expr | None:
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
-        return node.value
-    return None
-
-
-def _differs(
-    program: Program,
-    module: Module,
-    sources: ast.expr,
-    other: Module,
-    applied: ast.expr,
-    part: ast.expr | None,
-) -> str:
-    """Say how what is applied to differs from what gradients were taken of."""
-    one, two = list_named(program, module, sources), list_named(program, other, applied)
-    if two is not None and part is None and _is_sum_with(program, module, sources, two):
-        return ", only a part of them"
-    if one is None or two is None:
-        return ""
-    if part is not None and two[1] == "":
-        return ", only a part of them"
-    if one[0] != two[0] and one[1] == two[1] == "":
-        return ", of another model"
-    if one[0] == two[0] and one[1] != two[1] and part is None:
-        return ", another part of them"
-    return ""
-
-
-def _is_sum_with(program: Program, module: Module, node: ast.AST, part: tuple[str, str]) -> bool:
-    """Return whether a list is a sum of lists, one of which is the part."""
-    for value in program.origins(module, node):
-        total = value.node
-        if isinstance(total, ast.BinOp) and isinstance(total.op, ast.Add) and not value.steps:
-            sides = (total.left, total.right)
-            if any(list_named(program, value.module, one) == part for one in sides):
-                return True
-            if any(_is_sum_with(program, value.module, one, part) for one in sides):
-                return True
-    return False
-
-
 # ---- trainable changed after compile
 
 
@@ -222,14 +155,11 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
     order = program.order
     compiled = [call for call in compiles(program) if order.of(call.node) is not None]
     trained = [call for call in fits(program) if order.of(call.node) is not None]
-    for module, node in program.nodes(ast.Assign):
-        if not isinstance(node, ast.Assign):
-            continue
-        owner = _whose_trainable(node)
-        number = order.of(node)
-        if owner is not None and _is_in_callback(program, module, node):
-            yield _callback_finding(module.place(node), owner)
-        if owner is None or number is None:
+    for freeze in freezes(program):
+        number = order.of(freeze.node)
+        if _is_in_callback(program, freeze.module, freeze.node):
+            yield _callback_finding(freeze.place, freeze.owner)
+        if number is None or last_name(freeze.owner) == "self":
             continue
         later = [call for call in trained if (order.of(call.node) or 0) > number]
         if not later or not any((order.of(call.node) or 0) < number for call in compiled):
@@ -237,10 +167,10 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
         next_fit = min(order.of(call.node) or 0 for call in later)
         if any(number < (order.of(call.node) or 0) < next_fit for call in compiled):
             continue
-        if _is_in_loop_with_compile(program, module, node, compiled):
+        if _is_in_loop_with_compile(program, freeze, compiled):
             continue
         before = [call for call in trained if (order.of(call.node) or 0) < number]
-        yield _change_finding(module.place(node), owner, later[0], bool(before))
+        yield _change_finding(freeze.place, freeze.owner, later[0], bool(before))
 
 
 def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
@@ -259,8 +189,8 @@ def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
         return False
     bases = {
         base
-        for where, one in program.with_bases(module, definition)
-        for _, base in program.bases(where, one)
+        for where, one in program.classes.with_bases(module, definition)
+        for _, base in program.classes.bases(where, one)
     }
     return "keras.callbacks.Callback" in bases
 
@@ -286,22 +216,9 @@ def _callback_finding(place: Place, owner: ast.expr) -> Finding:
     )
 
 
-def _whose_trainable(node: ast.Assign) -> ast.expr | None:
-    for target in node.targets:
-        if isinstance(target, ast.Attribute) and target.attr == "trainable":
-            return target.value if ast.unparse(target.value) != "self" else None
-    return None
-
-
-def _is_in_loop_with_compile(
-    program: Program, module: Module, node: ast.AST, compiled: list[Call]
-) -> bool:
-    loops = {
-        loop
-        for loop in program.around.loops(module, node)
-        if any(loop in call.module.around(call.node) for call in compiled)
-    }
-    return bool(loops)
+def _is_in_loop_with_compile(program: Program, freeze: Freeze, compiled: list[Call]) -> bool:
+    loops = program.around.loops(freeze.module, freeze.node)
+    return any(loop in call.module.around(call.node) for loop in loops for call in compiled)
 
 
 def _change_finding(place: Place, owner: ast.expr, fit: Call, trained_before: bool) -> Finding:

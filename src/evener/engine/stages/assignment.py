@@ -64,16 +64,16 @@ def assign(trace: Trace, patterns: Patterns, recompute: Sequence[str]) -> Assign
         EngineError: If a layer is in no stage or in two, if the stages are not in line, or
             if a cut would go through a layer that cannot be cut.
     """
-    stages_of_calls = _stages_of_calls(trace.calls, patterns)
+    call_stages = stages_of_calls(trace.calls, patterns)
     operations = trace.graph.get_operations()[: trace.num_operations]
     makers = _makers(trace, len(operations))
     fed = {tensor.op for tensor in trace.inputs}
     fed.update(placeholder.op for _, placeholder in trace.captured)
     stages: dict[tf.Operation, int | None] = {}
     for op, maker in zip(operations, makers, strict=True):
-        own = None if maker is None else stages_of_calls[maker]
+        own = None if maker is None else call_stages[maker]
         stages[op] = None if op in fed else _stage_of(op, own, stages)
-    _check_in_line(trace, operations, stages_of_calls, stages)
+    _check_in_line(trace, operations, call_stages, stages)
     regions = _regions(trace, recompute)
     return Assignment(
         num_stages=len(patterns),
@@ -120,7 +120,7 @@ def check_patterns(model: keras.Model, patterns: Iterable[str], place: str) -> N
             )
 
 
-def _stages_of_calls(calls: Sequence[LayerCall], patterns: Patterns) -> list[int | None]:
+def stages_of_calls(calls: Sequence[LayerCall], patterns: Patterns) -> list[int | None]:
     """Return the stage of every call: the layer's own, or that of the call around it."""
     stages: list[int | None] = []
     stray: dict[str, None] = {}

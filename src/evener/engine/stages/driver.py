@@ -22,6 +22,7 @@ from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput
 from evener.engine.stages.assignment import assign, check_patterns
 from evener.engine.stages.functions import CutReplica, Cutter
+from evener.engine.stages.pins import check_pins
 from evener.engine.stages.pipeline import Begin, Pipeline
 from evener.engine.stages.trace import flat, trace
 from evener.errors import warn
@@ -100,6 +101,7 @@ class StagedFunctions:
         weights = [tf.TensorSpec(v.shape, v.dtype) for v in forward.trainable]
         state = [tf.TensorSpec(v.shape, v.dtype) for v in forward.state]
         traced = trace(program.model, function, [weights, state, spec])
+        check_pins(program.model, traced.calls, replica.stages)
         assignment = assign(traced, [stage.layers for stage in replica.stages], plan.recompute)
         cutter = Cutter(
             traced,

@@ -1,6 +1,10 @@
-"""Which layers of Keras hold weights."""
+"""Which classes are layers and models of Keras, and which of its layers hold weights."""
 
 from __future__ import annotations
+
+import ast
+
+from evener.doctor.program import Kind, Module, Program
 
 _WITHOUT = frozenset(
     (
@@ -29,3 +33,16 @@ def is_weightless(name: str) -> bool:
     """
     base, _, plain = name.rpartition(".")
     return name == "keras.Input" or (base == "keras.layers" and plain in _WITHOUT)
+
+
+def is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> bool:
+    """Return whether a class of the program is a layer or model of Keras, and no `tf.Module`."""
+    if program.kind_of_class(module, definition) not in (Kind.LAYER, Kind.MODEL):
+        return False
+    names = {
+        base
+        for where, one in program.classes.with_bases(module, definition)
+        for _, base in program.classes.bases(where, one)
+        if isinstance(base, str)
+    }
+    return "tf.Module" not in names and any(name.startswith("keras.") for name in names)

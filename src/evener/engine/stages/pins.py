@@ -1,0 +1,44 @@
+"""Pinned layers in a plan with stages: both say where a layer computes, so they must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+
+from evener.engine.ownership import device_name
+from evener.engine.stages.assignment import stages_of_calls
+from evener.engine.stages.trace import LayerCall
+from evener.errors import EngineError
+from evener.locality.marks import pinned_to
+from evener.plan import Stage
+
+
+def check_pins(model: keras.Model, calls: Sequence[LayerCall], stages: Sequence[Stage]) -> None:
+    """Refuse a layer that is pinned to another device than that of its stage.
+
+    Args:
+        model: The model; pinned, all its layers are.
+        calls: All calls of layers; the innermost pin counts, as where no plan is.
+        stages: The stages of one replica.
+
+    Raises:
+        EngineError: ENG-047.
+    """
+    pins: list[str] = []
+    numbers = stages_of_calls(calls, [stage.layers for stage in stages])
+    for call, number in zip(calls, numbers, strict=True):
+        outer = pinned_to(model) if call.outer is None else pins[call.outer]
+        pins.append(pinned_to(call.layer) or outer)
+        if number is None or not pins[-1]:
+            continue
+        pinned, device = device_name(pins[-1]), stages[number].device
+        if pinned != device:
+            raise EngineError(
+                "ENG-047",
+                f"The layer {call.path!r} is pinned to {pinned}, and its stage {number} is on "
+                f"{device}.",
+                why="In a plan with stages, the stage says where a layer computes.",
+                fix=f"Leave out the pin, or pin the layer to {device}, or put it into a stage on "
+                f"{pinned}.",
+            )

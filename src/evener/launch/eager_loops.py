@@ -1,0 +1,81 @@
+"""Notices a training step that is taken eagerly, in a loop that somebody wrote by hand.
+
+A tape's gradients of variables, and the same variables with other values when gradients are next
+asked for: that is a step taken. Gradients alone may be asked for by whoever looks at a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener.launch.place import own_place
+from evener.launch.replace import instead_of
+
+
+class EagerLoops:
+    """Watches the gradients that a program computes eagerly.
+
+    Args:
+        taken: Called with the own line of the gradients when a step was taken.
+    """
+
+    def __init__(self, taken: Callable[[str], Any]) -> None:
+        self._taken = taken
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._before: dict[str, tuple[tf.Variable, bytes]] = {}
+        self._first_line = ""
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch every tape, in this process."""
+        original = tf.GradientTape.gradient
+
+        @instead_of(original)
+        def gradient(
+            tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any
+        ) -> Any:
+            if tf.executing_eagerly() and os.getpid() == self._process:
+                self._see(sources)
+            return original(tape, target, sources, *more, **options)
+
+        tf.GradientTape.gradient = gradient
+        try:
+            yield
+        finally:
+            tf.GradientTape.gradient = original
+
+    def ended(self) -> None:
+        """See whether the last gradients were followed by a step: no others come after them."""
+        if any(_value(variable) != before for variable, before in self._before.values()):
+            self._taken(self._first_line)
+
+    def _see(self, sources: Any) -> None:
+        line = str(own_place() or "")
+        with self._lock:
+            self._first_line = self._first_line or line
+            for variable in _variables(sources):
+                value = _value(variable)
+                _, before = self._before.setdefault(variable._unique_id, (variable, value))
+                if value != before:
+                    self._taken(line)
+
+
+def _variables(sources: Any) -> list[tf.Variable]:
+    flat = [
+        one.value if isinstance(one, keras.Variable) else one for one in tf.nest.flatten(sources)
+    ]
+    mirrored = tf.distribute.DistributedValues
+    return [one for one in flat if isinstance(one, tf.Variable) and not isinstance(one, mirrored)]
+
+
+def _value(variable: tf.Variable) -> bytes:
+    # As bytes: NaN is equal to itself.
+    return variable.numpy().tobytes()
