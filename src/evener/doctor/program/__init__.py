@@ -8,6 +8,8 @@ circles.py   answers that need each other
 values.py    where a value comes from
 classes.py   classes, their bases and attributes
 calls.py     who calls which function, with what
+decorations.py  what decorators of the program put around functions
+stored.py    what is put into lists and dicts later
 kinds.py     what kind of thing an expression gives
 program.py   all of it together
 around.py    what is around a line when it runs

@@ -34,6 +34,8 @@ class Classes:
             for outer in module.around(node):
                 if isinstance(outer, ast.ClassDef):
                     yield module, outer
+                    # What a class says of itself holds for those made of it.
+                    yield from self._derived.get(outer, ())
                     return
         if isinstance(node, ast.Call) and self._program.name_of(module, node.func) == "super":
             for outer in module.around(node):
@@ -83,6 +85,16 @@ class Classes:
             for base_module, base in self.bases(where, one):
                 if isinstance(base, ast.ClassDef):
                     waiting.append((base_module, base))
+
+    @cached_property
+    def _derived(self) -> dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]]:
+        found: dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]] = {}
+        for module, node in self._program.nodes(ast.ClassDef):
+            assert isinstance(node, ast.ClassDef)
+            for _, base in self.with_bases(module, node):
+                if base is not node:
+                    found.setdefault(base, []).append((module, node))
+        return found
 
     def attributes(
         self, module: Module, definition: ast.ClassDef, name: str

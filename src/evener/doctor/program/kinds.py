@@ -217,7 +217,7 @@ class Kinds:
                 yield Kind.OPTIMIZER
 
     def _of_call(self, module: Module, node: ast.Call) -> Iterator[Kind]:
-        name = self._program.name_of(module, node.func)
+        name = self._program.callee(module, node)
         for pattern, kind in _MADE_BY:
             if fnmatchcase(name, pattern):
                 if kind is not None:

@@ -12,12 +12,14 @@ from pathlib import Path
 from evener.doctor.program.around import Around
 from evener.doctor.program.calls import Call, Site, sites_of
 from evener.doctor.program.classes import Classes
+from evener.doctor.program.decorations import Decorations
 from evener.doctor.program.kinds import Kind, Kinds
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.names import canonical
 from evener.doctor.program.order import Order
 from evener.doctor.program.reading import Files, Unread, read_files
 from evener.doctor.program.scopes import Binding, Scopes, Step
+from evener.doctor.program.stored import stored
 from evener.doctor.program.values import Value, Values
 
 Definition = Function | ast.ClassDef
@@ -43,6 +45,7 @@ class Program:
         self._values = Values(self)
         self._kinds = Kinds(self)
         self._names: dict[ast.AST, str] = {}
+        self._callees: dict[ast.AST, str] = {}
         self._by_patterns: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
@@ -66,13 +69,22 @@ class Program:
     @cached_property
     def all_calls(self) -> tuple[Call, ...]:
         """Return all calls of the program, file by file, from top to bottom."""
+        assert self._sites is not None  # What parameters are given, names of calls may hang on.
+        found: list[Call] = []
+        for call in self._calls_as_written:
+            name = call.name or self.callee(call.module, call.node)
+            if not name and isinstance(call.node.func, ast.Attribute):
+                name = "." + call.node.func.attr
+            found.append(Call(module=call.module, node=call.node, name=name))
+        return tuple(found)
+
+    @cached_property
+    def _calls_as_written(self) -> tuple[Call, ...]:
         found: list[Call] = []
         for module in self.modules:
             nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
             for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
                 name = self.name_of(module, node.func)
-                if not name and isinstance(node.func, ast.Attribute):
-                    name = "." + node.func.attr
                 found.append(Call(module=module, node=node, name=name))
         return tuple(found)
 
@@ -111,6 +123,27 @@ class Program:
             self._names[node] = ""  # For circles.
             self._names[node] = canonical(self._dotted(module, node))
         return self._names[node]
+
+    def callee(self, module: Module, call: ast.Call) -> str:
+        """Return the name of the thing of the libraries that a call leads to, or ``""``.
+
+        Also where it is called by another name: out of a registry, a `partial`, an attribute.
+        """
+        name = self.name_of(module, call.func)
+        if name or call in self._callees:
+            return name or self._callees[call]
+        self._callees[call] = ""  # For circles.
+        names = set[str]()
+        for value in self.origins(module, call.func):
+            if value.node is call.func or value.steps:
+                continue
+            if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)):
+                return ""
+            if isinstance(value.node, ast.Name | ast.Attribute):
+                names.add(self.name_of(value.module, value.node))
+        # Of several the first stands for all: a registry holds things of a kind.
+        self._callees[call] = min(names - {""}, default="")
+        return self._callees[call]
 
     def kinds(self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()) -> frozenset[Kind]:
         """Return what kinds of thing an expression may give; empty if that is not known."""
@@ -175,13 +208,27 @@ class Program:
             if value.node in seen:
                 continue  # step = tf.function(step)
             if isinstance(value.node, (*FUNCTIONS, ast.ClassDef)) and not value.steps:
-                yield value.module, value.node
+                inside = set(module.around(node))
+                wrappers = self._decorations.wrappers_of.get(value.node, [])
+                # In the wrapper itself the name is the function as it was.
+                if not wrappers or any(one in inside for _, one in wrappers):
+                    yield value.module, value.node
+                else:
+                    yield from wrappers
             elif isinstance(value.node, ast.Call) and not value.steps:
                 if self.name_of(value.module, value.node.func) not in _WRAPPERS:
                     yield from self._called_instance(value)
                 elif value.node.args:
                     inner = value.node.args[0]
                     yield from self.functions_of(value.module, inner, seen | {value.node})
+
+    def decorated_by(self, function: ast.AST) -> list[tuple[Module, ast.AST]]:
+        """Return the functions that are given to a decorator of the program."""
+        return self._decorations.given_to.get(function, [])
+
+    @cached_property
+    def _decorations(self) -> Decorations:
+        return Decorations(self)
 
     def call_sites(self, function: ast.AST) -> list[Site]:
         """Return the calls that lead to a function, also by ``strategy.run`` and ``map``."""
@@ -192,11 +239,12 @@ class Program:
         # While they are gathered nothing is known of parameters; then all is followed anew.
         self.__dict__["_sites"] = {}
         sites: dict[ast.AST, list[Site]] = {}
-        for call in self.all_calls:
+        for call in self._calls_as_written:
             for site in sites_of(self, call):
                 sites.setdefault(site.function, []).append(site)
         self.__dict__["_sites"] = sites
         self._values, self._kinds = Values(self), Kinds(self)
+        self._callees.clear()
         return sites
 
     def _called_instance(self, value: Value) -> Iterator[tuple[Module, Definition]]:
@@ -264,6 +312,14 @@ class Program:
             if star in self._by_name and self._by_name[star] is not module:
                 return self._symbol_in(self._by_name[star], name)
         return None
+
+    def stored_in(self, container: ast.AST) -> list[tuple[Module, ast.expr, Step]]:
+        """Return what is put into a list or dict after it was made, and under which key."""
+        return self._stored.get(container, [])
+
+    @cached_property
+    def _stored(self) -> dict[ast.AST, list[tuple[Module, ast.expr, Step]]]:
+        return stored(self)
 
 
 def read_program(script: Path) -> Program:

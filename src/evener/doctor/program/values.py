@@ -48,6 +48,8 @@ class _Link:
 
 # Methods that only a strategy has, and what stands for one.
 DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
+# What has its keywords as attributes.
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _Key = tuple[ast.AST, tuple[Step, ...]]
 
 
@@ -110,6 +112,9 @@ class Values:
             yield link(node.value)
         elif isinstance(node, ast.Subscript):
             step = _index(node.slice)
+            if step == "each":
+                key = self._program.constant(module, node.slice)
+                step = f"key:{key}" if isinstance(key, str) else step
             # A part of a list is a list of the same things.
             yield link(node.value, steps if step == "slice" else (step, *steps))
         elif isinstance(node, ast.Call):
@@ -143,6 +148,11 @@ class Values:
             for given, path in site.given_to(binding.name):
                 known = True
                 yield _link(site.module, given, (*path, *steps))
+        positional = [*function.args.posonlyargs, *function.args.args]
+        if positional and positional[0].arg == binding.name:
+            for where, decorated in self._program.decorated_by(function):
+                known = True
+                yield Value(module=where, node=decorated, steps=steps)
         default = _default_of(function, binding.name)
         if default is not None and not known:
             yield _link(module, default, steps)
@@ -157,6 +167,13 @@ class Values:
             yield from self._of_binding(*imported, node, steps)
             return
         found, classes = False, self._program.classes
+        for value in self._program.origins(module, node.value):
+            if isinstance(value.node, ast.Call) and not value.steps:
+                if self._program.name_of(value.module, value.node.func) in _NAMESPACES:
+                    for keyword in value.node.keywords:
+                        if keyword.arg == node.attr:
+                            found = True
+                            yield _link(value.module, keyword.value, steps)
         for class_module, definition in classes.of(module, node.value):
             for where, value, path in classes.attributes(class_module, definition, node.attr):
                 found = True
@@ -178,8 +195,24 @@ class Values:
             # Whatever stands for a strategy here: what it gives is distributed.
             yield Value(module=module, node=node, steps=steps)
             return
+        if steps and self._program.name_of(module, node.func) == "dict" and not node.args:
+            for keyword in node.keywords:
+                if f"key:{keyword.arg}" == steps[0]:
+                    yield _link(module, keyword.value, steps[1:])
+                    return
+        if steps and self._program.name_of(module, node.func) == "dict" and node.args:
+            pairs = node.args[0]
+            if isinstance(pairs, ast.Call) and len(pairs.args) == 2:
+                if self._program.name_of(module, pairs.func) == "zip":
+                    yield _link(module, pairs.args[1], ("each", *steps[1:]))
+                    return
         known = False
         for where, target in self._program.targets(module, node):
+            if isinstance(target, ast.ClassDef) and steps[:1] == ("each",):
+                for there, method, _ in self._program.classes.attributes(where, target, "__iter__"):
+                    for yielded in yields_of(method) if isinstance(method, FUNCTIONS) else ():
+                        known = True
+                        yield _link(there, yielded, steps[1:])
             if isinstance(target, FUNCTIONS):
                 for returned in returns_of(target):
                     known = True
@@ -187,8 +220,30 @@ class Values:
                 for yielded in yields_of(target) if steps[:1] == ("each",) else ():
                     known = True
                     yield _link(where, yielded, steps[1:])
+        for where, put in self._put_into_queue(module, node):
+            known = True
+            yield _link(where, put, steps)
         if not known:
             yield Value(module=module, node=node, steps=steps)
+
+    def _put_into_queue(self, module: Module, node: ast.Call) -> Iterator[tuple[Module, ast.expr]]:
+        """Yield what may come out of ``queue.get()``: all that is put into the queue."""
+        function = node.func
+        if not isinstance(function, ast.Attribute) or function.attr not in ("get", "get_nowait"):
+            return
+        if len(node.args) > 1:
+            return
+        made = {value.node for value in self._program.origins(module, function.value)}
+        if not any(
+            isinstance(one, ast.Call) and ast.unparse(one.func).endswith("Queue") for one in made
+        ):
+            return
+        for where, other in self._program.nodes(ast.Call):
+            if not isinstance(other, ast.Call) or not isinstance(other.func, ast.Attribute):
+                continue
+            if other.func.attr in ("put", "put_nowait") and other.args:
+                if made & {one.node for one in self._program.origins(where, other.func.value)}:
+                    yield where, other.args[0]
 
     def _passed_through(
         self, module: Module, node: ast.Call, steps: tuple[Step, ...]
@@ -222,13 +277,17 @@ class Values:
     ) -> Iterator[Value | _Link]:
         elements = [one for one in _elements(node) if one is not None]
         step = steps[0]
+        stored = self._program.stored_in(node)
+        named = [one for one in stored if one[2] == step]
+        for where, value, _ in named or stored:
+            yield _link(where, value, steps[1:])
         if isinstance(step, int) and not isinstance(node, ast.Dict):
             if -len(elements) <= step < len(elements):
                 elements = [elements[step]]
         elif isinstance(step, str) and step.startswith("key:") and isinstance(node, ast.Dict):
             pairs = zip(node.keys, node.values, strict=True)
             elements = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == step[4:]]
-        if not elements:
+        if not elements and not stored:
             yield Value(module=module, node=node, steps=steps)
         for one in elements:
             yield _link(module, one, steps[1:])

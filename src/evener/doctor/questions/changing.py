@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from evener.doctor.program import Kind, Module, Program
+from evener.doctor.program import Kind, Module, Program, Value
 
 _TENSORS = frozenset({Kind.TENSOR, Kind.BATCH, Kind.VARIABLE, Kind.PER_REPLICA})
 _IN_EVERY_ROUND = "which changes in every round"
@@ -39,11 +39,37 @@ def _bound_anew(program: Program, module: Module, node: ast.Name) -> str:
                 return _IN_EVERY_ROUND
             if name == "enumerate" and binding.steps == ("each", 0):
                 return _IN_EVERY_ROUND
+            given = program.origins(where, made, binding.steps) if made is not None else ()
+            if given and all(_is_computed(program, one) for one in given):
+                return "which is computed anew in every round"
         if isinstance(made, ast.Call) and not binding.steps:
             said = changing_number(program, where, made)
             if said and _is_in_loop_of(module, binding.statement, node):
                 return said
     return ""
+
+
+def _is_computed(program: Program, value: Value) -> bool:
+    """Return whether a value is Python's arithmetic, with something in it that changes."""
+    if value.steps or not isinstance(value.node, ast.BinOp):
+        return False
+    changes = False
+    for one in ast.walk(value.node):
+        if isinstance(one, ast.Call) and not program.name_of(value.module, one.func).startswith(
+            "math."
+        ):
+            return False
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+            known = program.origins(value.module, one)
+            if all(
+                isinstance(end.node, ast.Call)
+                and program.name_of(end.module, end.node.func) == "range"
+                for end in known
+            ):
+                changes = True
+            elif not all(isinstance(end.node, ast.Constant) or end.node is one for end in known):
+                return False
+    return changes
 
 
 def _is_in_loop_of(module: Module, statement: ast.AST, use: ast.AST) -> bool:

@@ -91,8 +91,7 @@ class Dtypes:
 
     def _of_model(self, module: Module, node: ast.Call) -> str:
         """Return float32 for models whose last layer surely computes in it."""
-        text = "\n".join(line for one in self._program.modules for line in one.lines)
-        if any(part in text for part in ("float16", "float64", "set_floatx", "TextVectorization")):
+        if self._computes_in_other:
             return ""
         values = self._program.origins(module, node.func)
         for value in values:
@@ -102,6 +101,19 @@ class Dtypes:
             if name not in ("keras.Sequential", "keras.Model", "keras.layers.Dense"):
                 return ""
         return "float32"
+
+    @functools.cached_property
+    def _computes_in_other(self) -> bool:
+        """Return whether a layer, or Keras as a whole, may be told another dtype than float32."""
+        for call in self._program.calls("keras.*"):
+            plain = call.name.rpartition(".")[2]
+            if "floatx" in plain or "policy" in plain.lower() or plain == "TextVectorization":
+                return True
+            given = (*call.node.args, *(keyword.value for keyword in call.node.keywords))
+            texts = [ast.unparse(one) for one in given]
+            if any("float16" in text or "float64" in text for text in texts):
+                return True
+        return False
 
     def _of_library(self, module: Module, node: ast.Call, name: str) -> str:
         given = argument(node, None, "dtype")
@@ -127,6 +139,9 @@ class Dtypes:
             return "" if argument(node, 2, "output_type") is not None else "int64"
         if name in _COMPARE:
             return "bool"
+        if name.startswith("tf.nn.") and name.endswith("cross_entropy_with_logits"):
+            logits = argument(node, 1, "logits")
+            return "" if logits is None else self.of(module, logits)
         if name.startswith("np."):
             return self._of_numpy(module, node, name, given)
         if node.args and any(

@@ -171,7 +171,7 @@ class _Walk:
     def _of_call(
         self, module: Module, node: ast.Call, scaled: tuple[Scaled, ...]
     ) -> Iterator[Term]:
-        name = self._program.name_of(module, node.func)
+        name = self._program.callee(module, node)
         first = node.args[0] if node.args else argument(node, None, "per_example_loss")
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         if name in MEANS:

@@ -113,7 +113,7 @@ def models_made(program: Program) -> Iterator[Making]:
 
 def makes(program: Program, module: Module, node: ast.Call, kind: Kind) -> bool:
     """Return whether a call makes a thing of a kind, and does not merely return one."""
-    name = program.name_of(module, node.func)
+    name = program.callee(module, node)
     if name:
         # `super().__init__` has no name; `keras.Model.fit` is none that makes.
         return name.startswith("keras.") and kind in program.kinds(module, node)

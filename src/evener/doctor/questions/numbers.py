@@ -175,6 +175,10 @@ def default_of_flag(program: Program, module: Module, node: ast.Attribute) -> as
         if isinstance(value.node, ast.Call) and isinstance(value.node.func, ast.Attribute):
             if value.node.func.attr in ("parse_args", "parse_known_args"):
                 return _default_named(program, node.attr)
+        if isinstance(value.node, ast.Attribute):
+            # absl: FLAGS.batch_size, where DEFINE_integer("batch_size", 32, ...) is.
+            if program.name_of(value.module, value.node) == "absl.flags.FLAGS":
+                return _defined(program, node.attr)
     return None
 
 
@@ -188,4 +192,11 @@ def _default_named(program: Program, name: str) -> ast.expr | None:
             text = program.constant(call.module, flag)
             if isinstance(text, str) and text.lstrip("-").replace("-", "_") == name:
                 return call.argument(None, "default")
+    return None
+
+
+def _defined(program: Program, name: str) -> ast.expr | None:
+    for call in program.calls("absl.flags.DEFINE_*"):
+        if program.constant(call.module, call.argument(0, "name")) == name:
+            return call.argument(1, "default")
     return None

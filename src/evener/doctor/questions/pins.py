@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evener.doctor.program import Module, Place, Program
+from evener.doctor.program.values import Value
 from evener.doctor.questions.texts import shown
 
 _DEVICE = re.compile(r"(gpu|cpu|tpu|xla_gpu)(?::(\d+))?$", re.IGNORECASE)
@@ -55,7 +57,10 @@ def pins_of(program: Program) -> tuple[Pin, ...]:
         if not isinstance(node, ast.With):
             continue
         for item in node.items:
-            for value in program.origins(module, item.context_expr):
+            for value in (
+                *program.origins(module, item.context_expr),
+                *_own(program, module, item),
+            ):
                 made = value.node
                 if isinstance(made, ast.Call) and is_device(program, value.module, made):
                     found.append(
@@ -69,6 +74,20 @@ def pins_of(program: Program) -> tuple[Pin, ...]:
                         )
                     )
     return tuple(sorted(found, key=lambda pin: (pin.module.path, pin.block.lineno)))
+
+
+def _own(program: Program, module: Module, item: ast.withitem) -> Iterator[Value]:
+    """Yield the `tf.device` that a context manager of the program enters."""
+    if not isinstance(item.context_expr, ast.Call):
+        return
+    for where, target in program.targets(module, item.context_expr):
+        if program.around.is_decorated(where, target, "contextlib.contextmanager"):
+            for block in ast.walk(target):
+                if isinstance(block, ast.With) and any(
+                    isinstance(one, ast.Yield) for one in ast.walk(block)
+                ):
+                    for inner in block.items:
+                        yield Value(module=where, node=inner.context_expr)
 
 
 def is_device(program: Program, module: Module, node: ast.AST) -> bool:

@@ -58,7 +58,8 @@ class Steps:
         for call in self.updates:
             for module, node in ways_to(self._program, call.module, call.node, self.functions):
                 loop = next(self._program.around.loops(module, node), None)
-                if loop is not None:
+                # A comprehension is the loop over batches itself, and no statement.
+                if loop is not None and not _is_in_comprehension(module, node):
                     self.loops[loop] = module
 
     def _find_functions_in_each(self) -> None:
@@ -120,6 +121,15 @@ class Steps:
             next(self._program.around.loops(site.module, site.call), None) in self.loops
             for site in self._program.call_sites(function)
         )
+
+
+def _is_in_comprehension(module: Module, node: ast.AST) -> bool:
+    for outer in module.around(node):
+        if isinstance(outer, ast.stmt):
+            return False
+        if isinstance(outer, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
+            return True
+    return False
 
 
 def _is_making(function: Function) -> bool:

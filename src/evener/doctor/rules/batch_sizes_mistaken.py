@@ -38,12 +38,20 @@ def _look(case: Case) -> Iterator[Finding]:
 
 def _own_for_all(program: Program, size: BatchSize) -> Iterator[Finding]:
     """Find the size for one replica where the size for all of them is wanted."""
-    name = _said(program, size, is_said_per_replica)
-    if name is None or (size.size is not None and size.size.power > 0):
+    if size.size is not None and size.size.power > 0:
         return
-    if any(isinstance(one, ast.Mult) for one in ast.walk(size.node or size.call)):
+    ways = [(size.module, size.node or size.call), *_given_as(program, size)]
+    if any(isinstance(one, ast.Mult) for _, node in ways for one in ast.walk(node)):
         return
-    place = size.module.place(size.node or size.call)
+    said = [
+        (name, module.place(node))
+        for module, node in ways
+        for name in names_in(program, module, node)
+        if is_said_per_replica(name)
+    ]
+    if not said:
+        return
+    name, place = said[0]
     yield RULE.finding(
         place,
         f"{name} is the size for one replica, given where the size of the whole batch is wanted.",
@@ -53,6 +61,17 @@ def _own_for_all(program: Program, size: BatchSize) -> Iterator[Finding]:
         fix=f"write {name} * strategy.num_replicas_in_sync.",
         evidence=tuple(dict.fromkeys((place.text, size.use.place.text))),
     )
+
+
+def _given_as(program: Program, size: BatchSize) -> Iterator[tuple[Module, ast.expr]]:
+    """Yield what is given as the size by who calls the function that makes the batches."""
+    if not isinstance(size.node, ast.Name):
+        return
+    for _, binding in program.bindings(size.module, size.node):
+        for site in program.call_sites(binding.parameter_of) if binding.parameter_of else ():
+            for given, steps in site.given_to(binding.name):
+                if not steps:
+                    yield site.module, given
 
 
 def _global_for_each(program: Program, size: BatchSize) -> Iterator[Finding]:

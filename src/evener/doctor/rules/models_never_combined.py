@@ -62,7 +62,10 @@ def _by_device(program: Program) -> list[tuple[str, Module, ast.AST, bool]]:
             device = _device_around(program, making.module, making.node)
             if device is not None:
                 found.append((*device[:1], making.module, making.node, device[1]))
-    return [one for one in found if not _differs_by_round(program, one)]
+    kept = [one for one in found if not _differs_by_round(program, one)]
+    made = [ast.unparse(node) for _, _, node, _ in kept]
+    # Two models that are made differently are two stages or rivals, not copies of one.
+    return [one for one in kept if one[3] or made.count(ast.unparse(one[2])) > 1]
 
 
 def _device_around(program: Program, module: Module, node: ast.AST) -> tuple[str, bool] | None:
@@ -72,12 +75,25 @@ def _device_around(program: Program, module: Module, node: ast.AST) -> tuple[str
         if program.name_of(module, context.func) != "tf.device":
             continue
         name = ast.unparse(context.args[0])
-        loops = list(program.around.loops(module, context))
+        loops = list(program.around.loops(module, context)) or _rounds(program, module, context)
         constant = isinstance(context.args[0], ast.Constant)
         if "cpu" in name.lower():
             return None
         return name, bool(loops) and not constant
     return None
+
+
+def _rounds(program: Program, module: Module, context: ast.Call) -> list[ast.AST]:
+    """Return the list of devices that a name goes through, in a comprehension or elsewhere."""
+    given = context.args[0]
+    if not isinstance(given, ast.Name | ast.Attribute):
+        return []
+    found = list[ast.AST]()
+    for value in program.origins(module, given):
+        owner = value.node.value if isinstance(value.node, ast.Attribute) else None
+        taken = program.origins(value.module, owner) if owner is not None else (value,)
+        found += [one.node for one in taken if one.steps == ("each",)]
+    return found
 
 
 def _differs_by_round(program: Program, one: tuple[str, Module, ast.AST, bool]) -> bool:

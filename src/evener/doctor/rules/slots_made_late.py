@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import FUNCTIONS, Call, Module, Program, last_name
+from evener.doctor.questions.makings import makings_of
 from evener.doctor.questions.optimizers import builds, keeps_slots, made_by
 from evener.doctor.questions.pins import pins_around
 from evener.doctor.questions.strategies import (
@@ -156,8 +157,8 @@ def _devices_of(program: Program, module: Module, variables: ast.AST) -> Iterato
             for element in one.elts:
                 yield from _devices_of(program, value.module, element)
         elif isinstance(one, ast.Attribute):
-            for made in program.origins(value.module, one.value):
-                pins = pins_around(program, made.module, made.node)
+            for making in makings_of(program, value.module, one.value):
+                pins = pins_around(program, making.module, making.node)
                 yield from (pin.device for pin in pins[:1])
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Kind, Module, Place, Program
+from evener.doctor.program import Call, Kind, Module, Place, Program
 from evener.doctor.questions.changing import changing_number
 from evener.doctor.questions.compiled import compiles
 from evener.doctor.questions.shapes import is_of_many_shapes, made_as_long_as_needed
@@ -49,8 +49,32 @@ def _made_again(program: Program) -> Iterator[Finding]:
             continue
         if isinstance(parent, ast.Call) and parent.func is not call.node:
             continue
+        if isinstance(parent, ast.Return):
+            yield from _returned_often(program, call)
+            continue
         if _is_made_often(program, call.module, call.node, _bound_to(parent)):
             yield _made_finding(call.place, shown(call.node.args[0]))
+
+
+def _returned_often(program: Program, call: Call) -> Iterator[Finding]:
+    """Find calls in a loop of a function that makes a traced one and returns it."""
+    function = program.around.function(call.module, call.node)
+    for site in program.call_sites(function) if function is not None else ():
+        name = _bound_to(site.module.parents.get(site.call))
+        loop = next(program.around.loops(site.module, site.call), None)
+        if loop is None or name in ("", "self") or _is_kept(loop, name):
+            continue
+        if not _is_used_in(loop, name) or not _makes_nothing_new(program, site.module, loop):
+            continue
+        if not _is_given_things_of_round(loop, site.call):
+            yield _made_finding(site.module.place(site.call), shown(site.call.func))
+
+
+def _is_used_in(loop: ast.AST, name: str) -> bool:
+    return any(
+        isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == name
+        for one in ast.walk(loop)
+    )
 
 
 def _bound_to(parent: ast.AST | None) -> str:

@@ -16,6 +16,10 @@ from evener.doctor.questions.trainings import fits
 from evener.doctor.questions.variables import LISTS, differs, slice_of, unbuilt, zip_in
 from evener.doctor.rule import Case, Family, Rule
 
+# Methods of callbacks that run between steps, and what makes fit trace its step anew.
+_WHILE_FITTING = ("on_epoch_", "on_batch_", "on_train_batch_")
+_ANEW = ("make_train_function",)
+
 
 def _look(case: Case) -> Iterator[Finding]:
     yield from _plain_variables(case.program)
@@ -35,7 +39,7 @@ def _plain_variables(program: Program) -> Iterator[Finding]:
     for call in program.calls("tf.Variable"):
         module, node = call.module, call.node
         owner = next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)
-        target = _attribute_assigned(module, node)
+        target = _attribute_assigned(module, node) or _attribute_given(program, module, node)
         if owner is None or target is None or not _is_meant_to_train(program, call):
             continue
         if not is_of_keras(program, module, owner):
@@ -60,6 +64,16 @@ def _attribute_assigned(module: Module, node: ast.AST) -> str | None:
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
             return target.attr
     return None
+
+
+def _attribute_given(program: Program, module: Module, node: ast.AST) -> str | None:
+    """Return the attribute to which what a function makes and returns is assigned."""
+    function = program.around.function(module, node)
+    if function is None or not isinstance(module.parents.get(node), ast.Return):
+        return None
+    sites = program.call_sites(function)
+    found = (_attribute_assigned(site.module, site.call) for site in sites)
+    return next((one for one in found if one is not None), None)
 
 
 def _is_meant_to_train(program: Program, call: Call) -> bool:
@@ -143,6 +157,8 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
     trained = [call for call in fits(program) if order.of(call.node) is not None]
     for freeze in freezes(program):
         number = order.of(freeze.node)
+        if _is_in_callback(program, freeze.module, freeze.node):
+            yield _callback_finding(freeze.place, freeze.owner)
         if number is None or last_name(freeze.owner) == "self":
             continue
         later = [call for call in trained if (order.of(call.node) or 0) > number]
@@ -155,6 +171,49 @@ def _changed_after_compile(program: Program) -> Iterator[Finding]:
             continue
         before = [call for call in trained if (order.of(call.node) or 0) < number]
         yield _change_finding(freeze.place, freeze.owner, later[0], bool(before))
+
+
+def _is_in_callback(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a callback of `fit` runs a line when the step is traced already."""
+    function = program.around.function(module, node)
+    definition = module.parents.get(function) if function is not None else None
+    name = getattr(function, "name", "")
+    if not isinstance(definition, ast.ClassDef) or not name.startswith(_WHILE_FITTING):
+        return False
+    if name.endswith("_begin") and not _is_later(module, node, function):
+        return False
+    if any(
+        isinstance(one, ast.Call) and getattr(one.func, "attr", "") in ("compile", *_ANEW)
+        for one in ast.walk(definition)
+    ):
+        return False
+    bases = {
+        base
+        for where, one in program.classes.with_bases(module, definition)
+        for _, base in program.classes.bases(where, one)
+    }
+    return "keras.callbacks.Callback" in bases
+
+
+def _is_later(module: Module, node: ast.AST, function: ast.AST | None) -> bool:
+    """Return whether a condition keeps a line from the first time, before the step is traced."""
+    for outer in module.around(node):
+        if outer is function:
+            return False
+        if isinstance(outer, ast.If):
+            return not ast.unparse(outer.test).endswith("== 0")
+    return False
+
+
+def _callback_finding(place: Place, owner: ast.expr) -> Finding:
+    name = shown(owner)
+    return RULE.finding(
+        place,
+        f"{name}.trainable is changed in a callback, while fit is at work.",
+        why="fit keeps the step that it traced before its first batch, with the variables that "
+        "were trainable then: the change has no effect.",
+        fix="end this fit, change it, call compile again, and go on with another fit.",
+    )
 
 
 def _is_in_loop_with_compile(program: Program, freeze: Freeze, compiled: list[Call]) -> bool:
