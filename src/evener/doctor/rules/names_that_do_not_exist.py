@@ -215,7 +215,7 @@ def _other_names(program: Program) -> Iterator[Finding]:
             text = node.value
             for name in _FILE.findall(text) and [m.group() for m in _FILE.finditer(text)]:
                 last = name.rpartition("/")[2]
-                if last in known or not re.search(r"sav|writ|stor|export", text, re.IGNORECASE):
+                if last in known or not re.search(r"save|saving|writ|stor|export", text, re.IGNORECASE):
                     continue
                 yield RULE.finding(
                     call.place,
