@@ -15,6 +15,7 @@ from evener.doctor.rule import Case, Family, Rule
 _FILE = re.compile(r"[\w./\-]+\.(?:weights\.h5|keras|h5|hdf5|ckpt|npz|npy|index)\b")
 # What ModelCheckpoint puts numbers in place of, with what sets it apart.
 _FILLED_IN = re.compile(r"[-_.]?\{[^}]*\}")
+_SAYS_SAVED = re.compile(r"save|saving|writ|stor|export", re.IGNORECASE)
 _PRINTS = ("print", "tf.print", "logging.info", "logging.warning", "tf.get_logger.info")
 
 
@@ -215,7 +216,7 @@ def _other_names(program: Program) -> Iterator[Finding]:
             text = node.value
             for name in _FILE.findall(text) and [m.group() for m in _FILE.finditer(text)]:
                 last = name.rpartition("/")[2]
-                if last in known or not re.search(r"save|saving|writ|stor|export", text, re.IGNORECASE):
+                if last in known or not _SAYS_SAVED.search(text):
                     continue
                 yield RULE.finding(
                     call.place,
