@@ -67,7 +67,7 @@ demo: $(STAMP)  ## train on handwritten digits on all devices, checked against o
 
 .PHONY: test
 test: $(STAMP)  ## all tests but the long ones
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: exactness-full
 exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases; conformance

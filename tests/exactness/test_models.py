@@ -1,9 +1,9 @@
 """The law for every model, with every optimizer, on 1, 2, 3 and 5 stand-ins.
 
 Shares are even, uneven (with a replica that has none), or change while training, between
-epochs or between batches. The default run takes a covering subset of the full product:
-every model with every optimizer, every number of stand-ins and every kind of shares; every
-optimizer with every number and kind; every number with every kind.
+epochs or between batches. A covering subset of the full product has every model with every
+optimizer, every number of stand-ins and every kind of shares; every optimizer with every number
+and kind; every number with every kind. The default run takes a third of it (``long.toml``).
 """
 
 from __future__ import annotations
