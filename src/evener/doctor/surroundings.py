@@ -10,6 +10,8 @@ from pathlib import Path
 
 from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 
+# One of these is there with a driver; the last is Windows's Linux.
+_DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _PACKAGES = ("tensorflow", "intel-tensorflow", "tf-nightly", "keras", "tf-keras", "nvidia-", "cuda")
 
 
@@ -36,10 +38,15 @@ class Surroundings:
 def surroundings_here() -> Surroundings:
     """Return what is here. TensorFlow is not asked, so it is quick."""
     return Surroundings(
-        machine=Nvml().read_machine(),
+        machine=Nvml().read_machine() if _may_have_driver() else NvmlMachine(),
         environment=dict(os.environ),
         packages=dict(_installed(sys.path)),
     )
+
+
+def _may_have_driver() -> bool:
+    """Return whether NVIDIA's driver may be there; to ask it takes a tenth of a second."""
+    return any(Path(path).exists() for path in _DRIVER)
 
 
 def _installed(folders: Iterable[str]) -> Iterator[tuple[str, str]]:

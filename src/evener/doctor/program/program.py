@@ -91,13 +91,18 @@ class Program:
     def calls(self, *patterns: str) -> Iterator[Call]:
         """Yield the calls of things of the libraries, by names such as ``"tf.data.*"``."""
         if patterns not in self._by_patterns:
+            wild = [pattern for pattern in patterns if "*" in pattern]
             names = {
                 name
-                for name in {call.name for call in self.all_calls}
-                if any(fnmatchcase(name, pattern) for pattern in patterns)
+                for name in self._names_called
+                if name in patterns or any(fnmatchcase(name, pattern) for pattern in wild)
             }
             self._by_patterns[patterns] = [call for call in self.all_calls if call.name in names]
         yield from self._by_patterns[patterns]
+
+    @cached_property
+    def _names_called(self) -> frozenset[str]:
+        return frozenset(call.name for call in self.all_calls)
 
     def method_calls(self, kind: Kind, *methods: str) -> Iterator[Call]:
         """Yield the calls of methods of things of a kind; of all methods if none is named."""

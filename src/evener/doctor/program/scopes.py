@@ -104,6 +104,8 @@ class Scopes:
         self, bindings: list[Binding], use: ast.AST | None, position: Position
     ) -> list[Binding]:
         """Leave out what is certainly bound anew before the use."""
+        if len(bindings) == 1:
+            return bindings
         around = None if use is None else set(self.module.around(use))
         before = [b for b in bindings if b.position <= position]
         last = 0
