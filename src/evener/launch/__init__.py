@@ -19,6 +19,7 @@ For an audit, a program runs in a process of its own, up to its first training s
 
     auditing     the order and the answer
     child        a process bounded in time, which leaves nothing
+    output       what a process prints: counted, its end kept
     first_step   what runs there
     named        MODULE:FUNCTION
 

@@ -13,13 +13,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO
 
-_CHUNK = 65536
-_KEPT = 16384
+from evener.launch.output import Output
+
+_SECONDS_TO_READ = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,26 +34,6 @@ class Ended:
     output: str
 
 
-class _Tail:
-    """Reads a stream to its end, and keeps the last of it."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._kept = b""
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while chunk := os.read(self._stream.fileno(), _CHUNK):
-            self._kept = (self._kept + chunk)[-_KEPT:]
-
-    def text(self) -> str:
-        """Return what was kept, once the stream has ended."""
-        # The group is gone; only a process that left it could hold the stream open.
-        self._thread.join(timeout=5)
-        return self._kept.decode(errors="replace")
-
-
 def run_apart(command: Sequence[str], *, environ: Mapping[str, str], limit_seconds: float) -> Ended:
     """Run a command to its end or to the limit, with everything that it starts.
 
@@ -63,22 +42,27 @@ def run_apart(command: Sequence[str], *, environ: Mapping[str, str], limit_secon
         environ: Its environment.
         limit_seconds: How long it may run.
     """
-    with subprocess.Popen(
-        command,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        tail = _Tail(process.stdout)
-        code: int | None = None
-        try:
-            code = process.wait(timeout=limit_seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        return Ended(code=code, output=tail.text())
+    output = Output()
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output.sink,
+            stderr=output.sink,
+            start_new_session=True,
+        )
+    finally:
+        output.start()
+    code: int | None = None
+    try:
+        code = process.wait(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    # The group is gone; only a process that left it could hold the pipe open.
+    output.wait(_SECONDS_TO_READ)
+    return Ended(code=code, output=output.tail)

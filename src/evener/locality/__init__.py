@@ -6,6 +6,7 @@ record.py     forward operations remember the device they were asked to run on
 backward.py   their gradients run there
 later.py      what the tape makes before it is known where it belongs
 marks.py      layers remember the device they are pinned to
+around.py     a function of ours around one of theirs
 install.py    puts all that where TensorFlow looks, once
 """
 

@@ -5,7 +5,6 @@ Nothing changes for operations that nobody asked a device for.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.locality import backward, later, record
+from evener.locality.around import around
 
 _lock = threading.Lock()
 _KNOWS = "_evener_knows_devices"
@@ -26,21 +26,21 @@ def install() -> None:
             return
         setattr(tf.GradientTape, _KNOWS, True)
         _tf_private.replace_recording(
-            record_gradient=_around(record.record_gradient),
-            record_operation=_around(record.record_operation),
-            execute_fast=_around(record.execute_fast),
-            begin_tape=_around(_begin),
+            record_gradient=around(record.record_gradient),
+            record_operation=around(record.record_operation),
+            execute_fast=around(record.execute_fast),
+            begin_tape=around(_begin),
         )
         _tf_private.replace_backward(
-            gradient_function=_around(backward.gradient_function),
-            tape_gradient=_around(backward.tape_gradient),
-            symbolic=_around(backward.symbolic_gradient),
-            zeros_like=_around(backward.zeros_like),
+            gradient_function=around(backward.gradient_function),
+            tape_gradient=around(backward.tape_gradient),
+            symbolic=around(backward.symbolic_gradient),
+            zeros_like=around(backward.zeros_like),
         )
         _tf_private.replace_tape_arithmetic(
-            aggregate=_around(later.aggregate),
-            fill=_around(later.filled),
-            num_elements=_around(later.num_elements),
+            aggregate=around(later.aggregate),
+            fill=around(later.filled),
+            num_elements=around(later.num_elements),
         )
 
 
@@ -52,14 +52,3 @@ def records_devices(tape: tf.GradientTape) -> bool:
 def _begin(original: Callable[..., Any], tape: Any) -> Any:
     tape._evener_records_devices = True
     return original(tape)
-
-
-def _around(inside: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return inside(original, *args, **kwargs)
-
-        return call
-
-    return wrap

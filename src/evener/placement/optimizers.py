@@ -5,7 +5,6 @@ Under a strategy they are left alone: there, the strategy says where updates run
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private, locality
+from evener.locality.around import around
 
 _lock = threading.Lock()
 
@@ -25,7 +25,7 @@ def install() -> None:
             return
         keras.optimizers.Optimizer._evener_beside_variables = True
         _tf_private.replace_optimizer_steps(
-            apply=_around(_apply), slot=_around(_slot), reduce=_around(_reduce)
+            apply=around(_apply), slot=around(_slot), reduce=around(_reduce)
         )
 
 
@@ -62,14 +62,3 @@ def _compiled_by_xla() -> bool:
     if tf.executing_eagerly():
         return False
     return _tf_private.in_xla(tf.compat.v1.get_default_graph())
-
-
-def _around(inside: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return inside(original, *args, **kwargs)
-
-        return call
-
-    return wrap

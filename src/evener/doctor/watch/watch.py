@@ -20,8 +20,8 @@ from evener.devices.spec import spec_from
 from evener.doctor.watch import keeper
 from evener.doctor.watch.gather import Run, read_events, seen_of
 from evener.doctor.watch.inside.run import Order
-from evener.doctor.watch.output import Output
 from evener.doctor.watch.seen import Seen
+from evener.launch.output import Output
 from evener.launch.script import read_script
 
 _POLL_SECONDS = 0.1

@@ -1,4 +1,4 @@
-"""What a watched program prints: counted, and its end kept, in bounded memory."""
+"""What a program apart prints: counted, and its end kept, in bounded memory."""
 
 from __future__ import annotations
 
