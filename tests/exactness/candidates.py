@@ -4,10 +4,12 @@ The environment variable EVENER_TEST_CANDIDATE chooses:
   evener    (default) `evener.Strategy`
   plain     a second plain run: whatever fails is wrong in the tests
   mirrored  `tf.distribute.MirroredStrategy`: shows that the tests can fail
+  cut       evener under a plan that cuts every share into two micro-batches, one in flight
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import tensorflow as tf
+
+from evener.plan import Plan
 
 CANDIDATE = os.environ.get("EVENER_TEST_CANDIDATE", "evener")
 Shares = str | Sequence[float] | None
@@ -69,4 +73,12 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
         return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
     from evener.engine import Strategy
 
+    if CANDIDATE == "cut":
+        return Strategy(_cut(num_devices, None if isinstance(shares, str) else shares))
     return Strategy(devices=[f"cpu:{index}" for index in range(num_devices)], shares=shares)
+
+
+def _cut(num_devices: int, shares: Sequence[float] | None) -> Plan:
+    plan = Plan.data_parallel([f"cpu:{index}" for index in range(num_devices)], shares=shares)
+    replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
+    return dataclasses.replace(plan, replicas=tuple(replicas))

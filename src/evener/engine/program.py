@@ -20,6 +20,7 @@ from evener.engine.added import AddedKind
 from evener.engine.loss import is_separable
 from evener.engine.metrics import compiled_metrics_are_additive
 from evener.engine.ownership import tf_device
+from evener.engine.pieces import pieces_of
 from evener.engine.reduction import Gradient
 from evener.engine.replica import ReplicaInput, ReplicaOutput, ReplicaProgram
 from evener.engine.state import is_seed, seed_for_replica
@@ -29,20 +30,6 @@ if TYPE_CHECKING:
     from evener.engine.strategy import Strategy
 
 HOST = "/device:CPU:0"
-
-
-class Piece(NamedTuple):
-    """What is computed at once: a replica's samples, or one of its micro-batches.
-
-    Attributes:
-        replica: Number of the replica.
-        micro_batch: Number of the micro-batch.
-        num_micro_batches: How many of them the replica has.
-    """
-
-    replica: int
-    micro_batch: int
-    num_micro_batches: int
 
 
 class StepInput(NamedTuple):
@@ -108,11 +95,7 @@ class Program:
         self.jit_compile = jit_compile
         self.devices = [tf_device(name) for name in strategy.replica_devices]
         self.num_micro_batches = [r.num_micro_batches for r in self.plan.replicas]
-        self.pieces = [
-            Piece(replica, micro_batch, count)
-            for replica, count in enumerate(self.num_micro_batches)
-            for micro_batch in range(count)
-        ]
+        self.pieces = pieces_of(self.plan)
         self.staged = self.plan.is_cut
         with tf.init_scope(), tf.device(HOST):
             self._largest_batch = tf.Variable(

@@ -15,6 +15,7 @@ from evener.engine.loops import run as runs
 from evener.engine.loops.run import Run
 from evener.engine.loops.variables import LoopState, own
 from evener.engine.ownership import Ledger, tf_device
+from evener.engine.pieces import pieces_of
 from evener.engine.sharing import Sharing
 from evener.errors import DeviceError, EngineError, PlanError
 from evener.plan import OwnerRule, Plan, PlanDevice, check_shares
@@ -79,7 +80,7 @@ class Strategy(tf.distribute.Strategy):
             names, [replica.share for replica in plan.replicas], measured=measured
         )
         super().__init__(StrategyExtended(self))
-        self._loop_state = LoopState(self, len(names))
+        self._cut_into(plan)
 
     @classmethod
     def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Strategy, ...]:
@@ -157,6 +158,17 @@ class Strategy(tf.distribute.Strategy):
     def replan(self, plan: Plan) -> None:
         """Use a plan that differs in its micro-batches alone; steps have to be made anew."""
         self._plan = plan
+        self._cut_into(plan)
+
+    def _cut_into(self, plan: Plan) -> None:
+        devices = [plan.replicas[piece.replica].stages[0].device for piece in pieces_of(plan)]
+        self._piece_devices = tuple(map(tf_device, devices))
+        self._loop_state = LoopState(self._piece_devices)
+
+    @property
+    def piece_devices(self) -> tuple[str, ...]:
+        """TensorFlow's name of the device where each piece of a batch begins."""
+        return self._piece_devices
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
@@ -342,8 +354,8 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
-        """TensorFlow's names of the replicas' devices."""
-        return tuple(tf_device(name) for name in self._strategy.replica_devices)
+        """TensorFlow's names of the replicas' devices; a micro-batch is a replica to a loop."""
+        return self._strategy.piece_devices
 
     @property
     def worker_devices_by_replica(self) -> tuple[str, ...]:
@@ -384,7 +396,7 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return len(self._strategy.replica_devices)
+        return len(self.worker_devices)
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group

@@ -298,10 +298,14 @@ def cut_by_shares(batch: Any, strategy: Strategy, size: int | None = None) -> tu
     """
     if strategy.num_replicas_in_sync == 1:
         return (batch,)
+    counts = [replica.num_micro_batches for replica in strategy.plan.replicas]
     if size is not None:
-        ends = np.cumsum([0, *split_batch(size, strategy.shares)]).tolist()
+        parts = split_batch(size, strategy.shares)
+        again = [split_batch(n, [1.0] * k) for n, k in zip(parts, counts, strict=True)]
+        ends = np.cumsum([0, *itertools.chain(*again)]).tolist()
     else:
         with tf.device(_HOST):
             cuts = split.cut_points(split.batch_size(batch), strategy.sharing.variable)
+            cuts = split.cut_again(cuts, counts)
             ends = tf.unstack(cuts, strategy.num_replicas_in_sync + 1)
     return tuple(split.take(batch, a, b) for a, b in itertools.pairwise(ends))

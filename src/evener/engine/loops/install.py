@@ -30,6 +30,7 @@ def install() -> None:
     _put(keras.layers.BatchNormalization, "call", _batch_norm)
     _put(keras.Model, "_aggregate_additional_loss", losses.additional)
     _put(tf.GradientTape, "gradient", updates.gradient_in_replica)
+    _put(keras.Layer, "__call__", runs.call_layer_in_replica)
     keras.Layer.losses = _losses(keras.Layer.losses)
     _tf_private.replace_loss_scaling(_around(losses.scale), _around(losses.unscale))
     _tf_private.replace_average_loss(_around(losses.average_loss))

@@ -13,6 +13,7 @@ smaller last batch stay exact.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import weakref
@@ -27,6 +28,7 @@ from evener.engine import split
 from evener.engine.clock import Times
 from evener.engine.loops import idle
 from evener.engine.loops.scaled import kind_of, mended, remembering_how
+from evener.engine.loops.stages import Stages
 from evener.errors import EngineError
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Run:
         live: For each replica whether it has samples, bool scalars; None if all have.
         whole_rows: The size of the batch, if every replica was given all of it.
         has_talked: Whether replicas have reduced something in the middle of the run.
+        stages: Where layers compute, if the plan has stages or micro-batches, else None.
     """
 
     def __init__(self, strategy: Strategy, num_samples: Sequence[tf.Tensor] | None) -> None:
@@ -56,6 +59,7 @@ class Run:
         self.graph = _graph_here()
         self.whole_rows: int | None = None
         self.has_talked = False
+        self.stages = Stages(strategy.plan, self.graph) if strategy.plan.is_cut else None
         self._handed_in: dict[int, Any] = {}
         self._times = Times(strategy.sharing, strategy.extended.worker_devices)
         count = strategy.num_replicas_in_sync
@@ -94,7 +98,9 @@ class Run:
 
     @property
     def _is_timed(self) -> bool:
-        return self.graph is not None and self.num_samples is not None
+        # Shares of a plan with micro-batches are given, so there is nothing to be evened.
+        is_given = self.graph is not None and self.num_samples is not None
+        return is_given and self.stages is None
 
     def begin(self, given: Any) -> Any:
         """Return the nest of arguments with samples in every replica, and start their times."""
@@ -161,16 +167,16 @@ def call_for_each_replica(
     """Call ``fn`` once per replica; return a nest of values per replica.
 
     Raises:
-        EngineError: If the strategy's plan cuts models into stages or micro-batches.
+        EngineError: If the strategy's plan computes layers again.
     """
-    if strategy.plan.is_cut:
+    if strategy.plan.recompute:
         raise EngineError(
             "ENG-004",
-            "strategy.run was called under a plan with stages, micro-batches or recomputation.",
-            why="The engine cuts the steps of Keras models itself; it cannot cut a function "
-            "that a person wrote.",
-            fix="Train with model.fit under this plan, or use a plan with one stage and one "
-            "micro-batch per replica.",
+            "strategy.run was called under a plan that computes layers again.",
+            why="The engine computes activations again in the steps of Keras models, which it "
+            "makes itself; it cannot do so in a function that a person wrote.",
+            fix="Train with model.fit under this plan, or leave recompute out of it; a smaller "
+            "in_flight saves memory too.",
         )
     if _tf_private.is_traced_function(fn):
         return _as_function(strategy, fn)(*args, **kwargs)
@@ -181,6 +187,8 @@ def call_for_each_replica(
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
     run.whole_rows = _whole_rows(strategy, args, kwargs)
     results = _call(run, fn, *run.begin((args, kwargs)))
+    if run.stages is not None:
+        run.stages.end()
     run.end_times()
     strategy.loop_state.merge_kept(run)
     return strategy.extended.remember_run(run, results)
@@ -190,9 +198,11 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     def in_replica(*own: Any, **named: Any) -> Any:
         _HERE.run = run
         _HERE.replica = _tf_private.replica_number(tf.distribute.get_replica_context())
-        if run.graph is not None or run.is_alone:
-            return _as_parts(run, fn(*own, **named))
-        with remembering_how():
+        with contextlib.ExitStack() as around:
+            if run.stages is not None:
+                around.enter_context(run.stages.piece(_HERE.replica))
+            if run.graph is None and not run.is_alone:
+                around.enter_context(remembering_how())
             return _as_parts(run, fn(*own, **named))
 
     try:
@@ -237,6 +247,16 @@ def _as_function(strategy: Strategy, fn: Any) -> Any:
 def is_ours(strategy: Any) -> bool:
     """Return whether a strategy is one of evener's."""
     return hasattr(strategy, "loop_state")
+
+
+def call_layer_in_replica(
+    original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a layer: in a replica of a plan with stages, on the device of its stage."""
+    here = current()
+    if here is None or here[0].stages is None:
+        return original(layer, *args, **kwargs)
+    return here[0].stages.call(original, layer, args, kwargs)
 
 
 def is_number(value: Any) -> bool:

@@ -94,7 +94,11 @@ def _update(
     _build(optimizer, run.strategy, variables)
     columns = zip(*gradients, strict=True)
     sums = [
-        sum_on_owner(column, _device_of(variable), row_by_row=_are_same_rows(column))
+        sum_on_owner(
+            column if run.stages is None else run.stages.add_up(column),
+            _device_of(variable),
+            row_by_row=_are_same_rows(column),
+        )
         for variable, column in zip(targets, columns, strict=True)
     ]
     with whole_batch(), beside_inputs():
@@ -134,6 +138,16 @@ def gradient_in_replica(
     The mean over a replica's own samples is no such part: replicas add up their gradients,
     and two replicas would take steps of twice the size. It is made one here, and that is said.
     """
+    here = runs.current()
+    if here is not None and here[0].stages is not None:
+        with here[0].stages.gradient():
+            return _gradient(original, tape, target, sources, *args, **kwargs)
+    return _gradient(original, tape, target, sources, *args, **kwargs)
+
+
+def _gradient(
+    original: Callable[..., Any], tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any
+) -> Any:
     here = runs.current()
     given = args or kwargs.get("output_gradients") is not None
     targets = tf.nest.flatten(target)

@@ -50,15 +50,16 @@ class LoopState:
     """What a strategy keeps from run to run.
 
     Args:
-        strategy: The strategy; held weakly.
+        devices: TensorFlow's name of each replica's device.
 
     Attributes:
         weights: What the samples of each replica weigh in the batch, in the run of now.
         functions: For each traced function given to run, the one with the replicas inside.
     """
 
-    def __init__(self, strategy: Strategy, num_replicas: int) -> None:
-        self._strategy = weakref.ref(strategy)
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = devices
+        num_replicas = len(devices)
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.weights = _plain([1.0 / num_replicas] * num_replicas, tf.float64, _HOST)
         self._kept: dict[str, Kept] = {}
@@ -85,9 +86,7 @@ class LoopState:
         """Return what replicas have added to a variable; made when first asked for."""
         found = self._kept.get(variable._unique_id)
         if found is None:
-            strategy = self._strategy()
-            assert strategy is not None
-            found = Kept(variable, strategy.extended.worker_devices)
+            found = Kept(variable, self._devices)
             self._kept[variable._unique_id] = found
         return found
 

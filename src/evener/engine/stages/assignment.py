@@ -130,19 +130,23 @@ def stages_of_calls(calls: Sequence[LayerCall], patterns: Patterns) -> list[int 
         if own is not None and outer is not None and own != outer and call.inner_graph:
             raise _cut_inside(call, own, calls, outer)
         stages.append(outer if own is None else own)
-        if stages[-1] is None and call.end > call.begin and _is_leaf(call.layer):
+        if stages[-1] is None and call.end > call.begin and is_leaf(call.layer):
             stray[call.path] = None
     if stray:
-        raise EngineError(
-            "ENG-040",
-            f"{'A layer is' if len(stray) == 1 else 'Layers are'} in no stage: "
-            f"{_listed(list(stray))}.",
-            why="Every layer that computes something needs a stage, and with it a device.",
-            fix="Add "
-            + ("its name" if len(stray) == 1 else "their names")
-            + f" to a stage, for example layers=({next(iter(stray))!r}, ...).",
-        )
+        raise in_no_stage(list(stray))
     return stages
+
+
+def in_no_stage(paths: Sequence[str]) -> EngineError:
+    """Return the error for layers that compute something and have no stage."""
+    return EngineError(
+        "ENG-040",
+        f"{'A layer is' if len(paths) == 1 else 'Layers are'} in no stage: {_listed(paths)}.",
+        why="Every layer that computes something needs a stage, and with it a device.",
+        fix="Add "
+        + ("its name" if len(paths) == 1 else "their names")
+        + f" to a stage, for example layers=({paths[0]!r}, ...).",
+    )
 
 
 def _cut_inside(call: LayerCall, own: int, calls: Sequence[LayerCall], outer: int) -> EngineError:
@@ -157,7 +161,8 @@ def _cut_inside(call: LayerCall, own: int, calls: Sequence[LayerCall], outer: in
     )
 
 
-def _is_leaf(layer: keras.Layer) -> bool:
+def is_leaf(layer: keras.Layer) -> bool:
+    """Return whether a layer computes something itself, and not by layers inside it."""
     inner = _tf_private.sublayers(layer)
     return not inner and not isinstance(layer, keras.layers.InputLayer)
 

@@ -1,0 +1,178 @@
+"""Stages in a run: every layer computes on the device of its stage, micro-batch by micro-batch.
+
+Under a plan with micro-batches, the function given to ``run`` is called once for each of them:
+to the function, a micro-batch is a replica. Layers go to the devices of their stages by their
+paths, as under ``fit``; what is computed between layers goes to the latest stage among its
+inputs; gradients go where the forward pass was (`evener.locality`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine.loops.order import Order
+from evener.engine.ownership import tf_device
+from evener.engine.pieces import pieces_of
+from evener.engine.stages.assignment import in_no_stage, is_leaf, stage_of_path
+from evener.engine.stages.pins import check_pin
+from evener.engine.stages.trace import layer_paths
+from evener.locality.homes import home_of_tensor
+from evener.plan import Plan, Replica
+
+
+class _Call:
+    """A call of a layer that has not returned.
+
+    Args:
+        layer: The layer.
+        path: Names of the layers from the outermost down to it, which is left out.
+        stage: Its stage, or None.
+    """
+
+    def __init__(self, layer: keras.Layer, path: str, stage: int | None) -> None:
+        self.layer, self.path, self.stage = layer, path, stage
+
+
+class Stages:
+    """The stages of one run.
+
+    Args:
+        plan: The plan; it cuts batches or models.
+        graph: In which the function is called for every piece; None if it runs eagerly.
+    """
+
+    def __init__(self, plan: Plan, graph: tf.Graph | None) -> None:
+        self._plan = plan
+        self._graph = graph
+        self._pieces = pieces_of(plan)
+        self._order = None if graph is None else Order(plan, self._pieces, graph)
+        self._here = threading.local()
+        self._paths: dict[int, dict[int, str]] = {}
+
+    @contextlib.contextmanager
+    def piece(self, number: int) -> Iterator[None]:
+        """Place what is made inside, for a piece of the batch."""
+        here = self._here
+        here.piece, here.calls, here.gradients = number, [], 0
+        if self._graph is None:
+            yield
+            return
+        with self._graph.device(self._device_of):
+            yield
+
+    @contextlib.contextmanager
+    def gradient(self) -> Iterator[None]:
+        """Know what is made inside for the backward pass."""
+        self._here.gradients += 1
+        try:
+            yield
+        finally:
+            self._here.gradients -= 1
+
+    def call(self, original: Callable[..., Any], layer: Any, args: Any, kwargs: Any) -> Any:
+        """Call a layer on the device of its stage."""
+        calls = self._here.calls
+        call = self._begun(layer, args, kwargs)
+        calls.append(call)
+        try:
+            if call.stage is None:
+                return original(layer, *args, **kwargs)
+            with tf.device(self._device(call.stage)):
+                return original(layer, *args, **kwargs)
+        finally:
+            calls.pop()
+
+    def add_up(self, column: Sequence[Any]) -> list[Any]:
+        """Return the gradients of one variable, added up over the micro-batches of each replica.
+
+        Each is added as soon as it is there, and no more of them are kept than micro-batches
+        are in flight. Slices are left to be joined at the end.
+
+        Args:
+            column: One gradient per piece.
+        """
+        parts: list[Any] = []
+        pairs = zip(self._pieces, column, strict=True)
+        for _, group in itertools.groupby(pairs, key=lambda pair: pair[0].replica):
+            gradients = [gradient for _, gradient in group if gradient is not None]
+            if all(isinstance(g, tf.Tensor) for g in gradients):
+                parts.extend(self._total(gradients))
+            else:
+                parts.extend(gradients)
+        return parts
+
+    def end(self) -> None:
+        """Let the pieces run in the order of the schedule."""
+        if self._order is not None:
+            self._order.enforce()
+
+    def _total(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        total = None
+        for gradient in gradients:
+            before, total = total, gradient
+            if before is None:
+                continue
+            with tf.control_dependencies(None), tf.device(home_of_tensor(gradient)):
+                total = before + gradient
+            if self._order is not None:
+                self._order.enter_sum(total.op, gradient.op)
+        return [] if total is None else [total]
+
+    @property
+    def _replica(self) -> Replica:
+        return self._plan.replicas[self._pieces[self._here.piece].replica]
+
+    def _device(self, stage: int) -> str:
+        return tf_device(self._replica.stages[stage].device)
+
+    def _begun(self, layer: keras.Layer, args: Any, kwargs: Any) -> _Call:
+        calls = self._here.calls
+        patterns = [stage.layers for stage in self._replica.stages]
+        if not calls:
+            path, stage = "", stage_of_path(layer.name, patterns)
+        else:
+            root, outer = calls[0].layer, calls[-1].stage
+            path = self._path(root, layer)
+            stage = stage_of_path(path, patterns)
+            if stage is None:
+                stage = stage_of_path(f"{root.name}/{path}", patterns)
+            stage = outer if stage is None else stage
+        if stage is None:
+            if is_leaf(layer):
+                raise in_no_stage([path or layer.name])
+            return _Call(layer, path, None)
+        check_pin(layer, path or layer.name, stage, self._replica.stages)
+        return _Call(layer, path, self._in_line(stage, args, kwargs))
+
+    def _in_line(self, stage: int, args: Any, kwargs: Any) -> int:
+        """Return the stage, or that of the inputs if it is later: samples never come back."""
+        if self._order is None:
+            return stage
+        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+        given = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and hasattr(leaf, "op")]
+        latest = self._order.stage_of(given)
+        return stage if latest is None else max(stage, latest)
+
+    def _path(self, root: keras.Layer, layer: keras.Layer) -> str:
+        paths = self._paths.get(id(root), {})
+        if id(layer) not in paths:
+            # Layers may be made while an outer one is called for the first time.
+            paths = self._paths[id(root)] = layer_paths(root)
+        return paths.get(id(layer)) or str(layer.name)
+
+    def _device_of(self, op: tf.Operation) -> str:
+        """Return the device for an operation that was just made; TensorFlow asks."""
+        if op.graph is not self._graph or self._order is None:
+            return op.device
+        here = self._here
+        own = here.calls[-1].stage if here.calls else None
+        stage = self._order.enter(op, here.piece, own, in_gradient=here.gradients > 0)
+        return op.device or ("" if stage is None else self._device(stage))
