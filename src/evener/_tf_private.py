@@ -224,6 +224,16 @@ def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
     operation._add_control_inputs(list(earlier))
 
 
+def use_instead(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Let an operation that exists use another tensor as one of its inputs.
+
+    Why: a person's tape has used activations that the plan wants computed again, and the whole
+    function has to be there before it is known which. There is no public way to change an input.
+    If it changes: plans with ``recompute`` fail in `strategy.run`.
+    """
+    operation._update_input(index, tensor)
+
+
 def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Build a model, its losses, metrics and optimizer from the shapes of a batch.
 

@@ -29,7 +29,6 @@ from evener.engine.clock import Times
 from evener.engine.loops import idle
 from evener.engine.loops.scaled import kind_of, mended, remembering_how
 from evener.engine.loops.stages import Stages
-from evener.errors import EngineError
 
 if TYPE_CHECKING:
     from evener.engine.strategy import Strategy
@@ -164,20 +163,7 @@ def current() -> tuple[Run, int] | None:
 def call_for_each_replica(
     strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Call ``fn`` once per replica; return a nest of values per replica.
-
-    Raises:
-        EngineError: If the strategy's plan computes layers again.
-    """
-    if strategy.plan.recompute:
-        raise EngineError(
-            "ENG-004",
-            "strategy.run was called under a plan that computes layers again.",
-            why="The engine computes activations again in the steps of Keras models, which it "
-            "makes itself; it cannot do so in a function that a person wrote.",
-            fix="Train with model.fit under this plan, or leave recompute out of it; a smaller "
-            "in_flight saves memory too.",
-        )
+    """Call ``fn`` once per replica; return a nest of values per replica."""
     if _tf_private.is_traced_function(fn):
         return _as_function(strategy, fn)(*args, **kwargs)
     if tf.executing_eagerly():
@@ -187,8 +173,8 @@ def call_for_each_replica(
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
     run.whole_rows = _whole_rows(strategy, args, kwargs)
     results = _call(run, fn, *run.begin((args, kwargs)))
-    if run.stages is not None:
-        run.stages.end()
+    if run.stages is not None and not run.stages.end(results):
+        _warn_of_memory(strategy)
     run.end_times()
     strategy.loop_state.merge_kept(run)
     return strategy.extended.remember_run(run, results)
@@ -327,6 +313,17 @@ def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
         fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
     )
     return whole[0].shape[0]
+
+
+def _warn_of_memory(strategy: Strategy) -> None:
+    strategy.loop_state.say_once(
+        "ENG-048",
+        "More micro-batches will be in memory at once than the plan's in_flight says.",
+        why="The replicas, which are the micro-batches here, reduce something of their forward "
+        "passes before the gradients, so none can go on before all have come there.",
+        fix="Reduce after the gradients, or use a layer that does not: BatchNormalization "
+        "without synchronized=True, GroupNormalization.",
+    )
 
 
 def say_that_it_is_slow(strategy: Strategy) -> None:

@@ -9,8 +9,10 @@ inputs; gradients go where the forward pass was (`evener.locality`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,10 +20,12 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.engine.loops.again import compute_again
+from evener.engine.loops.entered import Entered
 from evener.engine.loops.order import Order
 from evener.engine.ownership import tf_device
 from evener.engine.pieces import pieces_of
-from evener.engine.stages.assignment import in_no_stage, is_leaf, stage_of_path
+from evener.engine.stages.assignment import in_no_stage, is_leaf, matching, stage_of_path
 from evener.engine.stages.pins import check_pin
 from evener.engine.stages.trace import layer_paths
 from evener.locality.homes import home_of_tensor
@@ -35,10 +39,11 @@ class _Call:
         layer: The layer.
         path: Names of the layers from the outermost down to it, which is left out.
         stage: Its stage, or None.
+        again: Number of the outermost call around whose activations are computed again, or None.
     """
 
-    def __init__(self, layer: keras.Layer, path: str, stage: int | None) -> None:
-        self.layer, self.path, self.stage = layer, path, stage
+    def __init__(self, layer: keras.Layer, path: str, stage: int | None, again: int | None) -> None:
+        self.layer, self.path, self.stage, self.again = layer, path, stage, again
 
 
 class Stages:
@@ -53,7 +58,9 @@ class Stages:
         self._plan = plan
         self._graph = graph
         self._pieces = pieces_of(plan)
-        self._order = None if graph is None else Order(plan, self._pieces, graph)
+        self._entered: dict[tf.Graph | None, Entered] = defaultdict(Entered)
+        self._sums: dict[tf.Operation, tf.Operation] = {}
+        self._num_again = 0
         self._here = threading.local()
         self._paths: dict[int, dict[int, str]] = {}
 
@@ -65,7 +72,9 @@ class Stages:
         if self._graph is None:
             yield
             return
-        with self._graph.device(self._device_of):
+        # One for each piece: a `tf.function` inside is traced anew for another one, and so knows
+        # which piece it is part of.
+        with self._graph.device(functools.partial(self._device_of, number)):
             yield
 
     @contextlib.contextmanager
@@ -109,10 +118,25 @@ class Stages:
                 parts.extend(gradients)
         return parts
 
-    def end(self) -> None:
-        """Let the pieces run in the order of the schedule."""
-        if self._order is not None:
-            self._order.enforce()
+    def end(self, results: Any) -> bool:
+        """Let the pieces run in the order of the schedule, and what is asked for be computed again.
+
+        Args:
+            results: What the replicas have returned.
+
+        Returns:
+            Whether the order could be kept: False if more micro-batches will be in memory at
+            once than the plan says.
+        """
+        if self._graph is None:
+            return True
+        if self._plan.recompute:
+            leaves = tf.nest.flatten(results, expand_composites=True)
+            compute_again(
+                self._entered[self._graph], [t for leaf in leaves for t in _tensors(leaf)]
+            )
+        entered = self._entered[self._graph]
+        return Order(self._plan, self._pieces, entered, self._sums, self._graph).enforce()
 
     def _total(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         total = None
@@ -122,8 +146,8 @@ class Stages:
                 continue
             with tf.control_dependencies(None), tf.device(home_of_tensor(gradient)):
                 total = before + gradient
-            if self._order is not None:
-                self._order.enter_sum(total.op, gradient.op)
+            if self._graph is not None:
+                self._sums[gradient.op] = total.op
         return [] if total is None else [total]
 
     @property
@@ -145,20 +169,23 @@ class Stages:
             if stage is None:
                 stage = stage_of_path(f"{root.name}/{path}", patterns)
             stage = outer if stage is None else stage
+        again = calls[-1].again if calls else None
+        if again is None and matching(path or layer.name, self._plan.recompute):
+            again = self._num_again = self._num_again + 1
         if stage is None:
             if is_leaf(layer):
                 raise in_no_stage([path or layer.name])
-            return _Call(layer, path, None)
+            return _Call(layer, path, None, again)
         check_pin(layer, path or layer.name, stage, self._replica.stages)
-        return _Call(layer, path, self._in_line(stage, args, kwargs))
+        return _Call(layer, path, self._in_line(stage, args, kwargs), again)
 
     def _in_line(self, stage: int, args: Any, kwargs: Any) -> int:
         """Return the stage, or that of the inputs if it is later: samples never come back."""
-        if self._order is None:
+        if self._graph is None:
             return stage
         leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
         given = [leaf for leaf in leaves if isinstance(leaf, tf.Tensor) and hasattr(leaf, "op")]
-        latest = self._order.stage_of(given)
+        latest = self._entered[tf.compat.v1.get_default_graph()].stage_of(given)
         return stage if latest is None else max(stage, latest)
 
     def _path(self, root: keras.Layer, layer: keras.Layer) -> str:
@@ -168,11 +195,24 @@ class Stages:
             paths = self._paths[id(root)] = layer_paths(root)
         return paths.get(id(layer)) or str(layer.name)
 
-    def _device_of(self, op: tf.Operation) -> str:
+    def _device_of(self, piece: int, op: tf.Operation) -> str:
         """Return the device for an operation that was just made; TensorFlow asks."""
-        if op.graph is not self._graph or self._order is None:
-            return op.device
         here = self._here
-        own = here.calls[-1].stage if here.calls else None
-        stage = self._order.enter(op, here.piece, own, in_gradient=here.gradients > 0)
+        if getattr(here, "piece", None) != piece:
+            return op.device  # A function is traced again, out of the run.
+        call = here.calls[-1] if here.calls else None
+        stage = self._entered[op.graph].enter(
+            op,
+            piece=piece,
+            stages=self._replica.stages,
+            stage=None if call is None else call.stage,
+            in_gradient=here.gradients > 0,
+            again=None if call is None else call.again,
+        )
         return op.device or ("" if stage is None else self._device(stage))
+
+
+def _tensors(leaf: Any) -> list[tf.Tensor]:
+    values = _tf_private.local_values(leaf)
+    flat = tf.nest.flatten(values, expand_composites=True)
+    return [tensor for tensor in flat if isinstance(tensor, tf.Tensor)]

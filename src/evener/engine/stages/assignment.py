@@ -88,18 +88,18 @@ def stage_of_path(path: str, patterns: Patterns) -> int | None:
     Raises:
         EngineError: If there are two of them.
     """
-    matching = [k for k, stage in enumerate(patterns) if _matching(path, stage)]
-    if len(matching) > 1:
-        first, second = matching[:2]
+    found = [k for k, stage in enumerate(patterns) if matching(path, stage)]
+    if len(found) > 1:
+        first, second = found[:2]
         raise EngineError(
             "ENG-041",
             f"The layer {path!r} is in two stages, {first} and {second}.",
-            why=f"It matches {_matching(path, patterns[first])[0]!r} of stage {first} and "
-            f"{_matching(path, patterns[second])[0]!r} of stage {second}, and a layer is "
+            why=f"It matches {matching(path, patterns[first])[0]!r} of stage {first} and "
+            f"{matching(path, patterns[second])[0]!r} of stage {second}, and a layer is "
             "computed in one stage.",
             fix="Make the patterns of one stage narrower.",
         )
-    return matching[0] if matching else None
+    return found[0] if found else None
 
 
 def check_patterns(model: keras.Model, patterns: Iterable[str], place: str) -> None:
@@ -248,13 +248,14 @@ def _regions(trace: Trace, recompute: Sequence[str]) -> dict[int, int]:
     """Return the outermost matching call of every operation that is computed again."""
     regions: dict[int, int] = {}
     for position, call in enumerate(trace.calls):
-        if call.inner_graph or call.begin in regions or not _matching(call.path, recompute):
+        if call.inner_graph or call.begin in regions or not matching(call.path, recompute):
             continue
         regions.update(dict.fromkeys(range(call.begin, call.end), position))
     return regions
 
 
-def _matching(path: str, patterns: Sequence[str]) -> list[str]:
+def matching(path: str, patterns: Sequence[str]) -> list[str]:
+    """Return the patterns that a layer's path matches."""
     return [pattern for pattern in patterns if fnmatch.fnmatchcase(path, pattern)]
 
 

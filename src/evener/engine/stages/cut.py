@@ -91,7 +91,7 @@ class CutFunction:
         def body(*args: tf.Tensor) -> list[tf.Tensor]:
             copies = {id(placeholder): outer for outer, placeholder in captured}
             copies.update(zip(map(id, self.feeds), args, strict=True))
-            _copy(operations, copies, later or {})
+            copy_operations(operations, copies, later or {})
             return [copies[id(tensor)] for tensor in self.fetches]
 
         body.__name__ = name
@@ -112,12 +112,12 @@ class CutFunction:
         return self._function.graph
 
 
-def _copy(
+def copy_operations(
     operations: Sequence[tf.Operation],
     copies: dict[int, Any],
     later: Mapping[tf.Operation, Sequence[tf.Tensor]],
-) -> None:
-    """Copy operations into the graph that is being made.
+) -> dict[tf.Operation, tf.Operation]:
+    """Copy operations into the graph that is being made; return the copy of each.
 
     Args:
         operations: In an order in which they can be computed.
@@ -143,3 +143,4 @@ def _copy(
         gates = [copies[id(tensor)].op for tensor in tensors if id(tensor) in copies]
         if op in copied and gates:
             _tf_private.run_after(copied[op], gates)
+    return copied

@@ -57,6 +57,5 @@ def _check(pin: str, path: str, number: int, stages: Sequence[Stage]) -> None:
         "ENG-047",
         f"The layer {path!r} is pinned to {pinned}, and its stage {number} is on {device}.",
         why="In a plan with stages, the stage says where a layer computes.",
-        fix=f"Leave out the pin, or pin the layer to {device}, or put it into a stage on "
-        f"{pinned}.",
+        fix=f"Leave out the pin, or pin the layer to {device}, or put it into a stage on {pinned}.",
     )
