@@ -356,16 +356,35 @@ def is_traced_function(fn: Any) -> bool:
     return isinstance(fn, polymorphic_function.Function)
 
 
+def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put a wrapper around the call of what `tf.function` makes.
+
+    Why: a traced function that is called for several micro-batches on one device is traced once
+    for all, and does not know for which of them it computes.
+    If it changes: in such functions, losses of uneven micro-batches are weighed wrong.
+    """
+    kind: Any = polymorphic_function.Function
+    kind.__call__ = wrapper(kind.__call__)
+
+
 def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
     """Return a `tf.function` with the same options around another Python function.
 
-    Why: a traced function given to `strategy.run` has to be traced with the replicas inside,
-    keeping its signature and its retracing options; XLA is left out, because what is traced
-    runs on several devices. If it changes: such functions fail at their first call.
+    Why: a traced function given to `strategy.run` has to be traced with the replicas inside, and
+    one inside of them for each micro-batch, keeping its signature and its retracing options.
+    If it changes: such functions fail at their first call.
     """
-    clone = function._clone(python_function=python_function)
-    clone._jit_compile = None
-    return clone
+    return function._clone(python_function=python_function)
+
+
+def without_xla(function: Any) -> Any:
+    """Let a `tf.function` that was not called yet be traced without XLA; return it.
+
+    Why: what `strategy.run` traces runs on several devices, and XLA compiles for one.
+    If it changes: functions with ``jit_compile=True`` given to `strategy.run` are refused.
+    """
+    function._jit_compile = None
+    return function
 
 
 def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,16 +11,15 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener.plan import Plan, Replica
+from evener.plan import Plan
 
 from .candidates import Place
-from .harness import agree, sgd
+from .harness import agree, sgd, unequal_weights
 from .loops import (
     CROSS_ENTROPY,
     Parts,
     batches,
     calls_of,
-    case_parts,
     classifier,
     eagerly,
     loop_over_case,
@@ -27,15 +27,17 @@ from .loops import (
     saying,
     train_step,
 )
-from .models import BY_NAME, mlp, regression, tabular
+from .models import BY_NAME, mlp, regression, sentences, tabular
 from .optimizers import OPTIMIZERS
+from .own_steps import ComputeLoss, OwnTrackers, stack
 from .sparing import usually
 from .staged import Cut, layer_names, place_for, plan_of
 from .test_staged_features import HYBRID, deep
 from .tolerances import tolerance
 
+TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
 CUTS = (
-    Cut(devices=(0, 1), micro_batches=4, in_flight=2),
+    TWO_STAGES,
     Cut(devices=(1,), micro_batches=5, in_flight=1),
     Cut(devices=(0, 1, 2), micro_batches=3, in_flight=3, schedule="gpipe"),
     Cut(devices=(2, 0, 1), micro_batches=4, in_flight=3, schedule="zero_bubble"),
@@ -44,12 +46,12 @@ CUTS = (
 # Statistics over micro-batches are not those of the batch.
 MODELS = [name for name in BY_NAME if name != "cnn"]
 PAIRS = [(name, cut) for name in MODELS for cut in CUTS]
-USUAL = [("mlp", CUTS[0]), ("transformer", CUTS[4]), ("two_by_two", CUTS[2])]
+USUAL = [("mlp", CUTS[3]), ("two_by_two", CUTS[2])]
 
 
-def of_case(name: str, *cuts: Cut) -> Plan:
+def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
     """Return a plan for a model of the law."""
-    return plan_of(layer_names(BY_NAME[name].build), *cuts)
+    return plan_of(layer_names(BY_NAME[name].build), *cuts, **plan)
 
 
 @pytest.mark.parametrize("pair", usually(PAIRS, USUAL), ids=lambda pair: f"{pair[0]}-{pair[1]}")
@@ -62,3 +64,288 @@ def test_stages(pair: tuple[str, Cut]) -> None:
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(of_case(name, cut)),
     )
+
+
+def test_hybrid_with_skips_and_clipping() -> None:
+    """One device beside two in line; two outputs, of which one is of an early stage."""
+    x, y = regression(75)
+    loss_of = keras.losses.MeanSquaredError()
+
+    def make() -> Parts:
+        model, optimizer = deep(), OPTIMIZERS["adamw"]()
+
+        def both(y: Any, outputs: Any) -> Any:
+            late, early = outputs
+            return loss_of(y, late) + 0.3 * loss_of(y, early)
+
+        return Parts(model=model, optimizers=(optimizer,), step=train_step(model, optimizer, both))
+
+    plan = plan_of(layer_names(deep), *HYBRID)
+    agree(lambda place: loop_results(place, make, batches(x, y)), make_place=place_for(plan))
+
+
+@pytest.mark.long
+def test_hybrid_with_a_tied_embedding() -> None:
+    case = BY_NAME["transformer"]
+    agree(
+        lambda place: loop_over_case(place, case, "adam"),
+        make_place=place_for(of_case("transformer", *HYBRID)),
+    )
+
+
+def masked() -> keras.Model:
+    """Return a model whose loss is divided by the words that count."""
+    x = keras.Input((8,), dtype="int32")
+    hidden = layers.Embedding(20, 8, mask_zero=True, name="embedding")(x)
+    hidden = layers.Dense(8, activation="tanh", name="hidden")(hidden)
+    return keras.Model(x, layers.Dense(20, name="words")(hidden))
+
+
+def test_a_masked_loss_with_weights() -> None:
+    """All micro-batches meet before the first backward pass; the order is kept all the same."""
+    x, y = sentences(43)
+    weights = unequal_weights(43)[:, None]
+
+    def make() -> Parts:
+        model, optimizer = masked(), sgd()
+        tracked = (keras.metrics.Mean(name="loss"),)
+        step = train_step(model, optimizer, CROSS_ENTROPY)
+
+        def weighted(x: Any, y: Any, weight: Any) -> Any:
+            loss = step(x, y, weight)
+            tracked[0].update_state(loss)
+            return loss
+
+        return Parts(model=model, optimizers=(optimizer,), step=weighted, metrics=tracked)
+
+    plan = plan_of(layer_names(masked), TWO_STAGES)
+
+    def experiment(place: Place) -> dict[str, object]:
+        return loop_results(place, make, batches(x, y, weights))
+
+    with saying():
+        agree(experiment, make_place=place_for(plan))
+
+
+def normalised(synchronized: bool) -> Callable[[], keras.Model]:
+    """Return what builds a model with BatchNormalization in the first of two stages."""
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(8, name="first"),
+                layers.BatchNormalization(synchronized=synchronized, name="norm"),
+                layers.Dense(8, activation="tanh", name="second"),
+                layers.Dense(4, name="last"),
+            ]
+        )
+
+    return build
+
+
+def test_synchronised_statistics() -> None:
+    """They are those of the whole batch, although it is cut; memory is not bounded, and so told."""
+    dataset = batches(*tabular(75))
+    build = normalised(synchronized=True)
+    plan = plan_of(layer_names(build), TWO_STAGES)
+    with saying("ENG-048"):
+        agree(
+            lambda place: loop_results(place, classifier(build), dataset),
+            make_place=place_for(plan),
+        )
+
+
+def test_statistics_of_micro_batches_are_told_of() -> None:
+    build = normalised(synchronized=False)
+    plan = plan_of(layer_names(build), TWO_STAGES)
+    with saying("ENG-045"):
+        loop_results(place_for(plan)(2, None), classifier(build), batches(*tabular(16)), epochs=1)
+
+
+@pytest.mark.parametrize("name", usually(["mlp", "transformer", "lstm"], ["mlp"]))
+def test_layers_computed_again(name: str) -> None:
+    case = BY_NAME[name]
+    plan = of_case(name, TWO_STAGES, recompute=["*"])
+    agree(
+        lambda place: loop_over_case(place, case, "sgd"),
+        within=tolerance(name, "sgd", "stages"),
+        make_place=place_for(plan),
+    )
+
+
+def test_owners_on_the_host() -> None:
+    dataset = batches(*tabular(75))
+    plan = of_case("mlp", TWO_STAGES, owners={"*": "host"})
+    agree(
+        lambda place: loop_results(place, classifier(), dataset),
+        make_place=place_for(plan),
+    )
+
+
+@pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
+def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
+    """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""
+    x, y = regression(75)
+
+    def build() -> keras.Model:
+        return kind(*stack())
+
+    def experiment(place: Place) -> dict[str, object]:
+        with place.scope():
+            model = build()
+            model.compile(sgd(), "mse", metrics=["mae"])
+        history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0)
+        return {
+            "weights": dict(enumerate(model.get_weights())),
+            "history": history.history,
+            "predict": model.predict(x[:33], batch_size=20, verbose=0),
+        }
+
+    plan = plan_of(layer_names(build), TWO_STAGES)
+    agree(experiment, make_place=place_for(plan))
+
+
+def test_eager_mode() -> None:
+    """Micro-batch after micro-batch, operation by operation."""
+    dataset = batches(*tabular(43))
+
+    def experiment(place: Place) -> dict[str, object]:
+        with eagerly():
+            return loop_results(place, classifier(), dataset, epochs=1)
+
+    with saying("ENG-061"):
+        agree(experiment, make_place=place_for(of_case("mlp", TWO_STAGES)))
+
+
+def test_a_function_inside_knows_its_micro_batch() -> None:
+    """Several micro-batches run on one device, where TensorFlow would trace once for all."""
+    dataset = batches(*tabular(75))
+
+    def make() -> Parts:
+        model, optimizer = mlp(), sgd()
+
+        @tf.function
+        def forward(x: Any, y: Any) -> Any:
+            return CROSS_ENTROPY(y, model(x, training=True))
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = forward(x, y)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return Parts(model=model, optimizers=(optimizer,), step=step)
+
+    agree(
+        lambda place: loop_results(place, make, dataset),
+        make_place=place_for(of_case("mlp", TWO_STAGES)),
+    )
+
+
+class Tied(keras.Model):
+    """Layers inside layers, one of them called in two stages, made in the first call."""
+
+    def __init__(self) -> None:
+        super().__init__(name="tied")
+        self.encoder = keras.Sequential(
+            [layers.Dense(8, "tanh", name="inner"), layers.Dense(8, "tanh", name="outer")],
+            name="encoder",
+        )
+        self.shared = layers.Dense(8, "tanh", name="shared")
+        self.head = layers.Dense(4, name="head")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        """Call the shared layer before and after the cut."""
+        del training
+        hidden = self.shared(self.encoder(x))
+        return self.head(self.shared(hidden) + hidden)
+
+
+def test_a_subclassed_model_by_paths() -> None:
+    """It is built by its first call, inside of the run."""
+    dataset = batches(*tabular(75))
+
+    def make() -> Parts:
+        model, optimizer = Tied(), sgd()
+
+        def step(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = CROSS_ENTROPY(y, model(x, training=True))
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        return Parts(model=model, optimizers=(optimizer,), step=step)
+
+    plan = Plan.pipeline(
+        {"cpu:0": ["encoder/inner", "shared"], "cpu:1": ["encoder/outer", "head"]},
+        num_micro_batches=3,
+    )
+    agree(lambda place: loop_results(place, make, dataset), make_place=place_for(plan))
+
+
+def test_two_models_and_two_steps_in_one_function() -> None:
+    """Two optimizers one after the other: the second pass sees what the first has changed."""
+    x = regression(43)[0]
+    noise = np.random.default_rng(9).normal(size=(43, 3)).astype("float32")
+    loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def make() -> Parts:
+        maker = keras.Sequential(
+            [keras.Input((3,)), layers.Dense(8, "tanh", name="m0"), layers.Dense(8, name="m1")]
+        )
+        judge = keras.Sequential(
+            [keras.Input((8,)), layers.Dense(8, "tanh", name="j0"), layers.Dense(1, name="j1")]
+        )
+        both = keras.Sequential([maker, judge])
+        optimizers = sgd(), OPTIMIZERS["adam"]()
+
+        def update(tape: Any, loss: Any, model: keras.Model, optimizer: Any) -> None:
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+        def step(real: Any, noise: Any) -> Any:
+            with tf.GradientTape() as tape:
+                true, false = judge(real, training=True), judge(maker(noise), training=True)
+                first = loss_of(tf.ones_like(true), true) + loss_of(tf.zeros_like(false), false)
+            update(tape, first, judge, optimizers[0])
+            with tf.GradientTape() as tape:
+                false = judge(maker(noise, training=True))
+                second = loss_of(tf.ones_like(false), false)
+            update(tape, second, maker, optimizers[1])
+            return {"first": first, "second": second}
+
+        return Parts(model=both, optimizers=optimizers, step=step)
+
+    plan = Plan.pipeline({"cpu:0": ["m0", "j0"], "cpu:1": ["m1", "j1"]}, num_micro_batches=3)
+
+    def experiment(place: Place) -> dict[str, object]:
+        return loop_results(place, make, batches(x, noise), epochs=1)
+
+    agree(experiment, make_place=place_for(plan))
+
+
+def test_evaluation_and_gathered_predictions() -> None:
+    x, y = tabular(43)
+
+    def experiment(place: Place) -> dict[str, object]:
+        strategy = calls_of(place)
+        with place.scope():
+            model, accuracy = mlp(), keras.metrics.SparseCategoricalAccuracy()
+
+        def look(x: Any, y: Any) -> Any:
+            outputs = model(x, training=False)
+            accuracy.update_state(y, outputs)
+            return outputs
+
+        @tf.function
+        def predict(batch: Any) -> Any:
+            return strategy.gather(strategy.run(look, args=batch), axis=0)
+
+        distributed = strategy.experimental_distribute_dataset(batches(x, y))
+        outputs = [predict(batch).numpy() for batch in distributed]
+        return {"outputs": np.concatenate(outputs), "accuracy": float(accuracy.result())}
+
+    agree(experiment, make_place=place_for(of_case("mlp", CUTS[2])))

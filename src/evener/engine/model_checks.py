@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 import keras
 
 from evener import _tf_private
-from evener.engine.strategy import Strategy
 from evener.errors import EngineError, warn
 from evener.plan import Plan
 
-_STEPS = ("train_step", "test_step", "predict_step")
+if TYPE_CHECKING:
+    from evener.engine.strategy import Strategy
 
 
 def check_model(model: keras.Model, strategy: Strategy) -> None:
     """Refuse a model that cannot be trained exactly; warn where it can be, but not exactly.
 
     Raises:
-        EngineError: If the model has steps of its own, variables without an owner, or a state
-            that belongs to places in the batch.
+        EngineError: If the model has variables without an owner, or a state that belongs to
+            places in the batch.
     """
-    if strategy.plan.is_cut:
-        _refuse_own_steps(model)
     _refuse_foreign_variables(model, strategy)
     _refuse_kept_states(model, strategy.plan)
     if strategy.plan.is_cut:
         _warn_of_statistics(model, strategy.plan)
-
-
-def _refuse_own_steps(model: keras.Model) -> None:
-    own = [name for name in _STEPS if getattr(type(model), name) is not getattr(keras.Model, name)]
-    if own:
-        raise EngineError(
-            "ENG-002",
-            f"The model {model.name!r} brings its own {' and '.join(own)}.",
-            why="The plan cuts models into stages or micro-batches, and the engine can only cut "
-            "Keras's own steps.",
-            fix="Override compute_loss and compute_metrics instead, which see the whole batch; "
-            "or use a plan with one stage and one micro-batch per replica.",
-        )
 
 
 def _refuse_foreign_variables(model: keras.Model, strategy: Strategy) -> None:
@@ -67,25 +56,38 @@ def _refuse_kept_states(model: keras.Model, plan: Plan) -> None:
 
 def _warn_of_statistics(model: keras.Model, plan: Plan) -> None:
     """Name the layers that take statistics of a micro-batch for those of the batch."""
-    cut = max(replica.num_micro_batches for replica in plan.replicas)
     several = len(plan.replicas) > 1
     affected = [
         layer.name
         for layer in _tf_private.all_layers(model)
         if isinstance(layer, keras.layers.BatchNormalization)
         and layer.trainable
-        and (cut > 1 or (several and layer.synchronized))
+        and (_most_micro_batches(plan) > 1 or (several and layer.synchronized))
     ]
-    if not affected:
-        return
+    if affected:
+        warn_of_statistics(affected, plan, functools.partial(warn, stacklevel=5))
+
+
+def warn_of_statistics(names: Sequence[str], plan: Plan, warn: Callable[..., None]) -> None:
+    """Warn that layers will not see the whole batch.
+
+    Args:
+        names: Of the layers.
+        plan: It cuts the batch.
+        warn: Called with the code and the parts of the warning.
+    """
+    cut = _most_micro_batches(plan)
     pieces = f"{cut} micro-batches" if cut > 1 else f"{len(plan.replicas)} replicas"
     warn(
         "ENG-045",
-        f"{', '.join(map(repr, affected))} will not see the whole batch.",
+        f"{', '.join(map(repr, names))} will not see the whole batch.",
         why=f"The plan cuts a batch into {pieces}, which pass through the layers one by one, "
         "so BatchNormalization takes the statistics of each by itself. One device would take "
         "those of the batch: the weights will differ.",
         fix="One micro-batch per replica and no stages, or a layer without statistics of the "
         "batch, such as GroupNormalization or LayerNormalization.",
-        stacklevel=4,
     )
+
+
+def _most_micro_batches(plan: Plan) -> int:
+    return max(replica.num_micro_batches for replica in plan.replicas)

@@ -22,8 +22,6 @@ from evener.launch.notes import Notes
 from evener.launch.place import own_place
 from evener.launch.replace import instead_of
 
-_STEPS = ("train_step", "test_step", "predict_step")
-
 
 def adopt_models(strategy: Strategy, notes: Notes, *, spread: bool) -> None:
     """Let Keras models and variables belong to a strategy, if they are made where there is none.
@@ -65,11 +63,6 @@ def _adopting(
         if tf.distribute.has_strategy():
             original(self, *args, **kwargs)
             return
-        own = [name for name in _STEPS if _is_overridden(type(self), name)]
-        if own and strategy.plan.is_cut:
-            notes.tell(_left_alone(type(self).__name__, own), own_place())
-            original(self, *args, **kwargs)
-            return
         if not told:
             told = True
             notes.tell(f"Keras models are made {where}", own_place())
@@ -77,14 +70,3 @@ def _adopting(
             original(self, *args, **kwargs)
 
     return __init__
-
-
-def _is_overridden(kind: type[keras.Model], name: str) -> bool:
-    return getattr(kind, name) is not getattr(keras.Model, name)
-
-
-def _left_alone(name: str, steps: list[str]) -> str:
-    return (
-        f"{name} brings its own {' and '.join(steps)}, which evener cannot cut into stages or "
-        "micro-batches: it trains on one device, as without evener"
-    )

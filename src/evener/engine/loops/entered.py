@@ -3,7 +3,8 @@
 Each is entered when it is made, by what is around it and by what it is made of:
 
     kind        made
-    constant    of weights and constants alone
+    constant    of constants alone
+    weights     of weights, and constants
     forward     of samples
     backward    by a tape
     after       of gradients, but not by a tape: clipping, norms, metrics of them
@@ -19,9 +20,14 @@ import tensorflow as tf
 from evener.engine.ownership import device_name
 from evener.plan import Stage
 
-_CONSTANT = frozenset({"Const", "Placeholder", "ReadVariableOp", "VarHandleOp"})
+Kind = Literal["constant", "weights", "forward", "backward", "after"]
 
-Kind = Literal["constant", "forward", "backward", "after"]
+_KINDS: dict[str, Kind] = {
+    "Const": "constant",
+    "Placeholder": "weights",  # What the function has captured: the handle of a variable.
+    "ReadVariableOp": "weights",
+    "VarHandleOp": "weights",
+}
 
 
 class Made(NamedTuple):
@@ -56,7 +62,11 @@ class Entered:
 
     def get(self, op: tf.Operation) -> Made | None:
         """Return what an operation is; None for one made outside of the replicas."""
-        return self._made.get(op)
+        made = self._made.get(op)
+        if made is None and op.type in _KINDS:
+            # Variables are read where they are: TensorFlow asks nobody for a device.
+            return Made(0, 0, _KINDS[op.type], None, None)
+        return made
 
     def stage_of(self, tensors: Sequence[tf.Tensor]) -> int | None:
         """Return the latest stage among those of the forward pass that made tensors."""
@@ -99,7 +109,7 @@ class Entered:
         if piece < self._last_piece:
             self._segment += 1  # All have met; the first replica goes on.
         self._last_piece = piece
-        before = [self._made.get(tensor.op) for tensor in op.inputs]
+        before = [self.get(tensor.op) for tensor in op.inputs]
         kind = _kind_of(op, before, in_gradient=in_gradient)
         if kind == "backward":
             stage = _stage_backward(op, before, stages)
@@ -119,10 +129,12 @@ def _kind_of(op: tf.Operation, before: Sequence[Made | None], *, in_gradient: bo
     kinds = {None if made is None else made.kind for made in before}
     if "backward" in kinds or "after" in kinds:
         return "after"
-    if op.type in _CONSTANT:
-        return "constant"
+    if op.type in _KINDS:
+        return _KINDS[op.type]
     is_stateful = op.op_def is not None and op.op_def.is_stateful
-    return "constant" if kinds == {"constant"} and not is_stateful else "forward"
+    if is_stateful or not kinds or not kinds <= {"constant", "weights"}:
+        return "forward"
+    return "weights" if "weights" in kinds else "constant"
 
 
 def _stage_backward(

@@ -16,6 +16,7 @@ from evener import _tf_private
 from evener.engine.loops import losses, metrics, updates
 from evener.engine.loops import run as runs
 from evener.engine.loops.scaled import note_term
+from evener.engine.model_checks import warn_of_statistics
 
 
 def install() -> None:
@@ -33,6 +34,7 @@ def install() -> None:
     _put(keras.Layer, "__call__", runs.call_layer_in_replica)
     keras.Layer.losses = _losses(keras.Layer.losses)
     _tf_private.replace_loss_scaling(_around(losses.scale), _around(losses.unscale))
+    _tf_private.replace_traced_call(_around(runs.call_function_in_replica))
     _tf_private.replace_average_loss(_around(losses.average_loss))
 
 
@@ -57,7 +59,12 @@ def _around(inside: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callab
 def _batch_norm(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
     here = runs.current()
     if here is not None:
-        here[0].strategy.loop_state.note_batch_norm(layer)
+        state, plan = here[0].strategy.loop_state, here[0].strategy.plan
+        state.note_batch_norm(layer)
+        training = kwargs.get("training", args[1] if len(args) > 1 else None)
+        if here[0].stages is not None and not here[0].is_alone and not layer.synchronized:
+            if training and layer.trainable:
+                warn_of_statistics([layer.name], plan, state.say_once)
     return original(layer, *args, **kwargs)
 
 

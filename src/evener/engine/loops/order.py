@@ -23,7 +23,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.loops.entered import Entered, Kind
 from evener.engine.pieces import Piece
-from evener.plan import Plan, Schedule, Task, schedule_for
+from evener.plan import Plan, Schedule, Task, TaskKind, schedule_for
 
 
 class Block(NamedTuple):
@@ -38,7 +38,7 @@ class Block(NamedTuple):
 
     turn: int
     piece: int
-    kind: Kind
+    kind: Kind | TaskKind
     stage: int
 
 
@@ -64,6 +64,7 @@ class Order:
         self._plan = plan
         self._pieces = pieces
         self._graph = graph
+        self._entered = entered
         self._ends: dict[Block, tf.Operation] = {}
         self._members: dict[Block, list[tf.Operation]] = defaultdict(list)
         self._sums: dict[Block, list[tf.Operation]] = defaultdict(list)
@@ -96,13 +97,22 @@ class Order:
     def _follow(self, first: Block, then: Block) -> bool:
         if first not in self._ends:
             self._ends[first] = self._end_of(first)
-        members = set(self._members[then])
-        begin = [op for op in members if not any(t.op in members for t in op.inputs)]
-        if first.turn in self._split_turns and _needs(self._ends[first], members):
-            return False
-        for op in begin:
-            _tf_private.run_after(op, [self._ends[first]])
-        return True
+        end, members = self._ends[first], dict.fromkeys(self._members[then])
+        before = _ancestors(end) if first.turn in self._split_turns else frozenset()
+        waiting: set[tf.Operation] = set()
+        for op in members:
+            inside = [tensor.op for tensor in op.inputs if tensor.op in members]
+            if not inside and op not in before:
+                _tf_private.run_after(op, [end])
+                waiting.add(op)
+            elif waiting.intersection(inside):
+                waiting.add(op)
+        # Masks and counts need not wait; what computes with weights makes what fills memory.
+        return not any(self._uses_weights(op) for op in members if op not in waiting)
+
+    def _uses_weights(self, op: tf.Operation) -> bool:
+        made = (self._entered.get(tensor.op) for tensor in op.inputs)
+        return any(one is not None and one.kind == "weights" for one in made)
 
     def _end_of(self, block: Block) -> tf.Operation:
         """Return an operation that has run when all of a block have."""
@@ -115,20 +125,17 @@ class Order:
                 return tf.no_op()
 
 
-def _needs(op: tf.Operation, others: set[tf.Operation]) -> bool:
-    """Return whether an operation needs one of others, now or when the graph is complete.
+def _ancestors(op: tf.Operation) -> frozenset[tf.Operation]:
+    """Return what an operation needs, now or when the graph is complete.
 
     TensorFlow lets operations with state run in the order in which they were made, as far as
     they share it; here they are taken to share it all.
     """
-    operations = op.graph.get_operations()
-    stateful = [one for one in operations if _has_an_order(one)]
+    stateful = [one for one in op.graph.get_operations() if _has_an_order(one)]
     before = dict(zip(stateful[1:], stateful[:-1], strict=True))
     waiting, seen = [op], set()
     while waiting:
         one = waiting.pop()
-        if one in others:
-            return True
         if one in seen:
             continue
         seen.add(one)
@@ -136,7 +143,7 @@ def _needs(op: tf.Operation, others: set[tf.Operation]) -> bool:
         waiting.extend(one.control_inputs)
         if one in before:
             waiting.append(before[one])
-    return False
+    return frozenset(seen)
 
 
 def _has_an_order(op: tf.Operation) -> bool:

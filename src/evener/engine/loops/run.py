@@ -226,7 +226,8 @@ def _as_function(strategy: Strategy, fn: Any) -> Any:
         def inside(*args: Any, **kwargs: Any) -> Any:
             return call_for_each_replica(weak(), converted, args, kwargs)
 
-        known[fn] = _tf_private.clone_function(fn, tf.autograph.experimental.do_not_convert(inside))
+        inside = tf.autograph.experimental.do_not_convert(inside)
+        known[fn] = _tf_private.without_xla(_tf_private.clone_function(fn, inside))
     return known[fn]
 
 
@@ -313,6 +314,17 @@ def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
         fix="Give run what strategy.experimental_distribute_dataset(dataset) yields.",
     )
     return whole[0].shape[0]
+
+
+def call_function_in_replica(
+    original: Callable[..., Any], function: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a `tf.function`: in a replica of a cut batch, one that knows its micro-batch."""
+    here = current()
+    if here is None or here[0].stages is None or here[0].is_alone:
+        return original(function, *args, **kwargs)
+    run, replica = here
+    return original(run.strategy.loop_state.for_piece(function, replica), *args, **kwargs)
 
 
 def _warn_of_memory(strategy: Strategy) -> None:

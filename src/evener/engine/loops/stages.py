@@ -9,7 +9,6 @@ inputs; gradients go where the forward pass was (`evener.locality`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 from collections import defaultdict
@@ -72,9 +71,7 @@ class Stages:
         if self._graph is None:
             yield
             return
-        # One for each piece: a `tf.function` inside is traced anew for another one, and so knows
-        # which piece it is part of.
-        with self._graph.device(functools.partial(self._device_of, number)):
+        with self._graph.device(self._device_of):
             yield
 
     @contextlib.contextmanager
@@ -119,7 +116,7 @@ class Stages:
         return parts
 
     def end(self, results: Any) -> bool:
-        """Let the pieces run in the order of the schedule, and what is asked for be computed again.
+        """Let the pieces run in the order of the schedule, and layers be computed again.
 
         Args:
             results: What the replicas have returned.
@@ -195,15 +192,13 @@ class Stages:
             paths = self._paths[id(root)] = layer_paths(root)
         return paths.get(id(layer)) or str(layer.name)
 
-    def _device_of(self, piece: int, op: tf.Operation) -> str:
+    def _device_of(self, op: tf.Operation) -> str:
         """Return the device for an operation that was just made; TensorFlow asks."""
         here = self._here
-        if getattr(here, "piece", None) != piece:
-            return op.device  # A function is traced again, out of the run.
         call = here.calls[-1] if here.calls else None
         stage = self._entered[op.graph].enter(
             op,
-            piece=piece,
+            piece=here.piece,
             stages=self._replica.stages,
             stage=None if call is None else call.stage,
             in_gradient=here.gradients > 0,

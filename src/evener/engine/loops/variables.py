@@ -62,6 +62,8 @@ class LoopState:
         num_replicas = len(devices)
         self.functions: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self.weights = _plain([1.0 / num_replicas] * num_replicas, tf.float64, _HOST)
+        self._of_pieces: weakref.WeakKeyDictionary[Any, dict[int, Any]]
+        self._of_pieces = weakref.WeakKeyDictionary()
         self._kept: dict[str, Kept] = {}
         self._batch_norms: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
@@ -81,6 +83,13 @@ class LoopState:
             yield
         finally:
             self._is_quiet = before
+
+    def for_piece(self, function: Any, piece: int) -> Any:
+        """Return a `tf.function` with traces of its own for a piece of the batch."""
+        known = self._of_pieces.setdefault(function, {})
+        if piece not in known:
+            known[piece] = _tf_private.clone_function(function, function.python_function)
+        return known[piece]
 
     def kept(self, variable: Any) -> Kept:
         """Return what replicas have added to a variable; made when first asked for."""

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener import EngineError, EvenerWarning, Plan, Strategy
+from evener import EngineError, EvenerWarning, Strategy
 from evener.engine.loops import run as runs
 
 THREE_TO_ONE = (3, 1)
@@ -18,14 +18,6 @@ THREE_TO_ONE = (3, 1)
 
 def strategy_of_two(shares: Any = "even") -> Strategy:
     return Strategy(devices=["cpu:1", "cpu:2"], shares=shares)
-
-
-def test_a_plan_with_stages_is_refused() -> None:
-    plan = Plan.pipeline({"cpu:1": "a", "cpu:2": "b"}, num_micro_batches=2)
-    strategy = Strategy(plan)
-    with pytest.raises(EngineError) as caught:
-        strategy.run(lambda: tf.zeros([]))
-    assert caught.value.code == "ENG-004"
 
 
 def test_something_else_than_a_dataset_is_refused() -> None:
