@@ -179,6 +179,16 @@ def test_an_operation_can_be_made_to_wait() -> None:
         assert second.op in first.op.control_inputs
 
 
+def test_an_operation_uses_another_tensor() -> None:
+    @tf.function
+    def sums(x: tf.Tensor) -> tf.Tensor:
+        used = tf.negative(x)
+        _tf_private.use_instead(used.op, 0, x + 1.0)
+        return used
+
+    assert float(sums(tf.constant(2.0))) == -3.0
+
+
 def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
     made = []
 
@@ -213,7 +223,7 @@ def test_replicas_are_called_in_their_scope_with_their_numbers(strategy: Strateg
     assert x == 7
 
 
-def test_a_cloned_function_keeps_its_signature_but_not_the_compiler() -> None:
+def test_a_cloned_function_keeps_its_signature_and_its_compiler() -> None:
     spec = tf.TensorSpec([None], tf.float32)
     function = tf.function(tf.reduce_sum, input_signature=[spec], jit_compile=True)
     assert _tf_private.is_traced_function(function)
@@ -221,7 +231,26 @@ def test_a_cloned_function_keeps_its_signature_but_not_the_compiler() -> None:
     clone = _tf_private.clone_function(function, lambda x: tf.reduce_mean(x))
     assert float(clone([2.0, 4.0])) == 3.0
     assert clone.input_signature == (spec,)
-    assert not clone._jit_compile
+    assert clone._jit_compile
+    assert not _tf_private.without_xla(clone)._jit_compile
+
+
+def test_the_call_of_traced_functions_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(tf.function(tf.reduce_sum))
+    monkeypatch.setattr(kind, "__call__", kind.__call__)
+    seen = []
+
+    def wrapper(original):
+        def call(function, *args, **kwargs):
+            seen.append(function)
+            return original(function, *args, **kwargs)
+
+        return call
+
+    _tf_private.replace_traced_call(wrapper)
+    total = tf.function(tf.reduce_sum)
+    assert float(total([1.0, 2.0])) == 3.0
+    assert seen == [total]
 
 
 def test_a_function_is_converted_where_the_code_around_it_is() -> None:
