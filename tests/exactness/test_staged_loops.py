@@ -14,7 +14,8 @@ from keras import layers
 from evener.plan import Plan
 
 from .candidates import Place
-from .harness import agree, sgd, unequal_weights
+from .compare import assert_equal
+from .harness import agree, sgd, start, unequal_weights
 from .loops import (
     CROSS_ENTROPY,
     Parts,
@@ -33,7 +34,7 @@ from .own_steps import ComputeLoss, OwnTrackers, stack
 from .sparing import usually
 from .staged import Cut, layer_names, place_for, plan_of
 from .test_staged_features import HYBRID, deep
-from .tolerances import tolerance
+from .tolerances import LAW, tolerance
 
 TWO_STAGES = Cut(devices=(0, 1), micro_batches=4, in_flight=2)
 CUTS = (
@@ -172,6 +173,28 @@ def test_layers_computed_again(name: str) -> None:
         within=tolerance(name, "sgd", "stages"),
         make_place=place_for(plan),
     )
+
+
+def test_dropout_computed_again_draws_the_same_masks() -> None:
+    """The gradient is that of the masks of the forward pass."""
+
+    def build() -> keras.Model:
+        return keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(32, activation="tanh", name="first"),
+                layers.Dropout(0.5, seed=3, name="dropout"),
+                layers.Dense(4, name="last"),
+            ]
+        )
+
+    def results(**plan: Any) -> dict[str, object]:
+        start()
+        place = place_for(plan_of(layer_names(build), TWO_STAGES, **plan))(2, None)
+        return loop_results(place, classifier(build), batches(*tabular(75)), epochs=1)
+
+    again = results(recompute=["dropout", "first"])
+    assert_equal(results(), again, within=LAW, where="recomputed")
 
 
 def test_owners_on_the_host() -> None:

@@ -58,7 +58,7 @@ class Order:
         plan: Plan,
         pieces: Sequence[Piece],
         entered: Entered,
-        sums: Mapping[tf.Operation, tf.Operation],
+        sums: Mapping[tf.Operation, Sequence[tf.Operation]],
         graph: tf.Graph,
     ) -> None:
         self._plan = plan
@@ -74,9 +74,9 @@ class Order:
             if one.kind in ("forward", "backward") and one.stage is not None:
                 block = Block(turns[one.segment], one.piece, one.kind, one.stage)
                 self._members[block].append(op)
-                if op in sums:
-                    self._sums[block].append(sums[op])
+                self._sums[block].extend(sums.get(op, ()))
         self._num_turns = max(turns) + 1
+        self._needs = Needs(graph) if self._split_turns else None
 
     def enforce(self) -> bool:
         """Add the control edges; return whether all of them could be added."""
@@ -97,18 +97,20 @@ class Order:
     def _follow(self, first: Block, then: Block) -> bool:
         if first not in self._ends:
             self._ends[first] = self._end_of(first)
-        end, members = self._ends[first], dict.fromkeys(self._members[then])
-        before = _ancestors(end) if first.turn in self._split_turns else frozenset()
-        waiting: set[tf.Operation] = set()
-        for op in members:
-            inside = [tensor.op for tensor in op.inputs if tensor.op in members]
-            if not inside and op not in before:
+        end, members = self._ends[first], set(self._members[then])
+        begin = [op for op in members if not any(t.op in members for t in op.inputs)]
+        if first.turn not in self._split_turns or self._needs is None:
+            for op in begin:
                 _tf_private.run_after(op, [end])
-                waiting.add(op)
-            elif waiting.intersection(inside):
-                waiting.add(op)
+            return True
+        before = self._needs.of(end)
+        free = [op for op in begin if op not in before]
+        for op in free:
+            _tf_private.run_after(op, [end])
+            self._needs.add(op, end)
         # Masks and counts need not wait; what computes with weights makes what fills memory.
-        return not any(self._uses_weights(op) for op in members if op not in waiting)
+        waiting = _made_of(free, members)
+        return not any(self._uses_weights(op) for op in members - waiting)
 
     def _uses_weights(self, op: tf.Operation) -> bool:
         made = (self._entered.get(tensor.op) for tensor in op.inputs)
@@ -122,33 +124,59 @@ class Order:
         with self._graph.as_default(), tf.device(operations[0].device):
             # Nothing that was around the call of `run` belongs here.
             with tf.control_dependencies(None), tf.control_dependencies(last):
-                return tf.no_op()
+                end = tf.no_op()
+        if self._needs is not None:
+            self._needs.add(end, *last)
+        return end
 
 
-def _ancestors(op: tf.Operation) -> frozenset[tf.Operation]:
-    """Return what an operation needs, now or when the graph is complete.
+class Needs:
+    """What the operations of a graph need to have run before them.
 
     TensorFlow lets operations with state run in the order in which they were made, as far as
     they share it; here they are taken to share it all.
+
+    Args:
+        graph: As far as it is made.
     """
-    stateful = [one for one in op.graph.get_operations() if _has_an_order(one)]
-    before = dict(zip(stateful[1:], stateful[:-1], strict=True))
-    waiting, seen = [op], set()
-    while waiting:
-        one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        waiting.extend(tensor.op for tensor in one.inputs)
-        waiting.extend(one.control_inputs)
-        if one in before:
-            waiting.append(before[one])
-    return frozenset(seen)
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._needs: dict[tf.Operation, list[tf.Operation]] = {}
+        last = None
+        for op in graph.get_operations():
+            self._needs[op] = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+            if _has_an_order(op):
+                self._needs[op].extend([] if last is None else [last])
+                last = op
+
+    def add(self, op: tf.Operation, *others: tf.Operation) -> None:
+        """Note that an operation needs others."""
+        self._needs.setdefault(op, []).extend(others)
+
+    def of(self, op: tf.Operation) -> set[tf.Operation]:
+        """Return all that an operation needs, with itself."""
+        waiting, seen = [op], {op}
+        while waiting:
+            more = [one for one in self._needs[waiting.pop()] if one not in seen]
+            seen.update(more)
+            waiting.extend(more)
+        return seen
 
 
 def _has_an_order(op: tf.Operation) -> bool:
     reads = ("ReadVariableOp", "VarHandleOp", "Placeholder", "Const")
     return op.op_def is not None and op.op_def.is_stateful and op.type not in reads
+
+
+def _made_of(begin: Sequence[tf.Operation], members: set[tf.Operation]) -> set[tf.Operation]:
+    """Return those members of a block that are made of some of them."""
+    found, waiting = set(begin), list(begin)
+    while waiting:
+        users = {user for tensor in waiting.pop().outputs for user in tensor.consumers()}
+        more = (users & members) - found
+        found |= more
+        waiting.extend(more)
+    return found
 
 
 def _followers(schedule: Schedule) -> Iterator[tuple[Task, Task]]:

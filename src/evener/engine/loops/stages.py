@@ -58,7 +58,7 @@ class Stages:
         self._graph = graph
         self._pieces = pieces_of(plan)
         self._entered: dict[tf.Graph | None, Entered] = defaultdict(Entered)
-        self._sums: dict[tf.Operation, tf.Operation] = {}
+        self._sums: dict[tf.Operation, list[tf.Operation]] = defaultdict(list)
         self._num_again = 0
         self._here = threading.local()
         self._paths: dict[int, dict[int, str]] = {}
@@ -144,7 +144,7 @@ class Stages:
             with tf.control_dependencies(None), tf.device(home_of_tensor(gradient)):
                 total = before + gradient
             if self._graph is not None:
-                self._sums[gradient.op] = total.op
+                self._sums[gradient.op].append(total.op)
         return [] if total is None else [total]
 
     @property
@@ -167,7 +167,9 @@ class Stages:
                 stage = stage_of_path(f"{root.name}/{path}", patterns)
             stage = outer if stage is None else stage
         again = calls[-1].again if calls else None
-        if again is None and matching(path or layer.name, self._plan.recompute):
+        # A model that the function calls is what its layers are found in, and no layer itself.
+        is_layer = calls or not isinstance(layer, keras.Model)
+        if again is None and is_layer and matching(path or layer.name, self._plan.recompute):
             again = self._num_again = self._num_again + 1
         if stage is None:
             if is_leaf(layer):
