@@ -224,6 +224,23 @@ def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
     operation._add_control_inputs(list(earlier))
 
 
+def outer_tensor(tensor: tf.Tensor) -> Any | None:
+    """Return what a tensor of a function's graph stands for outside, or None.
+
+    Why: `FuncGraph.captures` makes the list of all captures anew after every further one, and
+    an optimizer that is traced captures thousands and asks for each.
+    If it changes: operations on captured variables do not find their device.
+    """
+    captures = getattr(tensor.graph, "function_captures", None)
+    if captures is None:
+        return None
+    # What was captured last is asked for most.
+    for key, inner in reversed(captures.by_val_internal.items()):
+        if inner is tensor:
+            return captures.by_val_external[key]
+    return None
+
+
 def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Build a model, its losses, metrics and optimizer from the shapes of a batch.
 
