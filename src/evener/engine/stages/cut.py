@@ -102,6 +102,7 @@ class CutFunction:
     Attributes:
         feeds: As given.
         fetches: As given.
+        jit_compile: As given.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class CutFunction:
     ) -> None:
         self.feeds = tuple(feeds)
         self.fetches = tuple(fetches)
+        self.jit_compile = jit_compile
 
         def body(*args: tf.Tensor) -> list[tf.Tensor]:
             copies = {id(placeholder): outer for outer, placeholder in captured}

@@ -16,6 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.engine.reduction import Gradient, free_from_order
 from evener.engine.stages.cut import CutFunction
 from evener.engine.stages.functions import CutReplica
@@ -193,6 +194,8 @@ class Pipeline:
             results = function(args)
         if results and not tf.executing_eagerly():
             free_from_order(results)
+            if not calls and not function.jit_compile:
+                _tf_private.without_search_for_references(results[0].op)
             calls.append(results[0].op)
         return results
 
