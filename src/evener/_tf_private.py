@@ -254,6 +254,16 @@ def without_search_for_references(operation: tf.Operation) -> None:
     operation._set_func_attr("_evener_no_search", "TemporaryVariable")
 
 
+def call_with_captures(function: Any, args: Sequence[tf.Tensor], captured: Sequence[Any]) -> Any:
+    """Call a concrete function with other tensors in place of those that it captured.
+
+    Why: the update of one variable serves others of its kind, with their handles. An argument
+    would have to be a `tf.Variable`, but Keras's optimizers look their slots up themselves.
+    If it changes: the update of every variable has to be traced.
+    """
+    return function._call_flat(list(args), list(captured))
+
+
 def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Build a model, its losses, metrics and optimizer from the shapes of a batch.
 

@@ -295,9 +295,10 @@ def _sliced(op: tf.Operation, given: Sequence[Sizes]) -> Sizes | None:
     sizes, *ends = given
     if op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
         return None
-    if not all(len(end) == 1 and isinstance(end[0], int) for end in ends):
+    places = [place for end in ends for place in end if isinstance(place, int)]
+    if [len(end) for end in ends] != [1, 1, 1] or len(places) < 3:
         return None
-    begin, end, stride = (one[0] for one in ends)
+    begin, end, stride = places
     if op.get_attr("shrink_axis_mask"):
         return (sizes[begin],) if -len(sizes) <= begin < len(sizes) else None
     first = None if op.get_attr("begin_mask") else begin
