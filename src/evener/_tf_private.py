@@ -234,6 +234,46 @@ def use_instead(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
     operation._update_input(index, tensor)
 
 
+def outer_tensor(tensor: tf.Tensor) -> Any | None:
+    """Return what a tensor of a function's graph stands for outside, or None.
+
+    Why: `FuncGraph.captures` makes the list of all captures anew after every further one, and
+    an optimizer that is traced captures thousands and asks for each.
+    If it changes: operations on captured variables do not find their device.
+    """
+    captures = getattr(tensor.graph, "function_captures", None)
+    if captures is None:
+        return None
+    # What was captured last is asked for most.
+    for key, inner in reversed(captures.by_val_internal.items()):
+        if inner is tensor:
+            return captures.by_val_external[key]
+    return None
+
+
+def without_search_for_references(operation: tf.Operation) -> None:
+    """Spare TensorFlow a search in the bodies of a call and of all calls that come after it.
+
+    Why: before a function runs first, a pass of XLA's looks for variables of TensorFlow 1,
+    which have references. It makes the body of every call anew to look into it, twice, which
+    takes minutes for a step of hundreds of calls, though only clusters that XLA compiles ask
+    for the answer. It takes an attribute that names an operation with a reference among its
+    results for such a call, and what comes after it for concerned, without a look.
+    If it changes: the first step takes longer to begin.
+    """
+    operation._set_func_attr("_evener_no_search", "TemporaryVariable")
+
+
+def call_with_captures(function: Any, args: Sequence[tf.Tensor], captured: Sequence[Any]) -> Any:
+    """Call a concrete function with other tensors in place of those that it captured.
+
+    Why: the update of one variable serves others of its kind, with their handles. An argument
+    would have to be a `tf.Variable`, but Keras's optimizers look their slots up themselves.
+    If it changes: the update of every variable has to be traced.
+    """
+    return function._call_flat(list(args), list(captured))
+
+
 def build_from_spec(model: keras.Model, spec: Any) -> None:
     """Build a model, its losses, metrics and optimizer from the shapes of a batch.
 

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.engine.alike import updated_alike
 from evener.engine.reduction import Gradient, sum_on_owner
 from evener.locality import beside_inputs
 
@@ -62,7 +63,7 @@ def apply_gradients(
         sum_on_owner(g, v.value.device, row_by_row=k in whole_slices)
         for k, (v, g) in enumerate(zip(trainable, columns, strict=True))
     ]
-    with beside_inputs():
+    with beside_inputs(), updated_alike(optimizer):
         optimizer.apply_gradients(zip(sums, trainable, strict=True))
 
 

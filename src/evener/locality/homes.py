@@ -27,6 +27,8 @@ _CALLS = frozenset(
         "XlaLaunch",
     }
 )
+# What stands in a graph for a tensor of the graph around it.
+_CAPTURED = frozenset({"Const", "Placeholder"})
 
 
 def on(device: str) -> contextlib.AbstractContextManager[Any]:
@@ -72,11 +74,11 @@ def home_of_tensor(tensor: Any) -> str:
         return tensor.device
     if tensor.op.type == "ReadVariableOp":
         return home_of_tensor(tensor.op.inputs[0])
-    for outer, inner in getattr(tensor.graph, "captures", ()):
-        if inner is tensor:
-            # An eager tensor always has a device.
-            return outer.device or home_of_tensor(outer)
-    return ""
+    if tensor.op.type not in _CAPTURED:
+        return ""
+    outer = _tf_private.outer_tensor(tensor)
+    # An eager tensor always has a device.
+    return "" if outer is None else outer.device or home_of_tensor(outer)
 
 
 def home_of_gradient(gradient: Any) -> str:

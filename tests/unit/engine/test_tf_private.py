@@ -601,3 +601,60 @@ def test_autograph_converts_what_a_function_left_to_it_calls() -> None:
 
     assert int(step(tf.constant(-3))) == 3
     assert lines == [__file__]
+
+
+def test_what_a_captured_tensor_stands_for_is_found() -> None:
+    variable, outer = tf.Variable([1.0, 2.0]), tf.zeros([300])
+    found = []
+
+    @tf.function(autograph=False)
+    def read() -> tf.Tensor:
+        handle = tf.compat.v1.get_default_graph().capture(variable.handle)
+        total = tf.reduce_sum(outer) + tf.reduce_sum(variable)
+        captured = tf.compat.v1.get_default_graph().capture(outer)
+        found.extend(map(_tf_private.outer_tensor, (handle, captured, total)))
+        return total
+
+    read.get_concrete_function()
+    assert found[0] is variable.handle
+    assert found[1] is outer
+    assert found[2] is None
+    with tf.Graph().as_default():
+        assert _tf_private.outer_tensor(tf.constant(1.0)) is None
+
+
+def test_a_call_without_a_search_runs_as_before() -> None:
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+    def double(x: tf.Tensor) -> tf.Tensor:
+        return 2.0 * x
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = double(x)
+        _tf_private.without_search_for_references(y.op)
+        return double(y)
+
+    assert step(tf.constant(3.0)) == 12.0
+    calls = [op for op in step.get_concrete_function(tf.constant(3.0)).graph.get_operations()]
+    marks = [op.node_def.attr["_evener_no_search"].func.name for op in calls]
+    assert marks.count("TemporaryVariable") == 1
+    # What TensorFlow looks for: an operation of its own with a reference among its results.
+    assert tf.raw_ops.TemporaryVariable
+
+
+def test_a_function_is_called_with_other_variables() -> None:
+    first, second = tf.Variable(1.0), tf.Variable(2.0)
+
+    @tf.function(autograph=False)
+    def add(x: tf.Tensor) -> None:
+        first.assign_add(x)
+
+    made = add.get_concrete_function(tf.TensorSpec([]))
+    assert made.captured_inputs[0] is first.handle
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        _tf_private.call_with_captures(made, [tf.constant(5.0)], [second.handle])
+
+    step()
+    assert (float(first), float(second)) == (1.0, 7.0)

@@ -8,18 +8,28 @@ order in which the calls have to run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import Any
 
 import tensorflow as tf
 
 from evener import _tf_private
 
+Instead = Callable[[tf.Tensor], tf.Tensor]
+"""A tensor -> the tensor that stands for it."""
+
+
+def itself(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor: nothing else stands for it."""
+    return tensor
+
 
 def operations_between(
     fetches: Iterable[tf.Tensor],
     is_fed: Callable[[tf.Tensor], bool],
     also: Iterable[tf.Operation] = (),
+    same: Instead = itself,
 ) -> tuple[set[tf.Operation], list[tf.Tensor]]:
     """Return what has to be computed for some tensors, and what has to be fed.
 
@@ -27,6 +37,7 @@ def operations_between(
         fetches: Tensors of one graph.
         is_fed: Whether a tensor is fed and not computed.
         also: Operations that must run although nothing needs what they give.
+        same: What stands for a tensor.
 
     Returns:
         Operations, and fed tensors in the order in which they were met.
@@ -36,10 +47,10 @@ def operations_between(
     waiting = [*also]
     operations.update(waiting)
     for tensor in fetches:
-        _visit(tensor, is_fed, operations, fed, waiting)
+        _visit(same(tensor), is_fed, operations, fed, waiting)
     while waiting:
         for tensor in waiting.pop().inputs:
-            _visit(tensor, is_fed, operations, fed, waiting)
+            _visit(same(tensor), is_fed, operations, fed, waiting)
     return operations, list(fed.values())
 
 
@@ -57,6 +68,24 @@ def _visit(
         waiting.append(tensor.op)
 
 
+def in_order(operations: Collection[tf.Operation], same: Instead = itself) -> list[tf.Operation]:
+    """Return operations such that each comes after those it needs.
+
+    Not always in the order in which they were made: the gradient of a loop gives the loop
+    inputs that are made later.
+
+    Args:
+        operations: Of one graph.
+        same: What stands for an operation's input.
+    """
+    among = frozenset(operations)
+    before = {
+        op: [o for o in (*(same(t).op for t in op.inputs), *op.control_inputs) if o in among]
+        for op in operations
+    }
+    return list(TopologicalSorter(before).static_order())
+
+
 class CutFunction:
     """A part of a graph as a function of the tensors that are fed.
 
@@ -66,12 +95,14 @@ class CutFunction:
         fetches: Tensors of the graph that it returns.
         captured: Placeholders of the graph and the outer tensors they stand for.
         later: Operations, and the tensors after which alone they may run.
+        same: What stands for a tensor among the operations and the feeds.
         name: For the profiler.
         jit_compile: Whether XLA compiles it.
 
     Attributes:
         feeds: As given.
         fetches: As given.
+        jit_compile: As given.
     """
 
     def __init__(
@@ -82,17 +113,19 @@ class CutFunction:
         *,
         captured: Iterable[tuple[Any, tf.Tensor]] = (),
         later: Mapping[tf.Operation, Sequence[tf.Tensor]] | None = None,
+        same: Instead = itself,
         name: str = "part",
         jit_compile: bool = False,
     ) -> None:
         self.feeds = tuple(feeds)
         self.fetches = tuple(fetches)
+        self.jit_compile = jit_compile
 
         def body(*args: tf.Tensor) -> list[tf.Tensor]:
             copies = {id(placeholder): outer for outer, placeholder in captured}
             copies.update(zip(map(id, self.feeds), args, strict=True))
-            copy_operations(operations, copies, later or {})
-            return [copies[id(tensor)] for tensor in self.fetches]
+            copy_operations(operations, copies, later or {}, same)
+            return [copies[id(same(tensor))] for tensor in self.fetches]
 
         body.__name__ = name
         self._function = tf.function(
@@ -116,6 +149,7 @@ def copy_operations(
     operations: Sequence[tf.Operation],
     copies: dict[int, Any],
     later: Mapping[tf.Operation, Sequence[tf.Tensor]],
+    same: Instead = itself,
 ) -> dict[tf.Operation, tf.Operation]:
     """Copy operations into the graph that is being made; return the copy of each.
 
@@ -123,6 +157,7 @@ def copy_operations(
         operations: In an order in which they can be computed.
         copies: The copy of every tensor that is there, by the tensor's identity; grows.
         later: Operations, and the tensors after which alone they may run.
+        same: What stands for a tensor.
     """
     graph = tf.compat.v1.get_default_graph()
     copied: dict[tf.Operation, tf.Operation] = {}
@@ -131,7 +166,7 @@ def copy_operations(
         with tf.control_dependencies(first), tf.device(op.device):
             copy = graph.create_op(
                 op.type,
-                [copies[id(tensor)] for tensor in op.inputs],
+                [copies[id(same(tensor))] for tensor in op.inputs],
                 [tensor.dtype for tensor in op.outputs],
                 name=op.name,
                 # What it was to stand beside may not be in this part.
@@ -140,7 +175,7 @@ def copy_operations(
         copied[op] = copy
         copies.update((id(a), b) for a, b in zip(op.outputs, copy.outputs, strict=True))
     for op, tensors in later.items():
-        gates = [copies[id(tensor)].op for tensor in tensors if id(tensor) in copies]
+        gates = [copies[id(t)].op for t in map(same, tensors) if id(t) in copies]
         if op in copied and gates:
             _tf_private.run_after(copied[op], gates)
     return copied

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from typing import Any
 
 import tensorflow as tf
 
 from evener.engine.stages.assignment import Assignment
-from evener.engine.stages.cut import CutFunction, operations_between
+from evener.engine.stages.cut import CutFunction, Instead, in_order, itself, operations_between
 from evener.engine.stages.gradients import StageGradient, differentiate
+from evener.engine.stages.same import Group, Same
 from evener.engine.stages.trace import Trace, flat
 
-_BackwardCuts = tuple[CutFunction | None, CutFunction | None, CutFunction | None]
+_BackwardCuts = tuple[CutFunction | None, CutFunction | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,8 @@ class StageFunctions:
     Attributes:
         forward: Its forward pass.
         backward: Its backward pass, or None if nothing is to be differentiated.
-        weight_gradients: The rest of it, if the gradients of weights come later.
-        adding: That of the two which gives gradients of weights, adding them to a sum that
-            is given; None if there is one micro-batch, or nothing to add.
+        weight_gradients: The rest of it, if the gradients of weights come later. Where there
+            are several micro-batches, gradients of weights are added to sums that are given.
         gradient: What the backward pass begins with and ends in.
         kept: What the forward pass makes for the backward pass alone.
     """
@@ -43,14 +42,13 @@ class StageFunctions:
     forward: CutFunction
     backward: CutFunction | None
     weight_gradients: CutFunction | None
-    adding: CutFunction | None
     gradient: StageGradient | None
     kept: tuple[tf.Tensor, ...]
 
     @property
     def of_backward(self) -> list[CutFunction]:
         """The functions of the backward pass, those that there are."""
-        functions = (self.backward, self.weight_gradients, self.adding)
+        functions = (self.backward, self.weight_gradients)
         return [function for function in functions if function is not None]
 
 
@@ -111,11 +109,14 @@ class Cutter:
         for tensor in flat(trace.outputs):
             self._outputs[assignment.home_of(tensor)].append(tensor)
         self._kept_regions = self._results_of_regions()
+        self._same: Instead = itself
 
     def forward_only(self) -> list[StageFunctions]:
         """Return the functions of a forward pass."""
+        received, _ = self._needs()
         nothing = [None] * self._assignment.num_stages
-        return self._assemble(nothing, [(None, None, None)] * len(nothing))
+        self._merge(received, nothing)
+        return self._assemble(nothing, [(None, None)] * len(nothing))
 
     def with_backward(
         self, targets: Sequence[tf.Tensor], *, accumulate: bool, weights_later: bool
@@ -131,18 +132,41 @@ class Cutter:
         gradients = differentiate(
             self._trace, self._assignment, received, targets, used, accumulate=accumulate
         )
+        self._merge(received, gradients)
         cuts = [
-            (None, None, None)
-            if g is None
-            else self._backward(stage, g, weights_later=weights_later)
+            (None, None) if g is None else self._backward(stage, g, weights_later=weights_later)
             for stage, g in enumerate(gradients)
         ]
         return self._assemble(gradients, cuts)
 
     def of_inputs(self, fetches: Sequence[tf.Tensor], name: str) -> CutFunction:
         """Return the function that computes tensors from the inputs of the trace alone."""
-        operations, feeds = operations_between(fetches, lambda t: id(t) in self._inputs)
+        operations, feeds = operations_between(
+            fetches, lambda t: id(t) in self._inputs, same=self._same
+        )
         return self._cut(operations, feeds, fetches, name)
+
+    def _merge(
+        self,
+        received: Sequence[Sequence[tf.Tensor]],
+        gradients: Sequence[StageGradient | None],
+    ) -> None:
+        """Find out what is the same within a stage: forward, backward, or computed again."""
+        backward = {
+            op: ("backward", stage)
+            for stage, gradient in enumerate(gradients)
+            if gradient is not None
+            for op in gradient.operations
+        }
+        stages, regions = self._assignment.stages, self._assignment.regions
+
+        def group_of(op: tf.Operation) -> Group:
+            return backward.get(op) or ("forward", stages.get(op), regions.get(op))
+
+        crossing = [tensor for tensors in received for tensor in tensors]
+        themselves = {id(t) for t in [*flat(self._trace.outputs), *crossing]}
+        themselves |= self._kept_regions
+        self._same = Same(self._trace.graph, group_of, themselves).of
 
     def _needs(self) -> tuple[list[list[tf.Tensor]], list[dict[int, tf.Tensor]]]:
         """Return what each stage receives, and the weights it uses."""
@@ -201,28 +225,23 @@ class Cutter:
     def _backward(
         self, stage: int, gradient: StageGradient, *, weights_later: bool
     ) -> _BackwardCuts:
-        """Return the backward pass, what is left of it for later, and what adds up."""
-        first = flat([g for _, g in gradient.weights])
+        """Return the backward pass, and what is left of it for later."""
         totals = {k: total for k, _, total in gradient.sums}
-        summed = flat([totals.get(k, g) for k, g in gradient.weights])
+        of_weights = flat([totals.get(k, g) for k, g in gradient.weights])
         of_inputs = [g for _, g in gradient.inputs]
         fed = self._fed_backward(stage, gradient)
         if not weights_later:
-            now = self._cut_backward(stage, gradient, [*of_inputs, *first], fed, "backward")
-            if not totals:
-                return now, None, None
-            fetches = [*of_inputs, *summed]
-            return now, None, self._cut_backward(stage, gradient, fetches, fed, "backward_adding")
-        done, _ = operations_between(of_inputs, fed)
+            fetches = [*of_inputs, *of_weights]
+            return self._cut_backward(stage, gradient, fetches, fed, "backward"), None
+        done, _ = operations_between(of_inputs, fed, same=self._same)
 
         def fed_later(tensor: tf.Tensor) -> bool:
             return fed(tensor) or (tensor.op in done and bool(tensor.op.inputs))
 
-        later = self._cut_backward(stage, gradient, first, fed_later, "weights")
-        adding = self._cut_backward(stage, gradient, summed, fed_later, "weights_adding")
+        later = self._cut_backward(stage, gradient, of_weights, fed_later, "weights")
         left = [t for t in later.feeds if t.op in done and not fed(t)]
         now = self._cut_backward(stage, gradient, [*of_inputs, *left], fed, "backward")
-        return now, later, adding
+        return now, later
 
     def _cut_backward(
         self,
@@ -233,12 +252,12 @@ class Cutter:
         name: str,
     ) -> CutFunction:
         """Cut a backward pass; what is computed again waits for the gradient of its results."""
-        operations, feeds = operations_between(fetches, fed)
+        operations, feeds = operations_between(fetches, fed, same=self._same)
         regions = self._assignment.regions
         later = {}
         for op in operations:
             region = regions.get(op)
-            inside = (t.op for t in op.inputs if not fed(t))
+            inside = (t.op for t in map(self._same, op.inputs) if not fed(t))
             if region is None or region not in gradient.regions:
                 continue
             if not any(regions.get(o) == region for o in inside):
@@ -253,7 +272,7 @@ class Cutter:
         stages: list[StageFunctions] = []
         wanted = [list(outputs) for outputs in self._outputs]
         for stage in reversed(range(self._assignment.num_stages)):
-            backward, later, adding = cuts[stage]
+            backward, later = cuts[stage]
             made_backward = () if backward is None else backward.fetches
             for_backward = [
                 tensor
@@ -273,7 +292,6 @@ class Cutter:
                     forward=forward,
                     backward=backward,
                     weight_gradients=later,
-                    adding=adding,
                     gradient=gradients[stage],
                     kept=tuple({id(t): t for t in kept if id(t) not in handed}.values()),
                 )
@@ -287,7 +305,9 @@ class Cutter:
             for op, home in self._assignment.stages.items()
             if home == stage and op.op_def.is_stateful and op.type != "Placeholder"
         ]
-        operations, feeds = operations_between(fetches, self._fed_forward(stage), stateful)
+        operations, feeds = operations_between(
+            fetches, self._fed_forward(stage), stateful, self._same
+        )
         for tensor in feeds:
             if id(tensor) not in self._inputs:
                 wanted[self._assignment.home_of(tensor)].append(tensor)
@@ -301,30 +321,17 @@ class Cutter:
         name: str,
         later: Any = None,
     ) -> CutFunction:
+        made = [op for op in self._trace.graph.get_operations() if op not in self._captured]
         return CutFunction(
-            _in_order(operations - self._captured, self._trace.graph),
+            in_order([op for op in made if op in operations], self._same),
             feeds,
             fetches,
             captured=self._trace.captured,
             later=later,
+            same=self._same,
             name=name,
             jit_compile=self._jit_compile,
         )
-
-
-def _in_order(operations: set[tf.Operation], graph: tf.Graph) -> list[tf.Operation]:
-    """Return operations such that each comes after those it needs.
-
-    Not always in the order in which they were made: the gradient of a loop gives the loop
-    inputs that are made later.
-    """
-    before = {
-        op: [other for other in (*(t.op for t in op.inputs), *op.control_inputs)
-             if other in operations]
-        for op in graph.get_operations()
-        if op in operations
-    }  # fmt: skip
-    return list(TopologicalSorter(before).static_order())
 
 
 def _static_operations(trace: Trace, num_static: int) -> set[tf.Operation]:

@@ -16,9 +16,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener import _tf_private
 from evener.engine.reduction import Gradient, free_from_order
 from evener.engine.stages.cut import CutFunction
 from evener.engine.stages.functions import CutReplica
+from evener.engine.stages.gradients import StageGradient
 from evener.engine.stages.loans import Loans
 from evener.plan import Schedule, Task, dependencies
 
@@ -114,34 +116,46 @@ class Pipeline:
             parts = self._d_values[task.micro_batch].setdefault(id(tensor), [])
             parts.append(values[id(gradient)])
 
-    def _weight_gradients(self, task: Task, first: CutFunction | None) -> dict[int, tf.Tensor]:
+    def _weight_gradients(self, task: Task, function: CutFunction | None) -> dict[int, tf.Tensor]:
         """Compute gradients of weights, added to those of earlier micro-batches.
 
         Args:
             task: A backward pass, or the weights' part of it.
-            first: The function that does so for the first micro-batch, with nothing to add to.
+            function: The one that computes them.
         """
-        stage = self._stages[task.stage]
-        if first is None or stage.gradient is None:
+        gradient = self._stages[task.stage].gradient
+        if function is None or gradient is None:
             return {}
-        so_far = {
-            id(place): self._sums[task.stage, position]
-            for position, place, _ in stage.gradient.sums
-            if (task.stage, position) in self._sums
-        }
-        function = stage.adding if so_far else first
-        assert function is not None
+        so_far = self._sums_so_far(task.stage, gradient)
         results = self._call(function, task, so_far)
         values = dict(zip(map(id, function.fetches), results, strict=True))
-        totals = {k: total for k, _, total in stage.gradient.sums} if so_far else {}
-        for position, gradient in stage.gradient.weights:
-            symbolic = totals.get(position, gradient)
+        totals = {k: total for k, _, total in gradient.sums}
+        for position, of_weight in gradient.weights:
+            symbolic = totals.get(position, of_weight)
             value = tf.nest.map_structure(lambda t: values[id(t)], symbolic, expand_composites=True)
             if isinstance(value, tf.IndexedSlices):
                 self._slices.append((position, value))
             else:
                 self._sums[task.stage, position] = value
         return values
+
+    def _sums_so_far(self, stage: int, gradient: StageGradient) -> dict[int, tf.Tensor]:
+        """Return the sums of earlier micro-batches; before the first, zeros.
+
+        Weights of one shape share their zeros, which are made when the stage's turn comes.
+        """
+        device, zeros = self._devices[stage], {}
+        so_far = {}
+        for position, place, _ in gradient.sums:
+            total = self._sums.get((stage, position))
+            if total is None:
+                kind = (place.dtype, tuple(place.shape))
+                if kind not in zeros:
+                    with tf.device(device), tf.control_dependencies(self._calls[device][-1:]):
+                        zeros[kind] = tf.zeros(place.shape, place.dtype)
+                total = zeros[kind]
+            so_far[id(place)] = total
+        return so_far
 
     def _gradient_at(self, micro_batch: int, tensor: tf.Tensor) -> tf.Tensor:
         """Return the gradient of what a stage has handed on, from all that it went to."""
@@ -180,6 +194,8 @@ class Pipeline:
             results = function(args)
         if results and not tf.executing_eagerly():
             free_from_order(results)
+            if not calls and not function.jit_compile:
+                _tf_private.without_search_for_references(results[0].op)
             calls.append(results[0].op)
         return results
 
