@@ -34,8 +34,8 @@ class StageFunctions:
         forward: Its forward pass.
         backward: Its backward pass, or None if nothing is to be differentiated.
         weight_gradients: The rest of it, if the gradients of weights come later.
-        adding: That of the two which gives gradients of weights, adding them to a sum that
-            is given; None if there is one micro-batch, or nothing to add.
+        adding: That of the two which gives gradients of weights, adding the small ones to a sum
+            that is given; None if there is one micro-batch, or nothing small to add.
         gradient: What the backward pass begins with and ends in.
         kept: What the forward pass makes for the backward pass alone.
     """
@@ -219,7 +219,9 @@ class Cutter:
             return fed(tensor) or (tensor.op in done and bool(tensor.op.inputs))
 
         later = self._cut_backward(stage, gradient, first, fed_later, "weights")
-        adding = self._cut_backward(stage, gradient, summed, fed_later, "weights_adding")
+        adding = None
+        if totals:
+            adding = self._cut_backward(stage, gradient, summed, fed_later, "weights_adding")
         left = [t for t in later.feeds if t.op in done and not fed(t)]
         now = self._cut_backward(stage, gradient, [*of_inputs, *left], fed, "backward")
         return now, later, adding
