@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers, ops
 
+from evener.engine.stages import gradients
 from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .candidates import OneDevice, Place, make_candidate
@@ -77,6 +78,21 @@ def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
     cut = Cut(
         devices=tuple(range(num_stages)), micro_batches=5, in_flight=num_stages, schedule=schedule
     )
+    agree(train_deep, make_place=place_for(deep_plan(cut)))
+
+
+@pytest.mark.parametrize(
+    ("cut", "large"),
+    [
+        # Kernels of 8 x 8 behind the calls, and biases inside.
+        (Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=3), 256),
+        (Cut(devices=(1, 0), micro_batches=3, in_flight=2, schedule="zero_bubble"), 0),
+    ],
+    ids=str,
+)
+def test_large_gradients(monkeypatch: pytest.MonkeyPatch, cut: Cut, large: int) -> None:
+    """Those that are added up behind the calls that give them."""
+    monkeypatch.setattr(gradients, "LARGE", large)
     agree(train_deep, make_place=place_for(deep_plan(cut)))
 
 

@@ -18,6 +18,7 @@ from evener import EngineError, Plan, Strategy
 from evener.engine import footprint
 from evener.engine.exhausted import while_updating
 from evener.engine.keras_bridge import steps_of
+from evener.engine.stages import gradients
 
 RunPython = Callable[..., CompletedProcess[str]]
 
@@ -116,6 +117,32 @@ def test_calls_on_a_device_wait_for_each_other() -> None:
         in_order = [op for op in calls if op.device.endswith(device)]
         assert len(in_order) == 2 * 4
         assert all(a in waits_for(b) for a, b in itertools.pairwise(in_order))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_large_gradients_are_added_before_the_next_are_there(
+    monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    """Behind the call that gives them, on its device, and the next one waits: two are alive."""
+    monkeypatch.setattr(gradients, "LARGE", 16 * 16 * 4)  # the kernels, not the biases
+    plan = Plan.pipeline(
+        {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=4, in_flight=2, schedule=schedule
+    )
+    calls = calls_of_step(plan)
+    name = "weights" if schedule == "zero_bubble" else "backward"
+    for device in ("CPU:1", "CPU:2"):
+        of_device = [op for op in calls if op.device.endswith(device)]
+        giving = [op for op in of_device if name in op.get_attr("f").name]
+        assert len(giving) == 4
+        added = [
+            [user for t in op.outputs for user in t.consumers() if user.type == "AddV2"
+             and user.inputs[1] is t]
+            for op in giving
+        ]  # fmt: skip
+        assert [len(additions) for additions in added] == [0, 2, 2, 2]
+        assert all(op.device.endswith(device) for additions in added for op in additions)
+        for additions, after in zip(added[:-1], giving[1:], strict=True):
+            assert waits_for(after).issuperset(additions)
 
 
 def test_weights_of_a_later_turn_are_fetched_late() -> None:

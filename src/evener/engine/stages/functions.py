@@ -34,7 +34,7 @@ class StageFunctions:
         forward: Its forward pass.
         backward: Its backward pass, or None if nothing is to be differentiated.
         weight_gradients: The rest of it, if the gradients of weights come later. Where there
-            are several micro-batches, gradients of weights are added to sums that are given.
+            are several micro-batches, small gradients are added to sums that are given.
         gradient: What the backward pass begins with and ends in.
         kept: What the forward pass makes for the backward pass alone.
     """

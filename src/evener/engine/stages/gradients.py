@@ -27,7 +27,7 @@ class StageGradient:
         begins: What the stage has made and where its gradient is put in (a placeholder).
         inputs: What came from earlier stages and its gradient.
         weights: Position of each weight and its gradient.
-        sums: For dense gradients that add up over micro-batches: position of the weight,
+        sums: For small dense gradients that add up over micro-batches: position of the weight,
             where the sum so far is put in (a placeholder), and that sum plus the gradient.
         regions: For each call that is computed again, gradients of its results: until they
             are there, nothing of it is needed.
@@ -40,6 +40,10 @@ class StageGradient:
     sums: tuple[tuple[int, tf.Tensor, tf.Tensor], ...]
     regions: Mapping[int, tuple[tf.Tensor, ...]]
     operations: frozenset[tf.Operation]
+
+
+# Bytes from which the gradient of a weight is added up behind the call that gives it.
+LARGE = 1 << 18
 
 
 def differentiate(
@@ -59,7 +63,7 @@ def differentiate(
         received: For each stage, the tensors that come from earlier ones.
         targets: Where the gradient begins, whose gradients will be given.
         weights: For each stage, position and placeholder of the weights it uses.
-        accumulate: Whether dense gradients of weights are also added to a sum.
+        accumulate: Whether small dense gradients of weights are also added to a sum.
 
     Returns:
         One per stage; None for a stage that the targets do not depend on.
@@ -145,14 +149,18 @@ def _as_dense(gradient: Gradient) -> tf.Tensor | None:
 def _added_up(
     weights: Mapping[int, tf.Tensor], gradients: Sequence[Gradient]
 ) -> list[tuple[int, tf.Tensor, tf.Tensor]]:
-    """Add each dense gradient to the sum of earlier micro-batches.
+    """Add each small dense gradient to the sum of earlier micro-batches.
 
+    Large ones are added up behind the call: what it gives the stage before need not wait for
+    that, and a sum that a call is given cannot be added to in place. For small ones the graph
+    of the step would grow with weights x micro-batches for nothing.
     Slices of an embedding are joined at the end instead: their sum would be as large as the
     whole table.
     """
     sums = []
     for (position, weight), gradient in zip(weights.items(), gradients, strict=True):
-        if isinstance(gradient, tf.Tensor):
+        small = weight.dtype.size * weight.shape.num_elements() < LARGE
+        if isinstance(gradient, tf.Tensor) and small:
             so_far = tf.compat.v1.placeholder(weight.dtype, weight.shape)
             sums.append((position, so_far, so_far + gradient))
     return sums

@@ -5,6 +5,8 @@
 
 Each task is one call. On every device a call waits for the one before it, so that no more
 micro-batches are alive than the schedule allows; between devices calls wait for data alone.
+Large gradients of weights are added up behind the call that gives them, before the next call
+that gives gradients there: two sets of them are alive at most.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class Pipeline:
         self._loans = {d: Loans(d, variables, needed) for d in dict.fromkeys(devices)}
         # The calls of each device, in their order.
         self._calls: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
+        # What adds the large gradients of the last call of each device that gave any.
+        self._additions: dict[str, list[tf.Operation]] = {d: [] for d in self._loans}
         # Tensors of the trace -> their value, and gradient parts, for each micro-batch.
         self._values: list[dict[int, tf.Tensor]] = [{} for _ in inputs]
         self._d_values: list[dict[int, list[tf.Tensor]]] = [{} for _ in inputs]
@@ -127,16 +131,21 @@ class Pipeline:
         if function is None or gradient is None:
             return {}
         so_far = self._sums_so_far(task.stage, gradient)
-        results = self._call(function, task, so_far)
+        device = self._devices[task.stage]
+        results = self._call(function, task, so_far, after=self._additions[device])
         values = dict(zip(map(id, function.fetches), results, strict=True))
         totals = {k: total for k, _, total in gradient.sums}
+        larger: list[tuple[int, tf.Tensor]] = []
         for position, of_weight in gradient.weights:
             symbolic = totals.get(position, of_weight)
             value = tf.nest.map_structure(lambda t: values[id(t)], symbolic, expand_composites=True)
             if isinstance(value, tf.IndexedSlices):
                 self._slices.append((position, value))
+            elif position not in totals and (task.stage, position) in self._sums:
+                larger.append((position, value))
             else:
                 self._sums[task.stage, position] = value
+        self._add(task.stage, larger)
         return values
 
     def _sums_so_far(self, stage: int, gradient: StageGradient) -> dict[int, tf.Tensor]:
@@ -157,6 +166,17 @@ class Pipeline:
             so_far[id(place)] = total
         return so_far
 
+    def _add(self, stage: int, gradients: Sequence[tuple[int, tf.Tensor]]) -> None:
+        """Add gradients of weights to those of earlier micro-batches, on the stage's device."""
+        device = self._devices[stage]
+        with tf.device(device):
+            for position, gradient in gradients:
+                self._sums[stage, position] += gradient
+        if not tf.executing_eagerly():
+            # The next call there waits for all of them. That also keeps TensorFlow from adding
+            # the gradients of all micro-batches in one operation, until which all were alive.
+            self._additions[device] = [self._sums[stage, k].op for k, _ in gradients]
+
     def _gradient_at(self, micro_batch: int, tensor: tf.Tensor) -> tf.Tensor:
         """Return the gradient of what a stage has handed on, from all that it went to."""
         parts = list(self._d_values[micro_batch].pop(id(tensor), []))
@@ -173,6 +193,7 @@ class Pipeline:
         function: CutFunction,
         task: Task,
         given: Mapping[int, tf.Tensor] = MappingProxyType({}),
+        after: Sequence[tf.Operation] = (),
     ) -> list[tf.Tensor]:
         device = self._devices[task.stage]
         calls = self._calls[device]
@@ -190,7 +211,7 @@ class Pipeline:
                 args.append(weights[position])
             else:
                 args.append(inputs[position - self._num_weights])
-        with tf.device(device), tf.control_dependencies(calls[-1:]):
+        with tf.device(device), tf.control_dependencies([*calls[-1:], *after]):
             results = function(args)
         if results and not tf.executing_eagerly():
             free_from_order(results)
