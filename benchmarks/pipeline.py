@@ -23,12 +23,13 @@ from side_by_side.workers import Worker, barrier, closing
 NUM_DEVICES = 2
 NAIVE, LIMIT = "naive tf.device", "limit"
 MODELS = {"mlp": "deep_mlp", "transformer": "deep_transformer"}
-SCHEDULES = ("1f1b", "zero_bubble")
+# Schedules of `fit`, and the loop's, which is 1F1B.
+KINDS = ("1f1b", "zero_bubble", "loop")
 
 
-def evener_name(schedule: str, num_micro_batches: int) -> str:
+def evener_name(kind: str, num_micro_batches: int) -> str:
     """Return the name of a contender."""
-    return f"evener {schedule}, {num_micro_batches}"
+    return f"evener {kind}, {num_micro_batches}"
 
 
 def by_hand_name(num_micro_batches: int) -> str:
@@ -39,16 +40,16 @@ def by_hand_name(num_micro_batches: int) -> str:
 def start_workers(micro_batches: Sequence[int]) -> dict[str, list[Worker]]:
     """Start the processes of every contender; the limit has one for each core."""
     teams: dict[str, list[Worker]] = {}
-    for schedule in SCHEDULES:
+    for kind in KINDS:
         for m in micro_batches:
             worker = Worker(
-                pipelines.StagedFit,
+                pipelines.StagedLoop if kind == "loop" else pipelines.StagedFit,
                 num_devices=NUM_DEVICES,
                 num_micro_batches=m,
                 in_flight=NUM_DEVICES,
-                schedule=schedule,
+                schedule="1f1b" if kind == "loop" else kind,
             )
-            teams[evener_name(schedule, m)] = [worker]
+            teams[evener_name(kind, m)] = [worker]
     teams[NAIVE] = [Worker(pipelines.NaiveDevices, num_devices=NUM_DEVICES)]
     for m in micro_batches:
         worker = Worker(pipelines.PinnedGPipe, num_devices=NUM_DEVICES, num_micro_batches=m)
@@ -104,7 +105,7 @@ def table_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -
 
 
 def _of_micro_batches(m: int) -> list[str]:
-    return [*(evener_name(schedule, m) for schedule in SCHEDULES), by_hand_name(m)]
+    return [*(evener_name(kind, m) for kind in KINDS), by_hand_name(m)]
 
 
 def aims_of(name: str, figures: dict[str, Any], micro_batches: Sequence[int]) -> list[Aim]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from side_by_side.chains import plan_of
-from side_by_side.contenders import Fit, Ran, run_steps, stand_ins
+from side_by_side.contenders import Fit, Loop, Ran, run_steps, stand_ins
 from side_by_side.problems import CHAINS, PROBLEMS, make_dataset, make_loss, make_optimizer
 
 
@@ -15,29 +15,46 @@ class StagedFit(Fit):
 
     Args:
         num_devices: Logical CPUs.
-        num_micro_batches: Into how many pieces a batch is cut.
-        in_flight: How many of them are alive at once.
-        schedule: The order in which they run.
+        **order: Given to `plan_of`.
     """
 
-    def __init__(
-        self, *, num_devices: int, num_micro_batches: int, in_flight: int, schedule: str
-    ) -> None:
+    def __init__(self, *, num_devices: int, **order: Any) -> None:
         super().__init__(num_devices=num_devices)
-        self._names = [f"cpu:{k}" for k in range(num_devices)]
-        self._order: dict[str, Any] = {
-            "num_micro_batches": num_micro_batches,
-            "in_flight": in_flight,
-            "schedule": schedule,
-        }
+        self._num_devices, self._order = num_devices, order
 
     def prepare(self, name: str, optimizer: str) -> None:
         """Make the model of a problem; forget the one before."""
-        import evener
-
-        plan = plan_of(CHAINS[name], self._names, **self._order)
-        self._make_strategy = lambda: evener.Strategy(plan)
+        self._make_strategy = lambda: _staged(name, self._num_devices, self._order)
         super().prepare(name, optimizer)
+
+
+class StagedLoop(Loop):
+    """A custom loop under the same strategy.
+
+    Args:
+        num_devices: Logical CPUs.
+        **order: Given to `plan_of`.
+    """
+
+    def __init__(self, *, num_devices: int, **order: Any) -> None:
+        super().__init__(num_devices=num_devices, make_strategy=self._staged)
+        self._num_devices, self._order = num_devices, order
+
+    def prepare(self, name: str, optimizer: str) -> None:
+        """Make the model of a problem; forget the one before."""
+        self._name = name
+        super().prepare(name, optimizer)
+
+    def _staged(self, devices: list[str]) -> Any:
+        del devices
+        return _staged(self._name, self._num_devices, self._order)
+
+
+def _staged(name: str, num_devices: int, order: Mapping[str, Any]) -> Any:
+    import evener
+
+    names = [f"cpu:{k}" for k in range(num_devices)]
+    return evener.Strategy(plan_of(CHAINS[name], names, **order))
 
 
 class _ByHand:
