@@ -101,7 +101,6 @@ def connect(addresses: list[str]) -> list[str]:
 
 
 def _lead_names_there() -> None:
-    import evener.engine.keras_bridge
     from evener.engine import ownership
 
     instead: dict[Any, Any] = {

@@ -1,11 +1,12 @@
 """What a step needs on every device, counted from the functions of its stages.
 
     variables    weights, optimizer slots and other state that the device owns
-    borrowed     weights of other owners that it computes with
-    gradients    of the weights of its stages, and sums for what it owns
-    activations  what forward passes keep for backward passes, at the worst moment
+    borrowed     weights of other owners: of the stage that computes, and of the next one
+    gradients    of the weights of its stages, until their owners have them, and of what it owns
+    activations  what tasks give each other, and samples
 
-It is what must be there, not all that is: the results of single operations come on top.
+All are those of one moment, the worst of the step. It is what must be there, not all that is:
+the results of single operations come on top, those of the optimizer's update among them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from evener.plan import split_batch
 if TYPE_CHECKING:
     from evener.engine.step import Steps
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a step needs on one device, in bytes."""
+    """What a step needs on one device at its worst moment, in bytes."""
 
     variables: int = 0
     borrowed: int = 0

@@ -159,9 +159,7 @@ class Lifetimes:
     def _last_kind(self, stage: int) -> TaskKind:
         return "backward" if self._cut.stages[stage].weight_gradients is None else "weights"
 
-    def _sums(
-        self, stage: int, events: Sequence[TimedTask], moved: float
-    ) -> Iterator[Lifetime]:
+    def _sums(self, stage: int, events: Sequence[TimedTask], moved: float) -> Iterator[Lifetime]:
         gradient, device = self._cut.stages[stage].gradient, self._devices[stage]
         begin, end = events[0].begin_seconds, events[-1].end_seconds
         made = 0
