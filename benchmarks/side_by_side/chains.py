@@ -5,7 +5,7 @@ Every layer's name tells its place: ``begin_*``, ``block_<number>_*`` or ``end_*
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,12 +176,14 @@ def plan_of(
     in_flight: int,
     schedule: Any = "1f1b",
     recompute: tuple[str, ...] = (),
+    owners: Mapping[str, str] | None = None,
 ) -> Any:
-    """Return evener's plan of one replica with a stage on every device."""
-    from evener.plan import Plan, PlanDevice, Replica, Stage
+    """Return evener's plan of one replica with a stage for every device that is named."""
+    from evener.plan import OwnerRule, Plan, PlanDevice, Replica, Stage
 
+    rules = [OwnerRule(pattern=pattern, device=to) for pattern, to in (owners or {}).items()]
     return Plan(
-        devices=tuple(PlanDevice.named(name) for name in devices),
+        devices=tuple(PlanDevice.named(name) for name in dict.fromkeys(devices)),
         replicas=(
             Replica(
                 share=1,
@@ -195,4 +197,5 @@ def plan_of(
             ),
         ),
         recompute=recompute,
+        owners=tuple(rules) or "sharded",
     )

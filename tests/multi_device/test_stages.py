@@ -61,17 +61,19 @@ def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
     assert all(kinds == {"forward", "gradient"} for kinds in seen.values())
 
 
-def block(width: int = 16) -> list[keras.Layer]:
+def block(width: int = 16, names: str = "ab") -> list[keras.Layer]:
     """Return the layers of a small network, named by their halves."""
     return [layers.Dense(width, activation="gelu", name=f"{half}{k}")
-            for half in "ab" for k in range(2)]  # fmt: skip
+            for half in names for k in range(2)]  # fmt: skip
 
 
-def trained(plan: Plan, num_samples: int = 64, width: int = 16) -> tuple[keras.Model, Strategy]:
+def trained(
+    plan: Plan, num_samples: int = 64, width: int = 16, names: str = "ab"
+) -> tuple[keras.Model, Strategy]:
     """Build, compile and train one step."""
     strategy = Strategy(plan)
     with strategy.scope():
-        model = keras.Sequential([keras.Input((width,)), *block(width)])
+        model = keras.Sequential([keras.Input((width,)), *block(width, names)])
         model.compile(keras.optimizers.Adam(), "mse")
     x = np.random.default_rng(0).normal(size=(num_samples, width)).astype("float32")
     model.fit(x, x, batch_size=num_samples, verbose=0)
@@ -188,13 +190,12 @@ def test_footprint() -> None:
         assert needs[device].borrowed == 0
     row = 16 * 16 * 4  # a tensor of a micro-batch of 16 samples
     # Of each layer its input and three results of gelu, of the last stage the error as well;
-    # two micro-batches are alive in the first stage, one in the last.
-    first, last = needs["cpu:1"].activations, needs["cpu:2"].activations
+    # two micro-batches are alive in the first stage, one in the last. Samples of the next one
+    # are on their way to both, and so is the gradient of what the first has handed on.
     shapes = 400  # a few bytes of shapes are kept as well
-    assert first // (2 * row) == 2 * 4
-    assert first % (2 * row) < shapes
-    assert last // row == 2 * 4 + 1
-    assert last % row < shapes
+    for device, rows in (("cpu:1", 2 * 2 * 4 + 2), ("cpu:2", 2 * 4 + 1 + 2)):
+        assert needs[device].activations // row == rows
+        assert needs[device].activations % row < shapes
 
 
 def test_footprint_of_weights_on_the_host() -> None:
@@ -204,6 +205,33 @@ def test_footprint_of_weights_on_the_host() -> None:
     layer = (16 * 16 + 16) * 4
     assert (needs["cpu:2"].variables, needs["cpu:2"].borrowed) == (0, 2 * layer)
     assert needs["cpu:0"].variables >= 2 * 3 * layer
+
+
+def test_two_loans_and_the_gradients_of_two_stages_are_on_the_device() -> None:
+    """The loans of a turn and of the next; the gradients that are made and those that move."""
+    stages = [("cpu:1", f"{third}{k}") for third in "abc" for k in range(2)]
+    plan = Plan.pipeline(stages, owners={"*": "host"})
+    model, strategy = trained(plan, num_samples=8, width=64, names="abc")
+    needs, layer = footprint(model, 8)["cpu:1"], (64 * 64 + 64) * 4
+    assert (needs.variables, needs.borrowed, needs.gradients) == (0, 2 * layer, 2 * layer)
+    # That it is no more: a fetch waits for the gradients of all turns but the last three.
+    spec = tf.TensorSpec([None, 64])
+    graph = tf.function(steps_of(model, strategy).train).get_concrete_function((spec, spec)).graph
+    calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    assert [arrivals(op) & set(calls) for op in calls[6:10]] == [set(), set(), set(), {calls[6]}]
+
+
+def arrivals(call: tf.Operation) -> set[tf.Operation]:
+    """Return the calls whose results must have arrived before the kernel of a call is fetched."""
+    (kernel,) = (
+        tensor.op for tensor in call.inputs
+        if tensor.op.type == "Identity" and tensor.op.inputs[0].op.type == "Identity"
+        and tensor.shape == (64, 64)
+    )  # fmt: skip
+    fetch = kernel.inputs[0].op
+    joined = [op for one in (fetch, fetch.inputs[0].op) for op in one.control_inputs]
+    moved = [op for one in joined if one.type == "NoOp" for op in one.control_inputs]
+    return {tensor.op for op in moved for tensor in op.inputs}
 
 
 def test_footprint_of_a_plain_model() -> None:

@@ -13,5 +13,6 @@ stage of the layer that made it, and the graph is cut where stages meet:
     loans.py       weights on loan: when they are fetched, and when they are given back
     pipeline.py    runs the functions in the order of a schedule
     driver.py      one step of a program whose plan has stages or micro-batches
+    lifetimes.py   what is in memory in a step, where, and from when to when
     footprint.py   what a step needs on every device
 """

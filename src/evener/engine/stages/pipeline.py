@@ -11,7 +11,7 @@ that gives gradients there: two sets of them are alive at most.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from evener.engine.reduction import Gradient, free_from_order
 from evener.engine.stages.cut import CutFunction
 from evener.engine.stages.functions import CutReplica
 from evener.engine.stages.gradients import StageGradient
-from evener.engine.stages.loans import Loans
+from evener.engine.stages.loans import Loans, deliver
 from evener.plan import Schedule, Task, dependencies
 
 Begin = Callable[[int, tf.Tensor], tf.Tensor | None]
@@ -67,9 +67,13 @@ class Pipeline:
         self._d_values: list[dict[int, list[tf.Tensor]]] = [{} for _ in inputs]
         self._sums: dict[tuple[int, int], tf.Tensor] = {}
         self._slices: list[tuple[int, Gradient]] = []
+        self._num_static = cut.num_static
+        # Micro-batch, position of the input, device -> what was delivered there.
+        self._delivered: dict[tuple[int, int, str], tf.Tensor] = {}
 
     def run(self, schedule: Schedule) -> None:
         """Run all tasks of a schedule."""
+        remaining = Counter(task.stage for order in schedule.orders for task in order)
         for task in _in_order(schedule):
             if task.kind == "forward":
                 self._forward(task)
@@ -77,6 +81,9 @@ class Pipeline:
                 self._backward(task)
             else:
                 self._weight_gradients(task, self._stages[task.stage].weight_gradients)
+            remaining[task.stage] -= 1
+            if not remaining[task.stage]:
+                self._give_back(task.stage)
 
     def outputs(self, micro_batch: int, nest: Any) -> Any:
         """Return the outputs of the trace for one micro-batch, in their structure."""
@@ -177,6 +184,14 @@ class Pipeline:
             # the gradients of all micro-batches in one operation, until which all were alive.
             self._additions[device] = [self._sums[stage, k].op for k, _ in gradients]
 
+    def _give_back(self, stage: int) -> None:
+        """Give the gradients of a stage, which are complete, to the owners of its weights."""
+        device = self._devices[stage]
+        for (other, position), total in self._sums.items():
+            if other == stage:
+                given = self._loans[device].give(position, total, len(self._calls[device]))
+                self._sums[stage, position] = given
+
     def _gradient_at(self, micro_batch: int, tensor: tf.Tensor) -> tf.Tensor:
         """Return the gradient of what a stage has handed on, from all that it went to."""
         parts = list(self._d_values[micro_batch].pop(id(tensor), []))
@@ -197,9 +212,8 @@ class Pipeline:
     ) -> list[tf.Tensor]:
         device = self._devices[task.stage]
         calls = self._calls[device]
-        # Weights may begin to move when the call before this one begins.
-        weights = self._loans[device].take(task.stage, calls[-2:-1])
-        values, inputs = self._values[task.micro_batch], self._inputs[task.micro_batch]
+        weights = self._loans[device].take(task.stage, calls)
+        values = self._values[task.micro_batch]
         args = []
         for tensor in function.feeds:
             position = self._position.get(id(tensor))
@@ -210,7 +224,7 @@ class Pipeline:
             elif position < self._num_weights:
                 args.append(weights[position])
             else:
-                args.append(inputs[position - self._num_weights])
+                args.append(self._input(task.micro_batch, position, device))
         with tf.device(device), tf.control_dependencies([*calls[-1:], *after]):
             results = function(args)
         if results and not tf.executing_eagerly():
@@ -219,6 +233,16 @@ class Pipeline:
                 _tf_private.without_search_for_references(results[0].op)
             calls.append(results[0].op)
         return results
+
+    def _input(self, micro_batch: int, position: int, device: str) -> tf.Tensor:
+        """Return an input of a micro-batch; samples do not move before their turn."""
+        tensor = self._inputs[micro_batch][position - self._num_weights]
+        if position < self._num_static or tensor.shape.rank == 0:
+            return tensor
+        key = micro_batch, position, device
+        if key not in self._delivered:
+            self._delivered[key] = deliver(tensor, device, self._calls[device][-2:-1])
+        return self._delivered[key]
 
 
 def _in_order(schedule: Schedule) -> Iterator[Task]:
