@@ -49,8 +49,8 @@ class Settings(NamedTuple):
     num_stages: int
 
 
-# Activations of a micro-batch are as large as weights: the allocator counts the chunk that it
-# gives, up to twice of what was asked for, unless all chunks are of a size.
+# Activations of a micro-batch are as large as weights, and there are no biases: the allocator
+# counts the chunk that it gives, up to twice of what was asked for, unless all are of a size.
 STACK = Settings("stack", 64, 512, 4096, 4, 4)
 PAIRS = Settings("pairs", 8, 256, 8192, 1, 1)
 WIDE = Settings("stack", 16, 512, 2048, 1, 8)
@@ -86,7 +86,7 @@ class StagedStep:
 
         keras.utils.set_random_seed(1)
         make = mlp if settings.kind == "stack" else feed_forward
-        more = {"num_classes": None} if settings.kind == "stack" else {}
+        more = {"num_classes": None, "use_bias": False} if settings.kind == "stack" else {}
         chain = make(num_blocks=settings.num_blocks, width=settings.width, **more)
         turns = [self._devices[k % settings.num_devices] for k in range(settings.num_stages)]
         with evener.Strategy(plan_of(chain, turns, **order)).scope():

@@ -66,13 +66,14 @@ class Chain:
         return range(number * each, (number + 1) * each)
 
 
-def mlp(*, num_blocks: int, width: int, num_classes: int | None) -> Chain:
+def mlp(*, num_blocks: int, width: int, num_classes: int | None, use_bias: bool = True) -> Chain:
     """Return a stack of Dense layers, with another one as its head where classes are given."""
 
     def block(x: Any, number: int) -> Any:
         import keras
 
-        return keras.layers.Dense(width, activation="relu", name=f"block_{number}_dense")(x)
+        name = f"block_{number}_dense"
+        return keras.layers.Dense(width, activation="relu", use_bias=use_bias, name=name)(x)
 
     def end(x: Any) -> Any:
         import keras
