@@ -146,7 +146,7 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
-@pytest.mark.parametrize("how", ["jit_compile", "run_eagerly"])
+@pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
     """The stages' functions under XLA, and called one by one."""
 

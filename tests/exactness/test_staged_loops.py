@@ -47,7 +47,7 @@ CUTS = (
 # Statistics over micro-batches are not those of the batch.
 MODELS = [name for name in BY_NAME if name != "cnn"]
 PAIRS = [(name, cut) for name in MODELS for cut in CUTS]
-USUAL = [("mlp", CUTS[3]), ("two_by_two", CUTS[2])]
+USUAL = [("mlp", CUTS[3])]
 
 
 def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
