@@ -55,6 +55,8 @@ def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
     return plan_of(layer_names(BY_NAME[name].build), *cuts, **plan)
 
 
+# Penalties that models add are not scaled in these loops, which is told.
+@pytest.mark.filterwarnings("ignore:.ENG-066.")
 @pytest.mark.parametrize("pair", usually(PAIRS, USUAL), ids=lambda pair: f"{pair[0]}-{pair[1]}")
 def test_stages(pair: tuple[str, Cut]) -> None:
     """Every model, cut in every way, with a last partial batch."""
