@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.loops.entered import Entered
+from evener.engine.loops.entered import Entered, has_state
 from evener.engine.stages.cut import copy_operations, operations_between
 
 
@@ -37,7 +37,7 @@ def compute_again(entered: Entered, kept: Sequence[tf.Tensor]) -> None:
     """
     regions: dict[int, _Region] = defaultdict(_Region)
     for op, made in entered.items():
-        if made.again is not None and made.kind == "forward" and not _has_state(op):
+        if made.again is not None and made.kind == "forward" and not has_state(op):
             regions[made.again].operations.add(op)
     for op, made in entered.items():
         if made.kind != "backward":
@@ -48,10 +48,6 @@ def compute_again(entered: Entered, kept: Sequence[tf.Tensor]) -> None:
     returned = {id(tensor) for tensor in kept}
     for region in regions.values():
         _replace(entered, region, returned)
-
-
-def _has_state(op: tf.Operation) -> bool:
-    return op.op_def is None or op.op_def.is_stateful
 
 
 def _number(entered: Entered, tensor: tf.Tensor) -> int | None:

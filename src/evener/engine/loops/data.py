@@ -306,6 +306,7 @@ def cut_by_shares(batch: Any, strategy: Strategy, size: int | None = None) -> tu
     else:
         with tf.device(_HOST):
             cuts = split.cut_points(split.batch_size(batch), strategy.sharing.variable)
-            cuts = split.cut_again(cuts, counts)
+            if strategy.plan.is_cut:
+                cuts = split.cut_again(cuts, counts)
             ends = tf.unstack(cuts, strategy.num_replicas_in_sync + 1)
     return tuple(split.take(batch, a, b) for a, b in itertools.pairwise(ends))

@@ -123,6 +123,19 @@ class Entered:
         self._made[copy] = self._made[user]._replace(stage=self._made[op].stage)
 
 
+def has_state(op: tf.Operation) -> bool:
+    """Return whether an operation may give something else each time it runs, or change something.
+
+    Reading a variable counts, too.
+    """
+    return op.op_def is None or op.op_def.is_stateful
+
+
+def takes_turns(op: tf.Operation) -> bool:
+    """Return whether TensorFlow keeps an operation in its order among others with state."""
+    return has_state(op) and op.type not in _KINDS
+
+
 def _kind_of(op: tf.Operation, before: Sequence[Made | None], *, in_gradient: bool) -> Kind:
     if in_gradient:
         return "backward"
@@ -131,8 +144,7 @@ def _kind_of(op: tf.Operation, before: Sequence[Made | None], *, in_gradient: bo
         return "after"
     if op.type in _KINDS:
         return _KINDS[op.type]
-    is_stateful = op.op_def is not None and op.op_def.is_stateful
-    if is_stateful or not kinds or not kinds <= {"constant", "weights"}:
+    if has_state(op) or not kinds or not kinds <= {"constant", "weights"}:
         return "forward"
     return "weights" if "weights" in kinds else "constant"
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.loops.entered import Entered, Kind
+from evener.engine.loops.entered import Entered, Kind, takes_turns
 from evener.engine.pieces import Piece
 from evener.plan import Plan, Schedule, Task, TaskKind, schedule_for
 
@@ -145,7 +145,7 @@ class Needs:
         last = None
         for op in graph.get_operations():
             self._needs[op] = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-            if _has_an_order(op):
+            if takes_turns(op):
                 self._needs[op].extend([] if last is None else [last])
                 last = op
 
@@ -161,11 +161,6 @@ class Needs:
             seen.update(more)
             waiting.extend(more)
         return seen
-
-
-def _has_an_order(op: tf.Operation) -> bool:
-    reads = ("ReadVariableOp", "VarHandleOp", "Placeholder", "Const")
-    return op.op_def is not None and op.op_def.is_stateful and op.type not in reads
 
 
 def _made_of(begin: Sequence[tf.Operation], members: set[tf.Operation]) -> set[tf.Operation]:

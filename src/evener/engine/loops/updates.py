@@ -7,6 +7,7 @@ one device; each variable's part on its owner.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,10 +140,9 @@ def gradient_in_replica(
     and two replicas would take steps of twice the size. It is made one here, and that is said.
     """
     here = runs.current()
-    if here is not None and here[0].stages is not None:
-        with here[0].stages.gradient():
-            return _gradient(original, tape, target, sources, *args, **kwargs)
-    return _gradient(original, tape, target, sources, *args, **kwargs)
+    stages = None if here is None else here[0].stages
+    with contextlib.nullcontext() if stages is None else stages.gradient():
+        return _gradient(original, tape, target, sources, *args, **kwargs)
 
 
 def _gradient(

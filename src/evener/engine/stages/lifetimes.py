@@ -119,7 +119,7 @@ class Lifetimes:
         yield from self._values()
 
     def _functions(self, task: Task) -> CutFunction | None:
-        """Return what a task calls, the first time."""
+        """Return what a task calls."""
         stage = self._cut.stages[task.stage]
         by_kind = {
             "forward": stage.forward,

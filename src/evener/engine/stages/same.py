@@ -21,13 +21,12 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.stages.cut import in_order
-from evener.engine.stages.sizes import GraphSizes
+from evener.engine.stages.sizes import REDUCE, GraphSizes
 
 Group = Hashable
 """Only operations of one group stand for each other."""
 
 _GIVES_INPUT = frozenset("Identity PreventGradient StopGradient".split())
-_REDUCE = frozenset("All Any Max Mean Min Prod Sum".split())
 _MOST_BYTES = 4096
 
 
@@ -103,7 +102,7 @@ class Same:
         if op.type in ("Reshape", "BroadcastTo"):
             sizes = self._sizes.of(op.outputs[0])
             return sizes is not None and sizes == self._sizes.of(op.inputs[0])
-        return op.type in _REDUCE and self._sizes.numbers(op.inputs[1]) == []
+        return op.type in REDUCE and self._sizes.numbers(op.inputs[1]) == []
 
     def _earlier(self, op: tf.Operation) -> Sequence[tf.Tensor]:
         """Return what an earlier operation gives that computes the same."""

@@ -47,7 +47,7 @@ _BROADCAST = frozenset(
     LogicalOr Maximum Minimum Mul MulNoNan NotEqual Pow RealDiv SelectV2 SquaredDifference Sub
     Xdivy Xlogy""".split()
 )
-_REDUCE = frozenset("All Any Max Mean Min Prod Sum".split())
+REDUCE = frozenset("All Any Max Mean Min Prod Sum".split())
 _SAME_ELEMENTS = frozenset("ExpandDims Reshape Squeeze".split())
 
 
@@ -94,7 +94,7 @@ class GraphSizes:
             return lambda op: self.of(op.inputs[0])
         if kind in _BROADCAST:
             return self._broadcast
-        if kind in _REDUCE:
+        if kind in REDUCE:
             return self._reduced
         if kind in _SAME_ELEMENTS:
             return self._same_elements
