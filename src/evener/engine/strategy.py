@@ -12,6 +12,7 @@ from evener import _tf_private
 from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.engine.loops import combine, data
 from evener.engine.loops import run as runs
+from evener.engine.loops.install import install_stages
 from evener.engine.loops.run import Run
 from evener.engine.loops.variables import LoopState, own
 from evener.engine.ownership import Ledger, tf_device
@@ -161,6 +162,8 @@ class Strategy(tf.distribute.Strategy):
         self._cut_into(plan)
 
     def _cut_into(self, plan: Plan) -> None:
+        if plan.is_cut:
+            install_stages()
         devices = [plan.replicas[piece.replica].stages[0].device for piece in pieces_of(plan)]
         self._piece_devices = tuple(map(tf_device, devices))
         self._loop_state = LoopState(self._piece_devices)

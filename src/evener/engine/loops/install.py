@@ -31,11 +31,21 @@ def install() -> None:
     _put(keras.layers.BatchNormalization, "call", _batch_norm)
     _put(keras.Model, "_aggregate_additional_loss", losses.additional)
     _put(tf.GradientTape, "gradient", updates.gradient_in_replica)
-    _put(keras.Layer, "__call__", runs.call_layer_in_replica)
     keras.Layer.losses = _losses(keras.Layer.losses)
     _tf_private.replace_loss_scaling(_around(losses.scale), _around(losses.unscale))
-    _tf_private.replace_traced_call(_around(runs.call_function_in_replica))
     _tf_private.replace_average_loss(_around(losses.average_loss))
+
+
+def install_stages() -> None:
+    """Let layers and traced functions know their stages. Safe to call again.
+
+    Apart from the rest, because every call of any layer and function passes here from then on.
+    """
+    if getattr(keras.Layer, "_evener_knows_stages", False):
+        return
+    keras.Layer._evener_knows_stages = True
+    _put(keras.Layer, "__call__", runs.call_layer_in_replica)
+    _tf_private.replace_traced_call(_around(runs.call_function_in_replica))
 
 
 def _put(kind: type, name: str, inside: Callable[..., Any]) -> None:
