@@ -69,6 +69,12 @@ demo: $(STAMP)  ## train on handwritten digits on all devices, checked against o
 test: $(STAMP)  ## all tests but the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
+.PHONY: test-steps
+test-steps: $(STAMP)  ## every step and every rule of the partitioner, against one device: half an hour
+	$(BIN)/python -m pytest -m "long or not long" -n $(JOBS) --dist worksteal --timeout 600 \
+		-k "not what_is_gathered" tests/exactness/test_written_steps.py tests/unit/engine/sharding \
+		$(ARGS)
+
 .PHONY: exactness-full
 exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases; conformance
 	EVENER_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m "long or not long" \

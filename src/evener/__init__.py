@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
     from evener.doctor import Diagnosis, Finding, diagnose
     from evener.engine import Strategy
+    from evener.engine.distribute import distribute
     from evener.errors import (
         DataError,
         DeviceError,
@@ -46,6 +47,7 @@ _HOMES = {
     "UsedDevice": "evener.devices",
     "audit": "evener.placement",
     "diagnose": "evener.doctor",
+    "distribute": "evener.engine.distribute",
     "inventory": "evener.devices",
     "pin": "evener.placement",
     "pinned_gradients": "evener.placement",
@@ -70,6 +72,7 @@ __all__ = [
     "UsedDevice",
     "audit",
     "diagnose",
+    "distribute",
     "inventory",
     "pin",
     "pinned_gradients",

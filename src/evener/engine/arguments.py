@@ -1,0 +1,250 @@
+"""The arguments of a step: which are tensors, and which axis of each counts samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.errors import DataError
+
+FOUND = "found"
+"""For ``in_axes``: the axes are found by the sizes of the arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The arguments of one call of a step.
+
+    Attributes:
+        structure: The nested arguments, with None in place of tensors; what is no tensor stays.
+        tensors: The tensors in it, in order.
+        axes: For each the axis that counts samples, or None.
+    """
+
+    structure: Any
+    tensors: tuple[Any, ...]
+    axes: tuple[int | None, ...]
+
+    @property
+    def num_samples(self) -> int | None:
+        """The number of samples, None if it is not known before the step runs.
+
+        Raises:
+            DataError: DATA-010 if arguments have different numbers of samples.
+        """
+        found: dict[int, int] = {}
+        for index, (tensor, axis) in enumerate(zip(self.tensors, self.axes, strict=True)):
+            size = None if axis is None else tensor.shape[axis]
+            if size is not None:
+                found.setdefault(size, index)
+        if len(found) > 1:
+            sizes = (f"{size} (tensor {index})" for size, index in found.items())
+            raise different_sizes(", ".join(sizes))
+        return next(iter(found), None)
+
+    def pack(self, tensors: Sequence[Any]) -> Any:
+        """Return the nested arguments with other tensors."""
+        rest = iter(tensors)
+
+        def value_of(leaf: Any) -> Any:
+            if isinstance(leaf, _Composite):
+                components = [next(rest) for _ in range(leaf.num_tensors)]
+                return tf.nest.pack_sequence_as(leaf.spec, components, expand_composites=True)
+            return next(rest) if leaf is _TENSOR else leaf
+
+        leaves = [value_of(leaf) for leaf in tf.nest.flatten(self.structure)]
+        return tf.nest.pack_sequence_as(self.structure, leaves)
+
+    def key(self) -> Any:
+        """Return what must be equal for a traced step to serve another call."""
+        kinds = tuple((tensor.dtype, tensor.shape.rank) for tensor in self.tensors)
+        return _Frozen(self.structure), self.axes, kinds
+
+
+class _Marker:
+    """Stands for a tensor in the structure of arguments."""
+
+    def __repr__(self) -> str:
+        return "<tensor>"
+
+
+_TENSOR = _Marker()
+
+
+class _Composite:
+    """Stands for a ragged, sparse or other composite tensor in the structure of arguments.
+
+    Args:
+        value: The composite tensor.
+    """
+
+    def __init__(self, value: Any) -> None:
+        spec: Any = tf.type_spec_from_value(value)
+        # The number of rows changes from batch to batch.
+        if isinstance(spec, tf.RaggedTensorSpec):
+            ragged = cast(Any, spec)
+            shape = [None, *ragged.shape[1:]]
+            spec = tf.RaggedTensorSpec(
+                shape, ragged.dtype, ragged.ragged_rank, ragged.row_splits_dtype
+            )
+        elif isinstance(spec, tf.SparseTensorSpec):
+            spec = tf.SparseTensorSpec([None] * len(spec.shape), spec.dtype)
+        self.spec: Any = spec
+        self.num_tensors = len(tf.nest.flatten(value, expand_composites=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Composite) and self.spec == other.spec
+
+    def __hash__(self) -> int:
+        return hash(self.spec)
+
+
+class _Frozen:
+    """A structure as a key: equal if its leaves are equal, or the same object."""
+
+    __slots__ = ("_leaves", "_text")
+
+    def __init__(self, structure: Any) -> None:
+        self._leaves = tf.nest.flatten(structure)
+        self._text = repr(tf.nest.map_structure(lambda _: 0, structure))
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Frozen) or self._text != other._text:
+            return False
+        pairs = zip(self._leaves, other._leaves, strict=True)
+        return all(a is b or (type(a) is type(b) and _is_equal(a, b)) for a, b in pairs)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    plain = bool | int | float | complex | str | bytes | type(None) | _Composite
+    return isinstance(one, plain) and one == other
+
+
+def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
+    """Find the tensors among the arguments of a step, and the axes that count samples.
+
+    Args:
+        args: The arguments: tensors, arrays, composite tensors, or anything else, nested.
+        in_axes: ``FOUND``; or an axis, None, or a nest of them: a prefix of the nest of arguments.
+
+    Raises:
+        DataError: DATA-011, DATA-012 if ``in_axes`` does not fit the arguments.
+    """
+    args = tf.nest.map_structure(_as_tensor, args)
+    leaves = tf.nest.flatten(args)
+    stand_ins = [_stand_in(leaf) for leaf in leaves]
+    structure = tf.nest.pack_sequence_as(args, stand_ins)
+    tensors: list[Any] = []
+    places: list[int | None] = []
+    for place, (leaf, stand_in) in enumerate(zip(leaves, stand_ins, strict=True)):
+        if stand_in is _TENSOR:
+            tensors.append(leaf)
+            places.append(place)
+        elif isinstance(stand_in, _Composite):
+            # Their components do not have a row for every sample.
+            components = tf.nest.flatten(leaf, expand_composites=True)
+            tensors.extend(components)
+            places.extend([None] * len(components))
+    if isinstance(in_axes, str) and in_axes == FOUND:
+        found = iter(
+            _found_axes([t for t, k in zip(tensors, places, strict=True) if k is not None])
+        )
+        axes = tuple(None if place is None else next(found) for place in places)
+    else:
+        by_leaf = _broadcast_prefix(in_axes, args)
+        axes = tuple(None if place is None else by_leaf[place] for place in places)
+        _check_axes(axes, tensors)
+    return Arguments(structure=structure, tensors=tuple(tensors), axes=axes)
+
+
+def _stand_in(leaf: Any) -> Any:
+    if isinstance(leaf, tf.Tensor):
+        return _TENSOR
+    if isinstance(leaf, _tf_private.CompositeTensor) and not isinstance(leaf, tf.Variable):
+        return _Composite(leaf)
+    return leaf
+
+
+def _as_tensor(leaf: Any) -> Any:
+    is_array = isinstance(leaf, np.ndarray | np.generic)
+    return tf.convert_to_tensor(np.asarray(leaf)) if is_array else leaf
+
+
+def _found_axes(tensors: Sequence[Any]) -> tuple[int | None, ...]:
+    """The batch has the first size of the largest tensor; what has another is no batch.
+
+    It is a matter of speed: a tensor that is taken for part of the batch, or is not, gives the
+    same results.
+    """
+    candidates = [t for t in tensors if t.shape.rank]
+    if not candidates:
+        return (None,) * len(tensors)
+    if any(t.shape[0] is None for t in candidates):
+        size = None
+    else:
+        size = max(candidates, key=lambda t: t.shape.num_elements() or 0).shape[0]
+    return tuple(0 if t.shape.rank and t.shape[0] == size else None for t in tensors)
+
+
+def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:
+    """Return an axis for every leaf: an axis of a nest holds for all leaves in it."""
+    if axes is None or isinstance(axes, int):
+        return [axes] * len(tf.nest.flatten(args))
+    if isinstance(args, dict) and isinstance(axes, dict) and set(args) == set(axes):
+        return [one for key in sorted(args) for one in _broadcast_prefix(axes[key], args[key])]
+    if isinstance(args, list | tuple) and isinstance(axes, list | tuple):
+        if len(args) == len(axes):
+            pairs = zip(axes, args, strict=True)
+            return [one for axis, arg in pairs for one in _broadcast_prefix(axis, arg)]
+    raise DataError(
+        "DATA-011",
+        f"in_axes={axes!r} does not fit the arguments of the step.",
+        why="It needs an axis or None for every argument, or a nest of them with the same "
+        f"structure; the arguments here are {_outline(args)}.",
+        fix="Give for example in_axes=(0, None) for a step of two arguments.",
+    )
+
+
+def _check_axes(axes: Sequence[int | None], tensors: Sequence[Any]) -> None:
+    for axis, tensor in zip(axes, tensors, strict=True):
+        rank = tensor.shape.rank
+        if axis is not None and rank is not None and not 0 <= axis < rank:
+            raise DataError(
+                "DATA-012",
+                f"in_axes names axis {axis} of a tensor of shape {tensor.shape}.",
+                why=f"The axes of this tensor are 0 to {rank - 1}."
+                if rank
+                else "A scalar has no axis.",
+                fix="Give the axis that counts samples, or None.",
+            )
+
+
+def different_sizes(sizes: str) -> DataError:
+    """Return the error for arguments that do not have the same number of samples."""
+    return DataError(
+        "DATA-010",
+        f"The arguments have different numbers of samples: {sizes}.",
+        why="The axes that count samples have the same size in all arguments.",
+        fix="Give in_axes with None for arguments that are not part of the batch.",
+    )
+
+
+def _outline(args: Any) -> str:
+    return repr(
+        tf.nest.map_structure(
+            lambda leaf: (
+                f"{leaf.dtype.name}{list(leaf.shape)}"
+                if isinstance(leaf, tf.Tensor)
+                else type(leaf).__name__
+            ),
+            args,
+        )
+    )

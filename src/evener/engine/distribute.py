@@ -1,0 +1,382 @@
+"""`evener.distribute`: a step that is written for one device, on all devices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.devices import resolve_devices, use_devices
+from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
+from evener.engine.ownership import tf_device
+from evener.engine.partition import PartitionedStep, partition_step
+from evener.engine.partition.homes import HOST
+from evener.engine.partition.sizes import part_sizes_in_graph
+from evener.engine.report import StepReport
+from evener.engine.trace.dims import Size, evaluate, symbols_of
+from evener.engine.trace.step import repack, trace_step
+from evener.engine.verify import Verification
+from evener.engine.verify import verify as verify_step
+from evener.errors import warn
+from evener.plan import check_shares, split_batch
+
+
+def distribute(
+    step: Callable[..., Any] | None = None,
+    *,
+    devices: str | Sequence[str] | None = None,
+    shares: Sequence[float] | None = None,
+    in_axes: Any = FOUND,
+    verify: bool = False,
+) -> Any:
+    """Run a step on all devices, with the results that one device gives.
+
+    The step is traced once, as it is, on the global batch. Its graph is partitioned over the
+    devices along the batch: what is computed sample by sample runs on the device of the sample,
+    sums over samples are added up, and what mixes samples in another way is gathered and computed
+    once.
+
+    Args:
+        step: Any function that `tf.function` can trace, written for one device. Without it, a
+            decorator is returned.
+        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
+            Default: ``EVENER_DEVICES``, else all usable GPUs.
+        shares: Relative shares of each batch, one per device. Default: even.
+        in_axes: Which axis of each argument counts samples, as in ``jax.vmap``: an axis, None for
+            an argument that is not part of the batch, or a nest of them. Default: axis 0 of all
+            tensors whose first size is that of the largest tensor. It is a matter of speed and
+            cannot change a result.
+        verify: Whether the first call is also computed on one device, and the difference printed.
+            The state of the step has to fit on that device three times.
+
+    Returns:
+        A `DistributedStep`, which is called as the step is.
+
+    Raises:
+        DeviceError: If a device does not exist or cannot be configured any more.
+        PlanError: If the shares do not fit the devices.
+
+    Example:
+        >>> import evener, tensorflow as tf
+        >>> weight = tf.Variable(2.0)
+        >>> @evener.distribute(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+        ... def step(x):
+        ...     loss = tf.sqrt(tf.reduce_mean(tf.square(weight * x)))
+        ...     weight.assign_sub(0.5 * loss)
+        ...     return loss
+        >>> float(step(tf.constant([1.0, 1.0, 1.0, 5.0])))
+        5.291...
+    """
+    if step is None:
+        return functools.partial(
+            distribute, devices=devices, shares=shares, in_axes=in_axes, verify=verify
+        )
+    if devices is None or isinstance(devices, str):
+        used = use_devices(devices)
+    else:
+        used = resolve_devices(devices)
+    return DistributedStep(
+        step,
+        devices=[device.name for device in used],
+        shares=[1.0] * len(used) if shares is None else shares,
+        in_axes=in_axes,
+        verify=verify,
+    )
+
+
+class DistributedStep:
+    """A step on several devices. Made by `evener.distribute`.
+
+    Args:
+        step: The step.
+        devices: Names of devices, such as ``"gpu:0"``.
+        shares: One per device.
+        in_axes: See `evener.distribute`.
+        verify: See `evener.distribute`.
+        live_shares: A variable with the shares, float64, for calls in a graph; with it, shares
+            can change between the runs of the graph.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        *,
+        devices: Sequence[str],
+        shares: Sequence[float],
+        in_axes: Any = FOUND,
+        verify: bool = False,
+        live_shares: tf.Variable | None = None,
+    ) -> None:
+        self._step = getattr(step, "python_function", step)
+        self._signature = getattr(step, "input_signature", None)
+        functools.update_wrapper(self, self._step, updated=())
+        self._names = tuple(devices)
+        self._devices = [tf_device(name) for name in devices]
+        self._in_axes = in_axes
+        self._live_shares = live_shares
+        self._is_to_be_verified = verify
+        self.verification: Verification | None = None
+        self._traces: dict[Any, _Trace] = {}
+        self.set_shares(shares)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of the devices."""
+        return self._names
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The part of every batch that each device computes; sums to 1."""
+        return tuple(share / sum(self._shares) for share in self._shares)
+
+    def set_shares(self, shares: Sequence[float]) -> None:
+        """Change the shares from the next step on. Nothing is traced again.
+
+        Args:
+            shares: One number per device, relative to each other.
+
+        Raises:
+            PlanError: If a share is negative, all are 0, or their number is wrong.
+        """
+        self._shares = check_shares(shares, num_expected=len(self._names))
+
+    def report(self) -> StepReport:
+        """Return what was gathered in all traces of the step so far."""
+        return StepReport.of(self.partitioned_steps)
+
+    @property
+    def partitioned_steps(self) -> list[PartitionedStep]:
+        """The step, partitioned for each kind of arguments so far."""
+        return [trace.partitioned for trace in self._traces.values()]
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step.
+
+        Raises:
+            DataError: DATA-010 to DATA-012 if the arguments do not fit ``in_axes``.
+        """
+        args = _by_signature(self._signature, args)
+        in_axes = self._in_axes
+        if not (isinstance(in_axes, str) and in_axes == FOUND):
+            in_axes = (in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args), {})
+            if kwargs:
+                in_axes = (in_axes[0], dict.fromkeys(kwargs))
+        arguments = read_arguments((args, kwargs), in_axes)
+        num_samples = arguments.num_samples
+        if _tf_private.tape_is_recording():
+            _warn_of_tape()
+            with tf.device(self._devices[0]):
+                return self._step(*args, **kwargs)
+        trace = self._trace_for(arguments)
+        if not tf.executing_eagerly():
+            sizes = self._sizes_in_graph(arguments)
+            return trace.inline(arguments.tensors, sizes, num_samples)
+        if num_samples == 0:
+            # No device has a sample; kernels that need some would fail on all of them.
+            return trace.plain(arguments.tensors, self._devices[0])
+        if num_samples is None:
+            sizes = [1, *[0] * (len(self._devices) - 1)]
+        else:
+            sizes = list(split_batch(num_samples, self._current_shares()))
+        if self._is_to_be_verified:
+            self._is_to_be_verified = False
+            results, self.verification = verify_step(
+                lambda: trace.plain(arguments.tensors, self._devices[0]),
+                lambda: trace(arguments.tensors, sizes),
+                trace.variables,
+            )
+            return results
+        return trace(arguments.tensors, sizes)
+
+    def _current_shares(self) -> Sequence[float]:
+        if self._live_shares is None:
+            return self._shares
+        return self._live_shares.numpy().tolist()
+
+    def _sizes_in_graph(self, arguments: Arguments) -> tf.Tensor:
+        pairs = zip(arguments.tensors, arguments.axes, strict=True)
+        counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
+        if not counts:
+            return tf.constant([1, *[0] * (len(self._devices) - 1)])
+        live = self._live_shares
+        shares = self._shares if live is None else live.read_value()
+        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
+            return part_sizes_in_graph(tf.identity(counts[0]), shares)
+
+    def _trace_for(self, arguments: Arguments) -> _Trace:
+        key = arguments.key()
+        trace = self._traces.get(key)
+        specs = _specs(arguments, None if trace is None else trace.specs)
+        if trace is not None and trace.serves(specs):
+            return trace
+        fixed = (key, arguments.num_samples)
+        if fixed in self._traces and self._traces[fixed].serves(_fixed_specs(arguments)):
+            return self._traces[fixed]
+        try:
+            self._traces[key] = _Trace(self._step, arguments, specs, self._devices)
+            return self._traces[key]
+        except Exception as error:
+            # The step may ask for the number of samples while it is traced: `len(x)`.
+            if not tf.executing_eagerly() or arguments.num_samples is None:
+                raise
+            symbolic = error
+        try:
+            trace = _Trace(
+                self._step,
+                arguments,
+                _fixed_specs(arguments),
+                self._devices,
+                num_samples=arguments.num_samples,
+            )
+        except Exception as error:
+            raise error from symbolic
+        self._traces[fixed] = trace
+        return trace
+
+
+class _Trace:
+    """A step that was traced for arguments of one kind.
+
+    Args:
+        step: The step.
+        arguments: The arguments of the first call.
+        specs: The specs of their tensors.
+        devices: TensorFlow's names of the devices.
+        num_samples: The size of all batches, if the specs name it.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        arguments: Arguments,
+        specs: Sequence[tf.TensorSpec],
+        devices: Sequence[str],
+        *,
+        num_samples: int | None = None,
+    ) -> None:
+        def flat(*tensors: Any) -> Any:
+            args, kwargs = arguments.pack(tensors)
+            return step(*args, **kwargs)
+
+        self.specs = tuple(specs)
+        self._traced = trace_step(
+            flat, specs, arguments.axes, autograph=True, num_samples=num_samples
+        )
+        self.partitioned: PartitionedStep = partition_step(self._traced, devices)
+
+        self._num_parts = len(devices)
+
+    def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
+        """Return whether tensors of other specs can be given to it."""
+        return all(
+            mine.is_compatible_with(other) and mine.shape.is_compatible_with(other.shape)
+            for mine, other in zip(self.specs, specs, strict=True)
+        ) and all(
+            _is_as_general(mine.shape, other.shape)
+            for mine, other in zip(self.specs, specs, strict=True)
+        )
+
+    @functools.cached_property
+    def _run(self) -> Any:
+        """The partitioned step as a function of its own, for calls outside of graphs."""
+        signature = [tf.TensorSpec([self._num_parts], tf.int32), list(self.specs)]
+
+        def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            return self.partitioned([*tensors, *self._traced.captures], sizes)
+
+        function: Any = tf.function(run, input_signature=signature, autograph=False)
+        return function.get_concrete_function()
+
+    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+        return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
+
+    def plain(self, tensors: Sequence[Any], device: str) -> Any:
+        """Run the step as it was traced, on one device."""
+        with tf.device(device):
+            return repack(self._traced.structure, self._traced.concrete(*tensors))
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """The variables that the step uses."""
+        return list(self._traced.concrete.graph.variables)
+
+    def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
+        """Run the step in the graph that is being made."""
+        results = self.partitioned([*tensors, *self._traced.captures], sizes)
+        if num_samples is not None:
+            for traced, result in zip(self._traced.graph.outputs, results, strict=True):
+                result.set_shape(_shape_for(traced.shape, num_samples))
+        return repack(self._traced.structure, results)
+
+
+def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make tensors of the arguments of a `tf.function` that says what they are."""
+    if signature is None:
+        return args
+
+    def one(spec: Any, value: Any) -> Any:
+        is_array = isinstance(spec, tf.TensorSpec) and not isinstance(value, tf.Tensor)
+        return tf.convert_to_tensor(value, spec.dtype) if is_array else value
+
+    pairs = zip(signature, args, strict=False)
+    return (*(one(spec, value) for spec, value in pairs), *args[len(signature) :])
+
+
+def _checks_of_equal(counts: Sequence[tf.Tensor]) -> list[Any]:
+    """Check while the step runs what its shapes do not say: that there is one number of samples."""
+    message = str(different_sizes("they differ"))
+    checks = (tf.debugging.assert_equal(one, counts[0], message) for one in counts[1:])
+    return [check for check in checks if check is not None]
+
+
+def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:
+    """Return a shape for a batch of a known size."""
+    if shape is None:
+        return None
+    return [
+        evaluate(size, {"B": num_samples}) if symbols_of(size) <= {"B"} else None for size in shape
+    ]
+
+
+def _is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
+    if mine.rank is None:
+        return True
+    if other.rank is None:
+        return False
+    return all(a is None or a == b for a, b in zip(mine, other, strict=True))
+
+
+def _specs(arguments: Arguments, before: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
+    """Return the specs of tensors; sizes that were others before are left open."""
+    specs = []
+    for index, (tensor, axis) in enumerate(zip(arguments.tensors, arguments.axes, strict=True)):
+        shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
+        if shape is not None and axis is not None:
+            shape[axis] = None
+        if shape is not None and before is not None and before[index].shape.rank == len(shape):
+            old = before[index].shape.as_list()
+            shape = [
+                size if size == known else None for size, known in zip(shape, old, strict=True)
+            ]
+        untyped: Any = shape
+        specs.append(tf.TensorSpec(untyped, tensor.dtype))
+    return specs
+
+
+def _fixed_specs(arguments: Arguments) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in arguments.tensors]
+
+
+def _warn_of_tape() -> None:
+    warn(
+        "ENG-081",
+        "A distributed step was called while a tf.GradientTape records; it runs on one device.",
+        why="The step was partitioned with its own gradients, and a tape outside of it cannot "
+        "differentiate what was partitioned.",
+        fix="Take the gradient inside the step, and distribute the step as a whole.",
+        stacklevel=3,
+    )

@@ -1,0 +1,114 @@
+"""The functions of tasks, made of the step's own nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.partition.functions import FunctionBuilder
+from evener.engine.partition.nested import add_functional, copy_functional
+from evener.engine.partition.tasks import Partition, Task
+from evener.engine.partition.values import Values
+from evener.engine.sharding.states import Partial, Sharded, State
+from evener.engine.trace.graph import Node, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFunction:
+    """The function of a task.
+
+    Attributes:
+        task: The task.
+        builder: The function, with its arguments and outputs.
+        is_stateful: Whether it reads or writes state.
+        is_read_only: Whether it only reads variables.
+        needs_samples: Whether a kernel in it fails on a part without samples.
+    """
+
+    task: Task
+    builder: FunctionBuilder
+    is_stateful: bool
+    is_read_only: bool
+    needs_samples: bool
+
+
+def build_task(partition: Partition, task: Task, owner: Any) -> TaskFunction:
+    """Make the function of a task and register it until its owner is gone."""
+    builder = FunctionBuilder("parts" if task.is_parts else "once", inference=partition.inference)
+    references: dict[Tensor, str] = {}
+    names: dict[Node, str] = {}
+    values = Values(partition.sharding, partition.inference, builder, references)
+    for node in task.nodes:
+        decision = partition.sharding.decisions.get(node)
+        inputs = [values.get(tensor, request) for tensor, request in partition.requests(node)]
+        if decision is not None and decision.lower is not None:
+            outputs = list(decision.lower(builder, node, inputs))
+        elif decision is not None and decision.bodies:
+            outputs = list(add_functional(builder, node, inputs, decision))
+        elif node.bodies:
+            outputs = list(copy_functional(builder, node, inputs))
+        else:
+            after = [names[n] for n in node.after if n in names]
+            outputs = builder.copy(node.op, node.name, inputs, node.attrs, after=after)
+        if node.is_stateful:
+            names[node] = builder.last_name
+        references.update(zip(node.outputs, outputs, strict=True))
+    for tensor in task.fetches:
+        builder.output(references[tensor], tensor.dtype)
+    stateful = [node for node in task.nodes if node.is_stateful]
+    for node in stateful:
+        if node.has_side_effect:
+            builder.keep(names[node])
+    builder.register(owner)
+    decisions = [partition.sharding.decisions.get(node) for node in task.nodes]
+    return TaskFunction(
+        task=task,
+        builder=builder,
+        is_stateful=bool(stateful),
+        is_read_only=not any(node.has_side_effect for node in stateful),
+        needs_samples=any(d is not None and d.needs_samples for d in decisions),
+    )
+
+
+def zeros_function(
+    function: TaskFunction, partition: Partition, owner: Any
+) -> FunctionBuilder | None:
+    """Make a function with the arguments of a task's that returns what a part without samples has.
+
+    Returns:
+        Zeros for partial sums, no rows for what is sharded; None if a shape is not known.
+    """
+    builder = FunctionBuilder("no_samples", inference=partition.inference)
+    for argument, name in function.builder.arguments.items():
+        builder.argument(argument, function.builder.dtype_of(name))
+    for tensor in function.task.fetches:
+        state, shape = partition.sharding.states[tensor], tensor.shape
+        if shape is None or tensor.dtype in (tf.variant, tf.resource):
+            return None
+        if isinstance(state, Sharded):
+            shape = (*shape[: state.axis], 0, *shape[state.axis + 1 :])
+        if not all(isinstance(size, int) or builder.knows(size) for size in shape):
+            return None
+        neutral = builder.constant(_neutral(state, tensor.dtype), tensor.dtype)
+        filled = builder.op(
+            "Fill",
+            [builder.vector(shape, tf.int32), neutral],
+            {"T": tensor.dtype, "index_type": tf.int32},
+        )
+        builder.output(filled[0], tensor.dtype)
+    builder.register(owner)
+    return builder
+
+
+def _neutral(state: State, dtype: tf.DType) -> Any:
+    """Return the number that changes nothing when parts are combined."""
+    combine = state.combine if isinstance(state, Partial) else "sum"
+    numbers = {"sum": 0, "prod": 1, "all": True, "any": False, "max": None, "min": None}
+    number = numbers[combine]
+    if number is None:
+        number = dtype.min if combine == "max" else dtype.max
+        if dtype.is_floating:
+            number = float("-inf") if combine == "max" else float("inf")
+    return number

@@ -1,0 +1,319 @@
+"""The step on several devices: calls of the tasks' functions, with what travels between them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.partition.build import TaskFunction, build_task, zeros_function
+from evener.engine.partition.functions import Argument, FunctionBuilder, NumberArgument
+from evener.engine.partition.homes import HOST
+from evener.engine.partition.tasks import Partition
+from evener.engine.sharding.states import (
+    REPLICATED,
+    Partial,
+    Sharded,
+    State,
+    Unset,
+    rows_per_sample,
+    serves,
+)
+from evener.engine.trace.dims import Size, evaluate
+from evener.engine.trace.functional import LOOPS
+from evener.engine.trace.graph import Tensor
+from evener.tf_compat import graphs
+
+_COMBINE = {
+    "sum": tf.add_n,
+    "prod": lambda parts: functools.reduce(tf.multiply, parts),
+    "max": lambda parts: functools.reduce(tf.maximum, parts),
+    "min": lambda parts: functools.reduce(tf.minimum, parts),
+    "all": lambda parts: functools.reduce(tf.logical_and, parts),
+    "any": lambda parts: functools.reduce(tf.logical_or, parts),
+}
+
+
+class PartitionedStep:
+    """A step in functions, which any graph can call.
+
+    Args:
+        partition: The step in tasks.
+        devices: The devices of the parts.
+    """
+
+    def __init__(self, partition: Partition, devices: Sequence[str]) -> None:
+        self.partition = partition
+        self._devices = tuple(devices)
+        self._functions = [build_task(partition, task, self) for task in partition.tasks]
+        self._no_samples = {
+            id(function): zeros_function(function, partition, self)
+            for function in self._functions
+            if function.needs_samples
+        }
+
+    def __call__(self, inputs: Sequence[Any], sizes: tf.Tensor) -> list[Any]:
+        """Run the step in the graph that is being made.
+
+        Args:
+            inputs: The tensors for the arguments of the traced step, captures included.
+            sizes: How many samples each part gets; int32 vector.
+
+        Returns:
+            What the step returns, as flat tensors.
+        """
+        run = _Run(self.partition, self._devices, inputs, sizes)
+        for function in self._functions:
+            run.call(function, self._no_samples.get(id(function)))
+        return [run.result(tensor) for tensor in self.partition.graph.outputs]
+
+
+class _Run:
+    """The tensors of one run of a step."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        devices: Sequence[str],
+        inputs: Sequence[Any],
+        sizes: tf.Tensor,
+    ) -> None:
+        self._partition = partition
+        self._devices = devices
+        self._whole: dict[Tensor, Any] = {}
+        self._parts: dict[tuple[Tensor, State], list[Any]] = {}
+        self._ran: dict[Any, list[tf.Operation]] = {}
+        self._symbols: dict[str, tf.Tensor] = {}
+        with tf.device(HOST):
+            self._sizes = tf.unstack(sizes, num=len(devices))
+            self._offsets = tf.unstack(tf.cumsum(sizes, exclusive=True), num=len(devices))
+            self._total = tf.reduce_sum(sizes)
+        for tensor, value in zip(partition.graph.inputs, inputs, strict=True):
+            self._whole[tensor] = value
+
+    def call(self, function: TaskFunction, no_samples: FunctionBuilder | None) -> None:
+        """Run a task: on every part, or on its device."""
+        task = function.task
+        before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
+        if task.is_parts:
+            results = []
+            for part, device in enumerate(self._devices):
+                with tf.control_dependencies(before), tf.device(device):
+                    results.append(self._call_part(function, no_samples, part, device))
+            for index, tensor in enumerate(task.fetches):
+                state = self._partition.sharding.states[tensor]
+                self._parts[tensor, state] = [result[index] for result in results]
+            return
+        arguments = [self._argument(a, None, task.where) for a in function.builder.arguments]
+        graph: Any = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        with tf.control_dependencies(before), tf.device(task.where):
+            results = graphs.call(
+                function.builder.name,
+                arguments,
+                function.builder.outputs,
+                stateful=function.is_stateful,
+            )
+            operation = graph.get_operations()[-1] if len(graph.get_operations()) > first else None
+        if operation is not None:
+            self._ran[task] = [operation]
+            if function.is_read_only and function.is_stateful:
+                graphs.mark_read_only(operation)
+        self._whole.update(zip(task.fetches, results, strict=True))
+
+    def result(self, tensor: Tensor) -> Any:
+        """Return an output of the step; what is joined for the caller is joined on the host."""
+        is_joined = tensor not in self._whole and tensor.node.op != "Const"
+        value = self._get_whole(tensor, HOST if is_joined else "")
+        static = tensor.node.static_shapes[tensor.index]
+        if static is not None and tensor.dtype not in (tf.resource, tf.variant):
+            value = tf.identity(value)
+            value.set_shape(static)
+        return value
+
+    def _call_part(
+        self, function: TaskFunction, no_samples: FunctionBuilder | None, part: int, device: str
+    ) -> list[Any]:
+        builder = function.builder
+        arguments = [self._argument(a, part, device) for a in builder.arguments]
+        if no_samples is None:
+            return graphs.call(builder.name, arguments, builder.outputs, stateful=False)
+        with tf.device(HOST):
+            has_samples = self._sizes[part] > 0
+        return graphs.call_if(
+            has_samples, builder.name, no_samples.name, arguments, builder.outputs
+        )
+
+    def _waits(self, function: TaskFunction) -> set[Any]:
+        task_of = self._partition.task_of
+        tasks = {task_of.get(n) for node in function.task.nodes for n in node.after}
+        return tasks - {None, function.task}
+
+    def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
+        if isinstance(argument, NumberArgument):
+            return self._number(argument.name, part)
+        tensor, state = argument.tensor, argument.state
+        held = self._partition.sharding.states[tensor]
+        if part is not None and (tensor, held) in self._parts and serves(held, state):
+            return self._parts[tensor, held][part]
+        if part is None or state == REPLICATED:
+            return self._get_whole(tensor, device)
+        return self._get_parts(tensor, state)[part]
+
+    def _number(self, name: str, part: int | None) -> tf.Tensor:
+        if name == "B":
+            return self._total
+        if name in ("b", "o"):
+            assert part is not None
+            return (self._sizes if name == "b" else self._offsets)[part]
+        if name not in self._symbols:
+            source = self._partition.inference.symbols[name]
+            with tf.device(HOST):
+                if source.axis is None:
+                    value = tf.reshape(self._get_whole(source.tensor, HOST), [-1])[source.index]
+                else:
+                    value = self._length(source.tensor, source.axis)
+                self._symbols[name] = tf.cast(value, tf.int32)
+        return self._symbols[name]
+
+    def _length(self, tensor: Tensor, axis: int) -> Any:
+        """Return the size of an axis that is the same in all parts.
+
+        It is read where there are samples: of none, some kernels make tensors of another size.
+        """
+        if tensor in self._whole:
+            return tf.shape(self._whole[tensor])[axis]
+        parts = next(parts for (one, _), parts in self._parts.items() if one is tensor)
+        lengths = tf.stack([tf.shape(part)[axis] for part in parts])
+        return lengths[tf.argmax(tf.stack(self._sizes))]
+
+    def _get_whole(self, tensor: Tensor, device: str) -> Any:
+        if tensor in self._whole:
+            return self._whole[tensor]
+        with tf.device(device or HOST):
+            if tensor.node.op == "Const":
+                value: Any = tf.constant(tf.make_ndarray(tensor.node.attrs["value"].tensor))
+            elif tensor.is_sizes:
+                assert tensor.value is not None
+                numbers = [self._size(size, tensor.dtype) for size in tensor.value]
+                value = numbers[0] if tensor.rank == 0 else tf.stack(numbers)
+            else:
+                value = self._join(tensor)
+        self._whole[tensor] = value
+        return value
+
+    def _join(self, tensor: Tensor) -> Any:
+        state = self._partition.sharding.states[tensor]
+        parts = self._parts[tensor, state]
+        if isinstance(state, Partial):
+            return _COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
+        if not isinstance(state, Sharded):
+            return parts[0]
+        assert tensor.shape is not None
+        if tensor.dtype == tf.variant:
+            return self._join_lists(tensor, state, parts)
+        if state.outer == 1:
+            return tf.concat(parts, state.axis)
+        # [outer, b, inner] of every part -> [outer, B, inner].
+        outer = self._size(state.outer, tf.int32)
+        seen = []
+        for part in parts:
+            shape = tf.shape(part)
+            front, rows, behind = tf.split(
+                shape, [state.axis, 1, len(tensor.shape) - state.axis - 1]
+            )
+            seen.append(tf.reshape(part, tf.concat([front, [outer, rows[0] // outer], behind], 0)))
+        joined = tf.concat(seen, state.axis + 1)
+        shape = tf.shape(joined)
+        front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
+        return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
+
+    def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
+        """Join tensor lists element by element."""
+        dtype = element_dtype(tensor)
+        assert tensor.shape is not None and state.outer == 1
+        shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        stacked = [
+            tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
+            for part in parts
+        ]
+        return tf.raw_ops.TensorListFromTensor(
+            tensor=tf.concat(stacked, state.axis), element_shape=shape
+        )
+
+    def _get_parts(self, tensor: Tensor, state: State) -> list[Any]:
+        if (tensor, state) not in self._parts:
+            whole = self._get_whole(tensor, "")
+            with tf.device(_device_of(whole)):
+                self._parts[tensor, state] = self._split(tensor, state, whole)
+        return self._parts[tensor, state]
+
+    def _split(self, tensor: Tensor, state: State, whole: Any) -> list[Any]:
+        count = len(self._devices)
+        if isinstance(state, Unset):
+            return [whole] * count
+        if isinstance(state, Partial):
+            # Counted once: the other parts have what changes nothing.
+            if state.combine in ("sum", "prod"):
+                neutral = tf.zeros_like if state.combine == "sum" else tf.ones_like
+                return [whole] + [neutral(whole)] * (count - 1)
+            return [whole] * count
+        assert isinstance(state, Sharded) and tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[state.axis], state.outer)
+        assert rows is not None
+        per_sample = self._size(rows, tf.int32)
+        sizes = [size * per_sample for size in self._sizes]
+        if state.outer == 1:
+            return _slices(whole, sizes, state.axis, len(tensor.shape))
+        outer = self._size(state.outer, tf.int32)
+        shape = tf.shape(whole)
+        axis = state.axis
+        front, size, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
+        seen = tf.reshape(whole, tf.concat([front, [outer, size[0] // outer], behind], 0))
+        parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
+        return [
+            tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def _size(self, size: Size, dtype: tf.DType) -> Any:
+        """Return a size as a scalar."""
+        if isinstance(size, int):
+            return tf.constant(size, dtype)
+        names = {name for monomial in size.terms for name in monomial}
+        values = {name: tf.cast(self._number(name, None), dtype) for name in names}
+        return evaluate(size, values, tf.constant(1, dtype))
+
+
+def _slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
+    """Cut a tensor along an axis.
+
+    Not by `tf.split`: TensorFlow's graph optimizer gives wrong numbers for the maximum of a
+    monotonic function of what was split.
+    """
+    parts, begin = [], tf.constant(0)
+    for size in sizes:
+        begins = [begin if k == axis else 0 for k in range(rank)]
+        lengths = [size if k == axis else -1 for k in range(rank)]
+        parts.append(tf.slice(whole, begins, lengths))
+        begin = begin + size
+    return parts
+
+
+def element_dtype(tensor: Tensor) -> tf.DType:
+    """Return the dtype of the elements of a tensor list."""
+    node = tensor.node
+    if "element_dtype" in node.attrs:
+        return tf.as_dtype(node.attrs["element_dtype"].type)
+    if node.op in LOOPS:
+        return element_dtype(node.inputs[tensor.index])
+    for body in node.bodies.values():
+        if len(body.outputs) > tensor.index and body.outputs[tensor.index].dtype == tf.variant:
+            return element_dtype(body.outputs[tensor.index])
+    return element_dtype(node.inputs[0])
+
+
+def _device_of(value: Any) -> str:
+    return getattr(value, "device", "") or HOST

@@ -1,0 +1,275 @@
+"""Making a function of some nodes of the step, without tracing it again.
+
+A function definition is a list of node definitions. What a part computes is the traced nodes with
+other inputs: its rows in place of the batch, its own sizes in place of the whole's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from evener.engine.sharding.states import State
+from evener.engine.trace.dims import Dim, Size, symbols_of
+from evener.engine.trace.graph import Tensor
+from evener.engine.trace.inference import Inference
+from evener.tf_compat import graphs
+
+
+@dataclass(frozen=True, slots=True)
+class NumberArgument:
+    """An int32 scalar that a function is given: the value of a symbol.
+
+    Attributes:
+        name: ``"B"``, ``"b"``, ``"o"`` or another symbol of the step.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArgument:
+    """A tensor of the step that a function is given.
+
+    Attributes:
+        tensor: The tensor.
+        state: In which state: a part of it, or the whole.
+    """
+
+    tensor: Tensor
+    state: State
+
+
+Argument: TypeAlias = NumberArgument | TensorArgument
+
+
+class FunctionBuilder:
+    """Collects the nodes of one function definition.
+
+    Args:
+        name: What the function is called in traces and profiles.
+        inference: Where the symbols of the step come from.
+    """
+
+    def __init__(self, name: str, *, inference: Inference) -> None:
+        self.inference = inference
+        self.included: list[FunctionBuilder] = []
+        self.definition = graphs.FunctionDef()
+        self.definition.signature.name = graphs.unique_function_name(name)
+        self.arguments: dict[Argument, str] = {}
+        self.outputs: list[tf.DType] = []
+        self.symbol_source: Callable[[str], str] = self._symbol_argument
+        self._dtypes: dict[str, tf.DType] = {}
+        self._sizes: dict[object, str] = {}
+        self._names: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The unique name of the function."""
+        return self.definition.signature.name
+
+    def argument(self, argument: Argument, dtype: tf.DType) -> str:
+        """Return the reference to an argument; it is added when it is first asked for."""
+        if argument not in self.arguments:
+            name = f"a{len(self.arguments)}"
+            entry = self.definition.signature.input_arg.add()
+            entry.name, entry.type = name, dtype.as_datatype_enum
+            self.arguments[argument] = name
+            self._dtypes[name] = dtype
+        return self.arguments[argument]
+
+    def output(self, reference: str, dtype: tf.DType) -> None:
+        """Let the function return a tensor."""
+        name = f"r{len(self.outputs)}"
+        entry = self.definition.signature.output_arg.add()
+        entry.name, entry.type = name, dtype.as_datatype_enum
+        self.definition.ret[name] = reference
+        self.outputs.append(dtype)
+
+    def copy(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any],
+        *,
+        after: Sequence[str] = (),
+        device: str = "",
+    ) -> list[str]:
+        """Add a node with the attributes of a traced one; return its outputs."""
+        node = self.definition.node_def.add()
+        node.op, node.name, node.device = op, self._unique(name), device
+        node.input.extend([*inputs, *(f"^{name}" for name in after)])
+        for key, value in attrs.items():
+            if key not in ("_class", "_output_shapes"):
+                node.attr[key].CopyFrom(value)
+        return [f"{node.name}:{output}" for output in graphs.output_names(op, node.attr)]
+
+    def op(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any],
+        *,
+        private: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Add a node; return its outputs.
+
+        Args:
+            op: The type of operation.
+            inputs: References to its inputs.
+            attrs: Attributes: dtypes (or their names), numbers, bools, text, or protocol buffers;
+                those that the operation does not have are left out.
+            private: Attributes that TensorFlow's runtime reads, as protocol buffers.
+        """
+        known = {a.name for a in graphs.op_definition(op).attr}
+        values = {key: _attribute(value) for key, value in attrs.items() if key in known}
+        return self.copy(op, op, inputs, {**values, **(private or {})})
+
+    @property
+    def last_name(self) -> str:
+        """The name of the node that was added last."""
+        return self.definition.node_def[-1].name
+
+    def include(self, function: FunctionBuilder) -> None:
+        """Register another function, which a node of this one calls, together with this one."""
+        self.included.append(function)
+
+    def number_argument(self, argument: NumberArgument) -> str:
+        """Return the reference to a number that a function in this one needs."""
+        return self._symbol(argument.name)
+
+    def constant(self, value: Any, dtype: tf.DType) -> str:
+        """Add a constant; equal ones are one node."""
+        array = np.asarray(value, dtype=dtype.as_numpy_dtype)
+        key = ("constant", dtype, array.shape, array.tobytes())
+        if key not in self._sizes:
+            proto = tf.make_tensor_proto(array, dtype=dtype)
+            attrs = {"dtype": dtype, "value": graphs.AttrValue(tensor=proto)}
+            self._sizes[key] = self.op("Const", [], attrs)[0]
+        return self._sizes[key]
+
+    def number(self, size: Size, dtype: tf.DType | str) -> str:
+        """Add a scalar: what a size is in the part that calls the function."""
+        dtype = tf.as_dtype(dtype)
+        if isinstance(size, int):
+            return self.constant(size, dtype)
+        key = ("number", size, dtype)
+        if key not in self._sizes:
+            if dtype == tf.int32:
+                self._sizes[key] = self._polynomial(size, dtype)
+            else:
+                # The number of elements of a large tensor is no int32.
+                source = self._polynomial(size, tf.int64)
+                self._sizes[key] = self.cast(source, tf.int64, dtype)
+        return self._sizes[key]
+
+    def vector(self, sizes: Sequence[Size], dtype: tf.DType | str) -> str:
+        """Add a vector of sizes."""
+        dtype = tf.as_dtype(dtype)
+        if all(isinstance(size, int) for size in sizes):
+            return self.constant(np.asarray(sizes).reshape([len(sizes)]), dtype)
+        key = ("vector", tuple(sizes), dtype)
+        if key not in self._sizes:
+            numbers = [self.number(size, dtype) for size in sizes]
+            attrs = {"T": dtype, "N": len(numbers), "axis": 0}
+            self._sizes[key] = self.op("Pack", numbers, attrs)[0]
+        return self._sizes[key]
+
+    def sizes(self, sizes: Sequence[Size], dtype: tf.DType, *, is_scalar: bool) -> str:
+        """Add a scalar or a vector of sizes."""
+        return self.number(sizes[0], dtype) if is_scalar else self.vector(sizes, dtype)
+
+    def element(self, vector: str, index: int, dtype: tf.DType) -> str:
+        """Add the reading of one element of a vector."""
+        begin, end, one = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
+        attrs = {"T": dtype, "Index": tf.int32, "shrink_axis_mask": 1, "begin_mask": 0}
+        attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
+        return self.op("StridedSlice", [vector, begin, end, one], attrs)[0]
+
+    def zero(self, dtype: tf.DType) -> str:
+        """Add a zero, False or an empty string."""
+        return self.constant(np.zeros([], dtype.as_numpy_dtype), dtype)
+
+    def keep(self, name: str) -> None:
+        """Let a node run although nobody uses what it returns."""
+        entry = f"c{len(self.definition.control_ret)}"
+        self.definition.signature.control_output.append(entry)
+        self.definition.control_ret[entry] = name
+
+    def dtype_of(self, argument: str) -> tf.DType:
+        """Return the dtype of an argument, by its reference."""
+        return self._dtypes[argument]
+
+    def knows(self, size: Size) -> bool:
+        """Return whether all symbols of a size are arguments already."""
+        return all(NumberArgument(name) in self.arguments for name in symbols_of(size))
+
+    def _symbol_argument(self, name: str) -> str:
+        return self.argument(NumberArgument(name), tf.int32)
+
+    def _symbol(self, name: str) -> str:
+        key = ("symbol", name)
+        if key not in self._sizes:
+            self._sizes[key] = self.symbol_source(name)
+        return self._sizes[key]
+
+    def register(self, owner: Any) -> None:
+        """Let operations call the function until its owner is gone."""
+        for function in self.included:
+            function.register(owner)
+        graphs.register_function(self.definition, owner)
+
+    def _polynomial(self, size: Dim, dtype: tf.DType) -> str:
+        total = ""
+        for monomial, factor in size.terms.items():
+            factors = [self.cast(self._symbol(name), tf.int32, dtype) for name in monomial]
+            if factor != 1 or not factors:
+                factors.append(self.constant(factor, dtype))
+            term = factors[0]
+            for other in factors[1:]:
+                term = self.op("Mul", [term, other], {"T": dtype})[0]
+            total = self.op("AddV2", [total, term], {"T": dtype})[0] if total else term
+        return total
+
+    def cast(self, reference: str, source: tf.DType, target: tf.DType) -> str:
+        """Add a cast, unless the dtypes are equal."""
+        if source == target:
+            return reference
+        key = ("cast", reference, target)
+        if key not in self._sizes:
+            attrs = {"SrcT": source, "DstT": target, "Truncate": False}
+            self._sizes[key] = self.op("Cast", [reference], attrs)[0]
+        return self._sizes[key]
+
+    def _unique(self, name: str) -> str:
+        base = name.replace("/", "_").lstrip("_") or "n"
+        if not base[0].isalpha():
+            base = f"n{base}"
+        name, count = base, 0
+        while name in self._names or name in self._dtypes:
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+
+def _attribute(value: Any) -> Any:
+    """Return an attribute as a protocol buffer."""
+    if isinstance(value, graphs.AttrValue):
+        return value
+    if isinstance(value, tf.DType):
+        return graphs.AttrValue(type=value.as_datatype_enum)
+    if isinstance(value, bool):
+        return graphs.AttrValue(b=value)
+    if isinstance(value, int):
+        return graphs.AttrValue(i=value)
+    if isinstance(value, float):
+        return graphs.AttrValue(f=value)
+    if value in ("int32", "int64"):
+        return graphs.AttrValue(type=tf.as_dtype(value).as_datatype_enum)
+    return graphs.AttrValue(s=str(value).encode())

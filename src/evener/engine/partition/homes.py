@@ -1,0 +1,81 @@
+"""On which device something is computed that is computed once.
+
+What ends in a variable is computed on the variable's owner: so gradients are summed there, and
+the optimizer runs there. The rest is computed where its largest input is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from evener.engine.sharding.decision import Sharding
+from evener.engine.trace.graph import Node, Tensor
+
+HOST = "/device:CPU:0"
+
+
+def canonical_device(name: str) -> str:
+    """Return a device without the parts that are the same for all: ``"/device:GPU:1"``."""
+    spec = tf.DeviceSpec.from_string(name) if name else tf.DeviceSpec()
+    return f"/device:{spec.device_type}:{spec.device_index or 0}" if spec.device_type else ""
+
+
+def find_homes(
+    nodes: Sequence[Node],
+    sharding: Sharding,
+    *,
+    owner_of: Callable[[Tensor], str],
+    default: str,
+) -> dict[Node, str]:
+    """Return the device of every node that is computed once.
+
+    Args:
+        nodes: Nodes in an order in which they can run.
+        sharding: What the parts compute; the other nodes are computed once.
+        owner_of: The device of a variable, by the argument that is its handle.
+        default: The device of what belongs to none.
+    """
+    homes: dict[Node, str] = {}
+    wanted: dict[Tensor, str] = {}
+    for node in reversed(nodes):
+        if node in sharding.decisions:
+            continue
+        home = _fixed_home(node, owner_of)
+        if not home:
+            home = next((wanted[t] for t in node.outputs if t in wanted), "")
+        if home:
+            homes[node] = home
+            size = _elements(node.outputs[0]) if node.outputs else None
+            for tensor in node.inputs:
+                if size is None or _elements(tensor) == size != 1:
+                    wanted.setdefault(tensor, home)
+    for node in nodes:
+        if node in sharding.decisions or node in homes:
+            continue
+        candidates = [t for t in node.inputs if t.node in homes or t in wanted]
+        if candidates:
+            largest = max(candidates, key=lambda t: _elements(t) or 0)
+            homes[node] = wanted.get(largest) or homes[largest.node]
+        else:
+            homes[node] = default
+    return homes
+
+
+def _fixed_home(node: Node, owner_of: Callable[[Tensor], str]) -> str:
+    """Return the device that a node has to be on."""
+    for tensor in node.inputs:
+        if tensor.dtype == tf.resource:
+            return owner_of(tensor)
+    if any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs)):
+        return HOST
+    return canonical_device(node.device)
+
+
+def _elements(tensor: Tensor) -> int | None:
+    shape = tensor.shape
+    if shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    return math.prod(size for size in shape if isinstance(size, int))

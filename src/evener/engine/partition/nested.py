@@ -1,0 +1,198 @@
+"""Loops and conditions in a function: their bodies are functions again, for a part or for all.
+
+A body uses numbers that it is not given in the traced step, such as the samples of its part. They
+become further arguments, which a loop hands through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.partition.functions import (
+    Argument,
+    FunctionBuilder,
+    NumberArgument,
+    TensorArgument,
+)
+from evener.engine.partition.values import Values
+from evener.engine.sharding.bodies import is_made_of_sizes
+from evener.engine.sharding.decision import Decision, Sharding
+from evener.engine.sharding.states import REPLICATED, Numbers, State
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.engine.trace.graph import Graph, Node
+from evener.tf_compat import graphs
+
+
+def add_functional(
+    builder: FunctionBuilder, node: Node, inputs: Sequence[str], decision: Decision
+) -> Sequence[str]:
+    """Add a loop or a condition that every part runs.
+
+    Args:
+        builder: The function.
+        node: The loop or condition.
+        inputs: References to its inputs.
+        decision: The states of its inputs and outputs, and in its bodies.
+    """
+    states = [one for one in decision.inputs if not isinstance(one, Numbers)]
+    if node.op in LOOPS:
+        return add_loop(builder, node, inputs, decision.bodies, states)
+    states = states[num_leading(node) :]
+    return add_condition(builder, node, inputs, decision.bodies, states, decision.outputs)
+
+
+def add_loop(
+    builder: FunctionBuilder,
+    node: Node,
+    inputs: Sequence[str],
+    shardings: Mapping[str, Sharding],
+    states: Sequence[State],
+) -> Sequence[str]:
+    """Add a loop to a function.
+
+    Args:
+        builder: The function.
+        node: The loop.
+        inputs: References to its arguments.
+        shardings: The states in its body and in its condition.
+        states: The states of its arguments.
+    """
+    made = {
+        name: _build(builder, graph, shardings[name], states, states if name == "body" else None)
+        for name, graph in node.bodies.items()
+    }
+    extra = _extra_arguments(made.values(), len(inputs))
+    for name, function in made.items():
+        for argument in extra:
+            reference = function.argument(argument, tf.int32)
+            if name == "body":
+                function.output(reference, tf.int32)
+        builder.include(function)
+    numbers = [builder.number_argument(argument) for argument in extra]
+    dtypes = [t.dtype for t in node.inputs]
+    attrs: dict[str, Any] = {
+        "T": graphs.type_list([*dtypes, *[tf.int32] * len(extra)]),
+        "cond": graphs.function_reference(made["cond"].name),
+        "body": graphs.function_reference(made["body"].name),
+        "output_shapes": graphs.unknown_shapes(len(inputs) + len(extra)),
+        "parallel_iterations": node.attrs["parallel_iterations"],
+    }
+    lowered = {"_lower_using_switch_merge": graphs.AttrValue(b=True)}
+    outputs = builder.op("StatelessWhile", [*inputs, *numbers], attrs, private=lowered)
+    return outputs[: len(inputs)]
+
+
+def add_condition(
+    builder: FunctionBuilder,
+    node: Node,
+    inputs: Sequence[str],
+    shardings: Mapping[str, Sharding],
+    states: Sequence[State],
+    results: Sequence[State],
+) -> Sequence[str]:
+    """Add a condition to a function.
+
+    Args:
+        builder: The function.
+        node: The condition.
+        inputs: References to what chooses the branch, and to its arguments.
+        shardings: The states in its branches.
+        states: The states of its arguments.
+        results: The states in which all branches give their results.
+    """
+    first = num_leading(node)
+    made = {
+        name: _build(builder, graph, shardings[name], states, results)
+        for name, graph in node.bodies.items()
+    }
+    extra = _extra_arguments(made.values(), len(inputs) - first)
+    for function in made.values():
+        for argument in extra:
+            function.argument(argument, tf.int32)
+        builder.include(function)
+    numbers = [builder.number_argument(argument) for argument in extra]
+    attrs: dict[str, Any] = {
+        "Tin": graphs.type_list([t.dtype for t in node.inputs[first:]] + [tf.int32] * len(extra)),
+        "Tout": graphs.type_list([t.dtype for t in node.outputs]),
+        "output_shapes": graphs.unknown_shapes(len(node.outputs)),
+    }
+    if "then_branch" in node.bodies:
+        for name, function in made.items():
+            attrs[name] = graphs.function_reference(function.name)
+        attrs["Tcond"] = node.inputs[0].dtype
+        op = "StatelessIf"
+    else:
+        attrs["branches"] = graphs.function_references([one.name for one in made.values()])
+        op = "StatelessCase"
+    lowered = {"_lower_using_switch_merge": graphs.AttrValue(b=True)}
+    return builder.op(op, [*inputs, *numbers], attrs, private=lowered)
+
+
+def copy_functional(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    """Add a loop or a condition that is computed once, of all samples."""
+    shardings = {}
+    for name, graph in node.bodies.items():
+        sharding = Sharding()
+        for tensor in graph.inputs:
+            sharding.states[tensor] = REPLICATED
+        for one in graph:
+            for tensor in one.outputs:
+                sharding.states[tensor] = REPLICATED
+        shardings[name] = sharding
+    states = [REPLICATED] * (len(inputs) - num_leading(node))
+    if node.op in LOOPS:
+        return add_loop(builder, node, inputs, shardings, states)
+    results = [REPLICATED] * len(node.outputs)
+    return add_condition(builder, node, inputs, shardings, states, results)
+
+
+def _build(
+    parent: FunctionBuilder,
+    graph: Graph,
+    sharding: Sharding,
+    states: Sequence[State],
+    results: Sequence[State] | None,
+) -> FunctionBuilder:
+    """Make the function of a body."""
+    builder = FunctionBuilder("body", inference=parent.inference)
+    references = {
+        tensor: builder.argument(TensorArgument(tensor, state), tensor.dtype)
+        for tensor, state in zip(graph.inputs, states, strict=True)
+    }
+    values = Values(sharding, parent.inference, builder, references, is_body=True)
+    arguments = {tensor.node for tensor in graph.inputs}
+    names: dict[Node, str] = {}
+    for node in graph:
+        if node in arguments or node.op == "Const" or is_made_of_sizes(node):
+            continue
+        decision = sharding.decisions.get(node)
+        wanted = decision.inputs if decision is not None else [REPLICATED] * len(node.inputs)
+        inputs = [values.get(t, one) for t, one in zip(node.inputs, wanted, strict=True)]
+        if decision is not None and decision.lower is not None:
+            outputs = decision.lower(builder, node, inputs)
+        elif decision is not None and decision.bodies:
+            outputs = add_functional(builder, node, inputs, decision)
+        elif node.bodies:
+            outputs = copy_functional(builder, node, inputs)
+        else:
+            after = [names[one] for one in node.after if one in names]
+            outputs = builder.copy(node.op, node.name, inputs, node.attrs, after=after)
+            if node.is_stateful:
+                names[node] = builder.last_name
+        references.update(zip(node.outputs, outputs, strict=True))
+    for index, tensor in enumerate(graph.outputs):
+        wanted_state = sharding.states[tensor] if results is None else results[index]
+        builder.output(values.get(tensor, wanted_state), tensor.dtype)
+    return builder
+
+
+def _extra_arguments(functions: Any, count: int) -> list[NumberArgument]:
+    found: dict[Argument, None] = {}
+    for function in functions:
+        for argument in list(function.arguments)[count:]:
+            found[argument] = None
+    assert all(isinstance(argument, NumberArgument) for argument in found)
+    return [argument for argument in found if isinstance(argument, NumberArgument)]

@@ -1,0 +1,36 @@
+"""How many samples each part gets, computed in the graph.
+
+::
+
+    global batch of 512           shares 320 : 192
+    |0 ....................... 320|320 .......... 512|
+              part 0                    part 1
+
+The places are those of `evener.plan.split_batch`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from evener.engine.partition.homes import HOST
+
+
+def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Tensor) -> tf.Tensor:
+    """Return the samples of each part, int32 vector.
+
+    Args:
+        num_samples: Samples in the batch, int32 scalar.
+        shares: Relative parts; or a float64 vector of them, which may change from step to step.
+    """
+    with tf.device(HOST):
+        if isinstance(shares, tf.Tensor):
+            cumulative = tf.cumsum(shares)
+        else:
+            cumulative = tf.constant(list(itertools.accumulate(shares)), tf.float64)
+        ideal = tf.cast(num_samples, tf.float64) * cumulative / cumulative[-1]
+        ends = tf.cast(tf.floor(ideal + 0.5), tf.int32)
+        return ends - tf.concat([[0], ends[:-1]], 0)

@@ -1,0 +1,44 @@
+"""All passes, one after the other: from a traced step to one that runs on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.engine.partition.emit import PartitionedStep
+from evener.engine.partition.homes import HOST, canonical_device
+from evener.engine.partition.reads import merge_reads
+from evener.engine.partition.tasks import make_tasks
+from evener.engine.sharding.propagate import propagate
+from evener.engine.sharding.states import Sharded
+from evener.engine.trace.graph import Tensor
+from evener.engine.trace.step import TracedStep
+
+
+def partition_step(traced: TracedStep, devices: Sequence[str]) -> PartitionedStep:
+    """Partition a traced step over devices.
+
+    Args:
+        traced: The step.
+        devices: TensorFlow's names of the devices of the parts.
+    """
+    graph = traced.graph
+    merge_reads(graph)
+    states = {
+        tensor: Sharded(axis)
+        for tensor, axis in zip(graph.inputs, traced.batch_axes, strict=False)
+        if axis is not None
+    }
+    captured = dict(zip(graph.inputs[len(traced.batch_axes) :], traced.captures, strict=True))
+
+    def owner_of(tensor: Tensor) -> str:
+        value = captured.get(tensor)
+        return canonical_device(getattr(value, "device", "")) or HOST
+
+    partition = make_tasks(
+        graph,
+        propagate(graph, states),
+        traced.inference,
+        owner_of=owner_of,
+        devices=list(devices),
+    )
+    return PartitionedStep(partition, devices)

@@ -1,0 +1,229 @@
+"""Tasks: the nodes that run together, as one function, on the parts or on one device.
+
+::
+
+    owner 0:  reads ---+                      +--> sums, update
+                       +--> parts: forward, --+
+    owner 1:  reads ---+    backward          +--> sums, update
+
+A task ends where its results are needed elsewhere: another device, all parts, or the whole of
+what the parts hold. Its level is the number of such steps before it, so tasks of lower levels never
+wait for those of higher ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from evener.engine.partition.homes import find_homes
+from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.states import REPLICATED, Numbers, State, serves
+from evener.engine.trace.dims import Size, symbols_of
+from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.inference import Inference
+
+PARTS = "parts"
+PARTS_WITH_SAMPLES = "parts with samples"
+"""Parts without samples do not run these tasks; kept apart where others have counters of loops."""
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Nodes that run as one function.
+
+    Attributes:
+        where: The device, or ``PARTS`` for a call on every part.
+        level: After all tasks of lower levels that it needs.
+        nodes: In an order in which they can run.
+        fetches: The tensors that other tasks, or the caller of the step, need of it.
+    """
+
+    where: str
+    level: int
+    nodes: list[Node] = field(default_factory=list)
+    fetches: list[Tensor] = field(default_factory=list)
+
+    @property
+    def is_parts(self) -> bool:
+        """Whether it runs on every part, and not once."""
+        return self.where in (PARTS, PARTS_WITH_SAMPLES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A step in tasks.
+
+    Attributes:
+        graph: The step.
+        sharding: What the parts hold.
+        inference: Where symbols come from.
+        tasks: In an order in which they can run.
+        task_of: The task of every node that has one.
+    """
+
+    graph: Graph
+    sharding: Sharding
+    inference: Inference
+    tasks: list[Task]
+    task_of: dict[Node, Task]
+
+    def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
+        """Yield every input of a node with what the node needs of it."""
+        return _requests(self.sharding, node)
+
+
+def make_tasks(
+    graph: Graph,
+    sharding: Sharding,
+    inference: Inference,
+    *,
+    owner_of: Callable[[Tensor], str],
+    devices: list[str],
+) -> Partition:
+    """Group the nodes of a step.
+
+    Args:
+        graph: The step.
+        sharding: What the parts compute.
+        inference: Where symbols come from.
+        owner_of: The device of a variable, by the argument that is its handle.
+        devices: The devices of the parts.
+    """
+    needed = _needed(graph, sharding, inference)
+    nodes = [node for node in graph if node in needed and node.op != "Const"]
+    homes = find_homes(nodes, sharding, owner_of=owner_of, default=devices[0])
+    has_lists = any(
+        decision.bodies or any(t.dtype == tf.variant for t in node.outputs)
+        for node, decision in sharding.decisions.items()
+    )
+
+    def place(node: Node) -> str:
+        decision = sharding.decisions.get(node)
+        if decision is None:
+            return homes.get(node, "")
+        return PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
+
+    levels: dict[Node, int] = {}
+    tasks: dict[tuple[str, int], Task] = {}
+    task_of: dict[Node, Task] = {}
+    for node in nodes:
+        where = place(node)
+        level = 0
+        for before, is_same in _dependencies(node, place, sharding, inference):
+            if before in levels:
+                level = max(level, levels[before] + (not is_same))
+        levels[node] = level
+        task = tasks.setdefault((where, level), Task(where, level))
+        task.nodes.append(node)
+        task_of[node] = task
+    partition = Partition(
+        graph=graph,
+        sharding=sharding,
+        inference=inference,
+        tasks=sorted(tasks.values(), key=lambda task: task.level),
+        task_of=task_of,
+    )
+    _find_fetches(partition)
+    return partition
+
+
+def _requests(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
+    decision = sharding.decisions.get(node)
+    for index, tensor in enumerate(node.inputs):
+        yield tensor, REPLICATED if decision is None else decision.inputs[index]
+
+
+def symbols_needed(sharding: Sharding, inference: Inference, node: Node) -> set[str]:
+    """Return the symbols whose numbers a node may be given."""
+    found: set[str] = set()
+    decision = sharding.decisions.get(node)
+    for tensor, request in _requests(sharding, node):
+        sizes: tuple[Size, ...] = ()
+        if isinstance(request, Numbers):
+            sizes = request.sizes
+        elif tensor.is_sizes:
+            sizes = tensor.value or ()
+        for size in sizes:
+            found |= symbols_of(size)
+    if decision is not None and decision.lower is not None:
+        for tensor in (*node.inputs, *node.outputs):
+            for size in (*(tensor.shape or ()), *(tensor.value or ())):
+                found |= symbols_of(size)
+    return found - {"B", "b", "o"}
+
+
+def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]:
+    needed: set[Node] = set()
+    arguments = {t.node for t in graph.inputs}
+    stack = [node for node in graph if node.has_side_effect]
+    for tensor in graph.outputs:
+        stack.extend(_sources(tensor, REPLICATED, inference))
+    while stack:
+        node = stack.pop()
+        if node in needed or node in arguments:
+            continue
+        needed.add(node)
+        for tensor, request in _requests(sharding, node):
+            stack.extend(_sources(tensor, request, inference))
+        for name in symbols_needed(sharding, inference, node):
+            source = inference.symbols[name].tensor
+            if source.node is not node:
+                stack.append(source.node)
+    return needed
+
+
+def _sources(tensor: Tensor, request: State | Numbers, inference: Inference) -> list[Node]:
+    if isinstance(request, Numbers):
+        return []
+    if tensor.is_sizes:
+        names = {s for size in tensor.value or () for s in symbols_of(size)} - {"B"}
+        return [inference.symbols[name].tensor.node for name in names]
+    return [tensor.node]
+
+
+def _dependencies(
+    node: Node, place: Callable[[Node], str], sharding: Sharding, inference: Inference
+) -> Iterator[tuple[Node, bool]]:
+    """Yield what a node waits for, and whether both can be in one task."""
+    where = place(node)
+    for tensor, request in _requests(sharding, node):
+        if isinstance(request, Numbers):
+            continue
+        if tensor.is_sizes:
+            continue
+        is_same = place(tensor.node) == where and serves(sharding.states[tensor], request)
+        yield tensor.node, is_same
+    for name in symbols_needed(sharding, inference, node):
+        source = inference.symbols[name].tensor
+        if source.node is not node:
+            yield source.node, place(source.node) == where
+    for before in node.after:
+        yield before, place(before) == where
+
+
+def _find_fetches(partition: Partition) -> None:
+    fetched: dict[Task, dict[Tensor, None]] = defaultdict(dict)
+
+    def fetch(tensor: Tensor, by: Task | None) -> None:
+        task = partition.task_of.get(tensor.node)
+        if task is not None and task is not by:
+            fetched[task][tensor] = None
+
+    for task in partition.tasks:
+        for node in task.nodes:
+            for tensor, request in partition.requests(node):
+                if not isinstance(request, Numbers) and not tensor.is_sizes:
+                    fetch(tensor, task)
+            for name in symbols_needed(partition.sharding, partition.inference, node):
+                fetch(partition.inference.symbols[name].tensor, task)
+    for tensor in partition.graph.outputs:
+        fetch(tensor, None)
+        for size in tensor.value or ():
+            for name in symbols_of(size) - {"B"}:
+                fetch(partition.inference.symbols[name].tensor, None)
+    for task, tensors in fetched.items():
+        task.fetches = list(tensors)

@@ -1,0 +1,110 @@
+"""What the nodes of a function read: results in it, arguments, constants, or sizes."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from evener.engine.partition.functions import (
+    FunctionBuilder,
+    NumberArgument,
+    TensorArgument,
+)
+from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.states import (
+    PART_BATCH,
+    PART_OFFSET,
+    REPLICATED,
+    Numbers,
+    Partial,
+    Sharded,
+    State,
+    rows_per_sample,
+    serves,
+)
+from evener.engine.trace.dims import Size
+from evener.engine.trace.graph import Tensor
+from evener.engine.trace.inference import Inference
+
+
+class Values:
+    """Finds what a node reads.
+
+    Args:
+        sharding: The states of the graph's tensors.
+        inference: Where symbols come from.
+        builder: The function that is being made.
+        references: What is in the function already, by tensor.
+        is_body: Whether the function is the body of a loop or a condition, where every tensor is.
+    """
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        inference: Inference,
+        builder: FunctionBuilder,
+        references: dict[Tensor, str],
+        *,
+        is_body: bool = False,
+    ) -> None:
+        self._sharding = sharding
+        self._inference = inference
+        self._builder = builder
+        self._references = references
+        self._is_body = is_body
+        self._sliced: dict[tuple[Tensor, Sharded], str] = {}
+        builder.symbol_source = self._symbol
+
+    def get(self, tensor: Tensor, request: State | Numbers) -> str:
+        """Return the reference to a tensor as it is requested."""
+        builder = self._builder
+        if isinstance(request, Numbers):
+            return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
+        # The start of a partial sum is that of the first part alone.
+        if tensor.node.op == "Const" and not isinstance(request, Partial):
+            if tensor not in self._references:
+                node = tensor.node
+                self._references[tensor] = builder.copy("Const", node.name, [], node.attrs)[0]
+            reference = self._references[tensor]
+            return self._part(tensor, request, reference) if self._is_body else reference
+        if tensor.is_sizes:
+            assert tensor.value is not None
+            return builder.sizes(tensor.value, tensor.dtype, is_scalar=tensor.rank == 0)
+        if tensor in self._references and serves(self._sharding.states[tensor], request):
+            return self._references[tensor]
+        if self._is_body:
+            return self._part(tensor, request, self._references[tensor])
+        return builder.argument(TensorArgument(tensor, request), tensor.dtype)
+
+    def _part(self, tensor: Tensor, request: State, reference: str) -> str:
+        """Take a part's rows out of a tensor that every part has as a whole."""
+        if request == REPLICATED or not isinstance(request, Sharded):
+            return reference
+        key = (tensor, request)
+        if key not in self._sliced:
+            assert tensor.shape is not None and request.outer == 1
+            rows = rows_per_sample(tensor.shape[request.axis])
+            assert rows is not None
+            count = len(tensor.shape)
+            begin: list[Size] = [0] * count
+            size: list[Size] = [-1] * count
+            begin[request.axis] = PART_OFFSET * rows
+            size[request.axis] = PART_BATCH * rows
+            builder = self._builder
+            numbers = [builder.vector(begin, tf.int32), builder.vector(size, tf.int32)]
+            attrs = {"T": tensor.dtype, "Index": tf.int32}
+            self._sliced[key] = builder.op("Slice", [reference, *numbers], attrs)[0]
+        return self._sliced[key]
+
+    def _symbol(self, name: str) -> str:
+        """Return the number of a symbol, from a tensor in the function if it is there."""
+        builder = self._builder
+        source = self._inference.symbols.get(name)
+        if source is None or source.tensor not in self._references:
+            return builder.argument(NumberArgument(name), tf.int32)
+        reference, tensor = self._references[source.tensor], source.tensor
+        if source.axis is None:
+            if tensor.rank != 0:
+                reference = builder.element(reference, source.index, tensor.dtype)
+            return builder.cast(reference, tensor.dtype, tf.int32)
+        shape = builder.op("Shape", [reference], {"T": tensor.dtype, "out_type": tf.int32})[0]
+        return builder.element(shape, source.axis, tf.int32)

@@ -1,0 +1,79 @@
+"""The sharding of every tensor of a graph, from that of its inputs: one pass, front to back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from evener.engine.sharding import (
+    bodies,
+    rules,  # noqa: F401  (fills the tables of rules)
+)
+from evener.engine.sharding.decision import (
+    INSIDE_RULES,
+    PARTIAL_RULES,
+    RULES,
+    Decision,
+    Sharding,
+)
+from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
+from evener.engine.trace.graph import Graph, Node, Tensor
+
+
+def propagate(graph: Graph, inputs: Mapping[Tensor, State], *, is_body: bool = False) -> Sharding:
+    """Find the state of every tensor.
+
+    Args:
+        graph: The step, with symbolic shapes.
+        inputs: The states of its arguments; what is not there is replicated.
+        is_body: Whether the graph is the body of a loop or a condition.
+    """
+    sharding = Sharding()
+    for tensor in graph.inputs:
+        sharding.states[tensor] = inputs.get(tensor, REPLICATED)
+    for node in graph:
+        if node.op == "Placeholder" and node.outputs[0] in sharding.states:
+            continue
+        decision = decide(node, [sharding.states[t] for t in node.inputs], is_body=is_body)
+        if decision is not None:
+            sharding.decisions[node] = decision
+        for index, tensor in enumerate(node.outputs):
+            sharding.states[tensor] = REPLICATED if decision is None else decision.outputs[index]
+    return sharding
+
+
+def decide(node: Node, states: Sequence[State], *, is_body: bool = False) -> Decision | None:
+    """Return what the parts compute of a node, or None if it is computed once."""
+    if node.has_side_effect:
+        return None
+    if any(isinstance(state, Partial) for state in states):
+        inside = INSIDE_RULES.get(node.op) if is_body else None
+        decision = None if inside is None else inside(node, states)
+        if decision is not None:
+            return decision
+        partial = PARTIAL_RULES.get(node.op)
+        decision = None if partial is None else partial(node, states)
+        if decision is not None:
+            return decision
+        states = [REPLICATED if isinstance(s, Partial) else s for s in states]
+    if node.bodies:
+        return bodies.decide(node, states, _propagate_body)
+    rule = RULES.get(node.op)
+    decision = None if rule is None else rule(node, states)
+    return decision if decision is not None and _is_possible(node, decision) else None
+
+
+def _is_possible(node: Node, decision: Decision) -> bool:
+    """Return whether all tensors that a rule wants sharded have rows of samples for certain."""
+    pairs = [*zip(node.inputs, decision.inputs, strict=True)]
+    pairs += [*zip(node.outputs, decision.outputs, strict=True)]
+    return all(
+        tensor.dtype == tf.variant or is_shardable(tensor.shape, state)
+        for tensor, state in pairs
+        if isinstance(state, Sharded)
+    )
+
+
+def _propagate_body(body: Graph, states: Sequence[State]) -> Sharding:
+    return propagate(body, dict(zip(body.inputs, states, strict=True)), is_body=True)

@@ -1,0 +1,193 @@
+"""Operations on every element by itself, with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from evener.engine.sharding.decision import Decision, inside_rule, partial_rule, rule
+from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
+from evener.engine.trace.dims import Size
+from evener.engine.trace.graph import Node, Tensor, constant_array
+from evener.engine.trace.shape_rules import BROADCASTING
+
+UNARY = """
+Abs Acos Acosh Angle AsString Asin Asinh Atan Atanh BesselI0e BesselI1e BesselJ0 BesselJ1 Bitcast
+Bucketize Cast Ceil CheckNumericsV2 FakeQuantWithMinMaxArgs
+CheckNumerics ClipByValue Conj Cos Cosh Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor
+Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Neg
+OnesLike PreventGradient Real ComplexAbs Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign
+Sin Sinh Snapshot Softplus Softsign Sqrt Square StopGradient StringLower StringUpper
+StringToHashBucketFast StringToHashBucketStrong StringToNumber Tan Tanh ZerosLike
+""".split()
+GRADIENTS = """
+EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad
+SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+""".split()
+_BROADCASTING = frozenset(BROADCASTING)
+LINEAR = "Identity Neg StopGradient PreventGradient Snapshot Conj Real Imag".split()
+
+
+@rule(*UNARY, *GRADIENTS, *BROADCASTING, "AddN")
+def elementwise(node: Node, states: Sequence[State]) -> Decision | None:
+    """All operands by the rows of the first sharded one."""
+    shape = node.outputs[0].shape
+    if node.op == "Bitcast" and node.inputs[0].rank != node.outputs[0].rank:
+        return None
+    if shape is None:
+        return _of_list(node, states)
+    target = target_state(node, states, shape)
+    if target is None:
+        return None
+    if node.op not in _BROADCASTING and len({t.shape for t in node.inputs}) > 1:
+        return None
+    wanted = [operand_state(t.shape, shape, target) for t in node.inputs]
+    if any(state is None for state in wanted):
+        return None
+    return Decision(inputs=tuple(s for s in wanted if s is not None), outputs=(target,))
+
+
+def _of_list(node: Node, states: Sequence[State]) -> Decision | None:
+    """A tensor list whose elements are not known."""
+    if node.inputs[0].dtype == tf.variant and len(node.inputs) == 1:
+        if isinstance(states[0], Sharded):
+            return Decision(inputs=(states[0],), outputs=(states[0],))
+    return None
+
+
+def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -> Sharded | None:
+    """Return the state of the result: the rows of the operand that is sharded, if they are its."""
+    for tensor, state in zip(node.inputs, states, strict=True):
+        if not isinstance(state, Sharded) or tensor.shape is None:
+            continue
+        axis = state.axis + len(shape) - len(tensor.shape)
+        # An operand of 1 row is stretched when the batch is not: then its rows are no samples.
+        if shape[axis] == tensor.shape[state.axis]:
+            return Sharded(axis, state.outer)
+    return None
+
+
+def operand_state(
+    shape: tuple[Size, ...] | None, result: tuple[Size, ...], target: Sharded
+) -> State | None:
+    """Return how an operand is needed for a result that is sharded; None if nobody can tell."""
+    if shape is None:
+        return None
+    axis = target.axis - (len(result) - len(shape))
+    if axis < 0 or shape[axis] == 1:
+        return REPLICATED
+    if shape[axis] == result[target.axis]:
+        return Sharded(axis, target.outer)
+    return None
+
+
+@rule("EnsureShape")
+def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
+    """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
+    state, wanted = states[0], node.attrs["shape"].shape
+    if not isinstance(state, Sharded):
+        return None
+    if not wanted.unknown_rank and wanted.dim[state.axis].size != -1:
+        return None
+    return Decision(inputs=(state,), outputs=(state,))
+
+
+@rule("Select")
+def _select(node: Node, states: Sequence[State]) -> Decision | None:
+    """The old select: a condition of rank 1 chooses whole rows."""
+    condition, shape = node.inputs[0].shape, node.outputs[0].shape
+    sharded = next((s for s in states[1:] if isinstance(s, Sharded)), states[0])
+    if condition is None or shape is None or not isinstance(sharded, Sharded):
+        return None
+    if not is_shardable(shape, sharded):
+        return None
+    if len(condition) == len(shape):
+        return Decision(inputs=(sharded,) * 3, outputs=(sharded,))
+    if len(condition) == 0:
+        return Decision(inputs=(REPLICATED, sharded, sharded), outputs=(sharded,))
+    if len(condition) == 1 and sharded.axis == 0:
+        return Decision(inputs=(sharded,) * 3, outputs=(sharded,))
+    return None
+
+
+@rule("LookupTableFindV2", "LookupTableFind")
+def _lookup(node: Node, states: Sequence[State]) -> Decision | None:
+    # The table lives on the host, and a part must not read it from another device.
+    return None
+
+
+@partial_rule(*LINEAR)
+def _linear(node: Node, states: Sequence[State]) -> Decision | None:
+    """f(a + b) = f(a) + f(b)."""
+    state = states[0]
+    if node.op in ("Identity", "StopGradient", "PreventGradient", "Snapshot") or _is_sum(state):
+        return Decision(inputs=(state,), outputs=(state,))
+    return None
+
+
+@partial_rule("Mul", "RealDiv", "Div", "DivNoNan")
+def _scale(node: Node, states: Sequence[State]) -> Decision | None:
+    """A partial sum times or over a number is one, if the number is finite and not 0.
+
+    With another number, an infinite sum of finite parts would be lost: inf - inf is no number.
+    """
+    first, second = states
+    left, right = node.inputs
+    if not is_finite(right if _is_sum(first) else left):
+        return None
+    if _is_sum(first) and second == REPLICATED and _keeps_size(node, left.shape):
+        return Decision(inputs=(first, second), outputs=(first,))
+    if node.op == "Mul" and _is_sum(second) and first == REPLICATED:
+        if _keeps_size(node, right.shape):
+            return Decision(inputs=(first, second), outputs=(second,))
+    return None
+
+
+@partial_rule("Add", "AddV2", "AddN", "Sub")
+def _add(node: Node, states: Sequence[State]) -> Decision | None:
+    """A sum of partial sums; a replicated term would be counted once per part."""
+    if all(_is_sum(state) for state in states):
+        shapes = {t.shape for t in node.inputs}
+        if len(shapes) == 1 and None not in shapes:
+            return Decision(inputs=tuple(states), outputs=(states[0],))
+    return None
+
+
+@inside_rule("Add", "AddV2", "AddN")
+def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
+    """A sum that a loop adds up is partial from the start: the start belongs to the first part."""
+    if not any(_is_sum(s) for s in states) or not all(
+        _is_sum(s) or s == REPLICATED for s in states
+    ):
+        return None
+    if len({t.shape for t in node.inputs}) != 1:
+        return None
+    return Decision(inputs=(Partial("sum"),) * len(states), outputs=(Partial("sum"),))
+
+
+@partial_rule("Maximum", "Minimum", "LogicalAnd", "LogicalOr")
+def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
+    combine = {"Maximum": "max", "Minimum": "min", "LogicalAnd": "all", "LogicalOr": "any"}
+    state = Partial(combine[node.op])
+    if all(one == state for one in states) and node.inputs[0].shape == node.inputs[1].shape:
+        return Decision(inputs=tuple(states), outputs=(state,))
+    return None
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether a tensor is certain to be finite and not 0: a constant, or a size."""
+    if tensor.node.op == "Cast":
+        source = tensor.node.inputs[0]
+        return source.is_sizes and all(size != 0 for size in source.value or ())
+    array = constant_array(tensor)
+    return array is not None and bool(np.all(np.isfinite(array) & (array != 0)))
+
+
+def _is_sum(state: State) -> bool:
+    return state == Partial("sum")
+
+
+def _keeps_size(node: Node, shape: tuple[Size, ...] | None) -> bool:
+    return shape is not None and shape == node.outputs[0].shape

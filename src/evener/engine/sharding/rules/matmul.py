@@ -1,0 +1,148 @@
+"""Matrix products, by the axis of the batch: a row of the result, or a sum over samples.
+
+::
+
+    x [B, m] @ w [m, n]       rows of x            -> rows of the result
+    x^T [m, B] @ g [B, n]     sums over samples    -> partial sum
+    x [B, m] @ y^T [m, B]     rows of x, all of y  -> rows of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.engine.sharding.decision import Decision, partial_rule, rule
+from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
+from evener.engine.trace.dims import Size
+from evener.engine.trace.graph import Node
+
+Labels = tuple[list[str], list[str], list[str]]
+
+
+@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+def contraction(node: Node, states: Sequence[State]) -> Decision | None:
+    """Every axis has a label; the label of the sharded axis says what the parts compute."""
+    labels = labels_of(node)
+    if labels is None:
+        return None
+    operands, result = labels
+    shapes = [t.shape for t in node.inputs]
+    for index, state in enumerate(states):
+        if not isinstance(state, Sharded):
+            continue
+        label = operands[index][state.axis]
+        decision = _by_label(operands, result, shapes, label, state.outer)
+        if decision is not None:
+            return decision
+    return None
+
+
+def _by_label(
+    operands: list[list[str]],
+    result: list[str],
+    shapes: Sequence[tuple[Size, ...] | None],
+    label: str,
+    outer: Size,
+) -> Decision | None:
+    wanted: list[State] = []
+    sizes = set()
+    for labels, shape in zip(operands, shapes, strict=True):
+        if label not in labels:
+            wanted.append(REPLICATED)
+            continue
+        if labels.count(label) > 1 or shape is None:
+            return None
+        axis = labels.index(label)
+        if shape[axis] == 1:
+            # Broadcast: all parts use the one row.
+            wanted.append(REPLICATED)
+            continue
+        state = Sharded(axis, outer)
+        if not is_shardable(shape, state):
+            return None
+        sizes.add(shape[axis])
+        wanted.append(state)
+    if len(sizes) != 1 or result.count(label) > 1:
+        return None
+    if label in result:
+        return Decision(inputs=tuple(wanted), outputs=(Sharded(result.index(label), outer),))
+    if any(
+        label in labels and state == REPLICATED
+        for labels, state in zip(operands, wanted, strict=True)
+    ):
+        return None
+    return Decision(inputs=tuple(wanted), outputs=(SUM,))
+
+
+def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
+    """Return a label for every axis of the operands and of the result."""
+    if node.op == "Einsum":
+        left, right = node.text_attr("equation").split("->")
+        if "." in left + right:
+            return None
+        return [list(labels) for labels in left.split(",")], list(right)
+    ranks = [t.rank for t in node.inputs]
+    if ranks[0] is None or ranks[1] is None:
+        return None
+    if node.op == "MatMul":
+        turn = (node.bool_attr("transpose_a"), node.bool_attr("transpose_b"))
+    else:
+        turn = (node.bool_attr("adj_x"), node.bool_attr("adj_y"))
+    rank = max(ranks[0], ranks[1])
+    outer = [f"o{k}" for k in range(rank - 2)]
+    first, second = ["m", "k"], ["k", "n"]
+    a = outer[len(outer) - (ranks[0] - 2) :] + (first[::-1] if turn[0] else first)
+    b = outer[len(outer) - (ranks[1] - 2) :] + (second[::-1] if turn[1] else second)
+    return [a, b], [*outer, "m", "n"]
+
+
+@partial_rule("MatMul", "BatchMatMulV2", "Einsum")
+def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
+    """A product grows with the partial sum, so it is combined first."""
+    return None
+
+
+@rule("MatrixBandPart", "MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart")
+def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
+    """One matrix after another, over all axes but the last two."""
+    state, shape = states[0], node.inputs[0].shape
+    num_inner = 1 if node.op == "MatrixDiag" else 2
+    if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - num_inner:
+        return None
+    others = (REPLICATED,) * (len(states) - 1)
+    return Decision(inputs=(state, *others), outputs=(state,))
+
+
+@rule("MatrixDiagV3", "MatrixDiagPartV3", "MatrixSetDiagV3")
+def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
+    state, shape = states[0], node.inputs[0].shape
+    inner = 1 if node.op == "MatrixDiagV3" else 2
+    if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - inner:
+        return None
+    out = node.outputs[0].shape
+    if out is None or not is_shardable(out, state) or out[state.axis] != shape[state.axis]:
+        return None
+    if node.op == "MatrixSetDiagV3":
+        return Decision(inputs=(state, state, REPLICATED), outputs=(state,))
+    return Decision(inputs=(state, *[REPLICATED] * (len(states) - 1)), outputs=(state,))
+
+
+@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant")
+def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
+    state, shape = states[0], node.inputs[0].shape
+    if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - 2:
+        return None
+    return Decision(inputs=(state,), outputs=(state,) * len(node.outputs))
+
+
+@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad")
+def _solve(node: Node, states: Sequence[State]) -> Decision | None:
+    shapes = [t.shape for t in node.inputs]
+    state = next((s for s in states if isinstance(s, Sharded)), None)
+    if state is None or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
+        return None
+    if not all(is_shardable(shape, state) for shape in shapes):
+        return None
+    if state.axis >= len(shapes[0] or ()) - 2:
+        return None
+    return Decision(inputs=(state,) * len(states), outputs=(state,))

@@ -1,0 +1,147 @@
+"""Layers of neural networks: convolutions, pooling, normalisation, cross entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.states import (
+    REPLICATED,
+    SUM,
+    Numbers,
+    Sharded,
+    State,
+    is_shardable,
+    part_sizes,
+)
+from evener.engine.trace.graph import Node
+
+FIRST = Sharded(0)
+
+# The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
+# pooling are wrong, or end the process, where there are none.)
+PER_SAMPLE = """
+MaxPool MaxPoolV2 AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad
+MaxPoolGradGrad MaxPoolWithArgmax LRN LRNGrad
+""".split()
+IMAGES = """
+AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB ExtractImagePatches
+""".split()
+RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
+RESIZE_GRADIENTS = "ResizeBilinearGrad ResizeBicubicGrad ResizeNearestNeighborGrad".split()
+
+
+def _is_first(state: State) -> bool:
+    return isinstance(state, Sharded) and state.axis == 0
+
+
+@rule(*PER_SAMPLE)
+def _per_sample(node: Node, states: Sequence[State]) -> Decision | None:
+    if any(_is_first(state) for state in states):
+        tensors = (*node.inputs, *node.outputs)
+        if all(is_shardable(t.shape, FIRST) or not t.rank for t in tensors):
+            wanted = tuple(FIRST if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
+            outputs = (FIRST,) * len(node.outputs)
+            return Decision(inputs=wanted, outputs=outputs, needs_samples=True)
+    return None
+
+
+@rule(*IMAGES)
+def _images(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded) or state.axis > rank - 4:
+        return None
+    others = (REPLICATED,) * (len(states) - 1)
+    return Decision(inputs=(state, *others), outputs=(state,), needs_samples=True)
+
+
+@rule(*RESIZE, *RESIZE_GRADIENTS)
+def _resize(node: Node, states: Sequence[State]) -> Decision | None:
+    if not _is_first(states[0]) or not is_shardable(node.outputs[0].shape, FIRST):
+        return None
+    others = [
+        FIRST if is_shardable(t.shape, FIRST) and (t.rank or 0) > 1 else REPLICATED
+        for t in node.inputs[1:]
+    ]
+    return Decision(inputs=(FIRST, *others), outputs=(FIRST,), needs_samples=True)
+
+
+@rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D")
+def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
+    if not _is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
+        return None
+    return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
+
+
+@rule("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
+def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
+    shape = node.outputs[0].shape
+    if shape is None or not is_shardable(shape, FIRST) or not _is_first(states[2]):
+        return None
+    sizes = Numbers(part_sizes(shape, FIRST))
+    return Decision(inputs=(sizes, REPLICATED, FIRST), outputs=(FIRST,), needs_samples=True)
+
+
+@rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
+def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
+    if not (_is_first(states[0]) or _is_first(states[2])):
+        return None
+    if not all(is_shardable(node.inputs[k].shape, FIRST) for k in (0, 2)):
+        return None
+    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(SUM,), needs_samples=True)
+
+
+@rule("AvgPoolGrad", "AvgPool3DGrad")
+def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
+    shape = node.outputs[0].shape
+    if shape is None or not is_shardable(shape, FIRST) or not _is_first(states[1]):
+        return None
+    sizes = Numbers(part_sizes(shape, FIRST))
+    return Decision(inputs=(sizes, FIRST), outputs=(FIRST,), needs_samples=True)
+
+
+@rule("BiasAdd")
+def _bias(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
+        return None
+    return Decision(inputs=(state, REPLICATED), outputs=(state,))
+
+
+@rule("BiasAddGrad")
+def _gradient_of_bias(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
+        return None
+    return Decision(inputs=(state,), outputs=(SUM,))
+
+
+def _channels(node: Node, rank: int) -> int:
+    return 1 if node.text_attr("data_format") == "NCHW" else rank - 1
+
+
+@rule("Softmax", "LogSoftmax")
+def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
+        return None
+    return Decision(inputs=(state,), outputs=(state,))
+
+
+@rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
+def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
+    target = next((s for s in states if _is_first(s)), None)
+    if not isinstance(target, Sharded):
+        return None
+    if not all(is_shardable(t.shape, target) for t in node.inputs):
+        return None
+    return Decision(inputs=(target, target), outputs=(target, target))
+
+
+@rule("InTopKV2", "InTopK")
+def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
+    state = next((s for s in states[:2] if _is_first(s)), None)
+    if not isinstance(state, Sharded):
+        return None
+    others = (REPLICATED,) * (len(states) - 2)
+    return Decision(inputs=(state, state, *others), outputs=(state,))

@@ -1,0 +1,53 @@
+"""Sums by labels, and rows that are added to places of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
+from evener.engine.trace.graph import Node
+
+COMBINE = {
+    "UnsortedSegmentSum": "sum",
+    "UnsortedSegmentMax": "max",
+    "UnsortedSegmentMin": "min",
+    "UnsortedSegmentProd": "prod",
+}
+
+
+@rule(*COMBINE)
+def _segments(node: Node, states: Sequence[State]) -> Decision | None:
+    """Every part fills all segments with its rows."""
+    data, ids = node.inputs[0], node.inputs[1]
+    for index, state in enumerate(states[:2]):
+        if not isinstance(state, Sharded):
+            continue
+        rank = ids.rank
+        if rank is None:
+            return None
+        if state.axis < rank:
+            if not is_shardable(data.shape, state) or not is_shardable(ids.shape, state):
+                return None
+            return Decision(inputs=(state, state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
+        if index == 0:
+            # An axis behind those of the labels goes through.
+            target = Sharded(state.axis - rank + 1, state.outer)
+            return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,))
+    return None
+
+
+@rule("ScatterNd")
+def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
+    """Rows are added to zeros, so every part adds its own."""
+    places = node.inputs[0].rank
+    for state in states[:2]:
+        if isinstance(state, Sharded) and places is not None and state.axis < places - 1:
+            if all(is_shardable(t.shape, state) for t in node.inputs[:2]):
+                return Decision(inputs=(state, state, REPLICATED), outputs=(Partial("sum"),))
+    return None
+
+
+@rule("Bincount", "DenseBincount", "HistogramFixedWidth")
+def _histogram(node: Node, states: Sequence[State]) -> Decision | None:
+    return None

@@ -1,0 +1,151 @@
+"""Loops and conditions: their bodies as graphs, with the reads of variables taken out.
+
+A loop that reads a variable in its body has the variable's handle among its inputs, and would have
+to run on the variable's device. A variable that no body writes has the same value all the time, so
+it is read once before the loop, and the value is given to it::
+
+    while(..., handle):  ... read(handle) ...    ->    value = read(handle)
+                                                       while(..., value):  ... value ...
+
+Bodies that change state stay as they are, and so does the operation that calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from evener.engine.trace.graph import Graph, Node, Tensor
+
+LOOPS = frozenset({"While", "StatelessWhile"})
+CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+_STATELESS = {"While": "StatelessWhile", "If": "StatelessIf", "Case": "StatelessCase"}
+
+
+def open_functions(graph: Graph) -> None:
+    """Give every loop and condition without side effects the graphs of its bodies."""
+    instead: dict[Tensor, Tensor] = {}
+    later: dict[Node, frozenset[Node]] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        node.inputs = [instead.get(t, t) for t in node.inputs]
+        if node.op in LOOPS or node.op in CONDITIONS:
+            bodies = {name: graph.body(function) for name, function in _functions(node)}
+            for body in bodies.values():
+                open_functions(body)
+            if all(_only_reads(body, node) for body in bodies.values()):
+                node.bodies = bodies
+                if node.op in LOOPS:
+                    _use_inputs_for_invariants(node, instead)
+                reads = list(_take_reads_out(node))
+                later[node] = frozenset(reads)
+                nodes.extend(reads)
+                node.op = _STATELESS.get(node.op, node.op)
+        nodes.append(node)
+    graph.nodes[:] = nodes
+    # What waited for a loop, because the loop read a variable, waits for the read.
+    for node in nodes:
+        for loop in [one for one in node.after if one in later]:
+            node.after = node.after - {loop} | later[loop] | loop.after
+    graph.outputs = [instead.get(t, t) for t in graph.outputs]
+
+
+def num_leading(node: Node) -> int:
+    """Return how many inputs come before the arguments of the bodies."""
+    return 1 if node.op in CONDITIONS else 0
+
+
+def _functions(node: Node) -> Iterator[tuple[str, str]]:
+    if node.op in LOOPS:
+        names = ("cond", "body")
+    elif "then_branch" in node.attrs:
+        names = ("then_branch", "else_branch")
+    else:
+        for index, function in enumerate(node.attrs["branches"].list.func):
+            yield f"branch_{index}", function.name
+        return
+    for name in names:
+        yield name, node.function_attr(name)
+
+
+def _only_reads(body: Graph, node: Node) -> bool:
+    """Return whether all state of a body is variables that it is given and only reads."""
+    handles = [t for t in body.inputs if t.dtype == tf.resource]
+    if node.op in LOOPS and len(body.outputs) == len(body.inputs):
+        pairs = zip(body.inputs, body.outputs, strict=True)
+        handles = [t for t, after in pairs if t.dtype == tf.resource and t is after]
+    reads = {read for handle in handles for read in _reads_of(handle, body) or ()}
+    arguments = {tensor.node for tensor in body.inputs}
+    return all(
+        one in reads or one in arguments or one.bodies or not one.is_stateful for one in body
+    )
+
+
+def _use_inputs_for_invariants(node: Node, instead: dict[Tensor, Tensor]) -> None:
+    """What a loop hands through unchanged is what it was given."""
+    body = node.bodies["body"]
+    for index, tensor in enumerate(node.outputs):
+        if tensor.dtype == tf.resource and body.outputs[index] is body.inputs[index]:
+            instead[tensor] = node.inputs[index]
+
+
+def _take_reads_out(node: Node) -> Iterator[Node]:
+    """Change handles among the inputs into values; yield the reads, for before the operation."""
+    first = num_leading(node)
+    for index in range(first, len(node.inputs)):
+        handle = node.inputs[index]
+        if handle.dtype != tf.resource:
+            continue
+        reads = [_reads_of(body.inputs[index - first], body) for body in node.bodies.values()]
+        found = [one for one in reads if one is not None]
+        if len(found) < len(reads) or not any(found):
+            continue
+        dtypes = {read.outputs[0].dtype for one in found for read in one}
+        if len(dtypes) != 1:
+            continue
+        sample = next(read for one in found for read in one)
+        yield _give_value(node, index, sample, found)
+
+
+def _reads_of(handle: Tensor, body: Graph) -> list[Node] | None:
+    """Return the reads of a handle in a body, or None if it is used in another way."""
+    users = [node for node in body if handle in node.inputs]
+    if any(user.op != "ReadVariableOp" for user in users):
+        return None
+    positions = [k for k, tensor in enumerate(body.inputs) if tensor is handle]
+    if any(t is handle for k, t in enumerate(body.outputs) if k not in positions):
+        return None
+    return users
+
+
+def _give_value(node: Node, index: int, sample: Node, reads: list[list[Node]]) -> Node:
+    handle, first = node.inputs[index], num_leading(node)
+    read = Node(
+        f"{node.name}/read_{index}",
+        "ReadVariableOp",
+        [handle],
+        sample.attrs,
+        dtypes=[sample.outputs[0].dtype],
+        static_shapes=sample.static_shapes,
+        source=node.source,
+    )
+    read.after = node.after
+    node.inputs[index] = read.outputs[0]
+    if node.op in LOOPS:
+        node.outputs[index].dtype = sample.outputs[0].dtype
+    for body, found in zip(node.bodies.values(), reads, strict=True):
+        argument = body.inputs[index - first]
+        argument.dtype = sample.outputs[0].dtype
+        argument.node.static_shapes = sample.static_shapes
+        replaced = {one.outputs[0]: argument for one in found}
+        body.nodes[:] = [one for one in body.nodes if one not in found]
+        for other in body.nodes:
+            other.inputs = [replaced.get(t, t) for t in other.inputs]
+            other.after = frozenset(n for n in other.after if n not in found)
+        body.outputs = [replaced.get(t, t) for t in body.outputs]
+    if node.op in LOOPS:
+        shapes = list(node.static_shapes)
+        shapes[index] = sample.static_shapes[0]
+        node.static_shapes = tuple(shapes)
+    return read

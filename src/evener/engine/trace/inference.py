@@ -1,0 +1,282 @@
+"""Symbolic shapes of all tensors of a traced step, and the numbers in its small integer tensors.
+
+TensorFlow knows the sizes that are the same in every step. What it calls unknown (``None``) is
+found here: from the batch size, through shapes that a program computes itself. A size that cannot
+be found gets a symbol of its own, which equals nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from evener.engine.trace.dims import Dim, Size, evaluate, symbol, symbols_of
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.engine.trace.graph import Graph, Node, Tensor
+
+Shape: TypeAlias = tuple[Size, ...]
+Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
+"""The shape of a tensor and the numbers in it."""
+ShapeRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
+ValueRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
+
+SHAPE_RULES: dict[str, ShapeRule] = {}
+VALUE_RULES: dict[str, ValueRule] = {}
+UNLIKE_ELEMENTS: Shape = ()
+"""The shape of a tensor list whose elements have different shapes; other lists have one axis more
+than their elements."""
+_LARGEST_FACTOR = 2**20
+LARGEST_VALUE = 64
+"""Integer tensors with more elements have no symbolic value."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSource:
+    """Where the number of a symbol comes from.
+
+    Attributes:
+        tensor: A tensor of the step.
+        axis: The axis of it that has this size, or None if the symbol is a number in it.
+        index: Which of its elements the symbol is, if ``axis`` is None.
+    """
+
+    tensor: Tensor
+    axis: int | None
+    index: int = 0
+
+
+@dataclass(slots=True)
+class Inference:
+    """Finds the symbolic shapes of graphs.
+
+    Attributes:
+        symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
+        num_samples: The size of the batch, if the step was traced for batches of one size alone.
+    """
+
+    symbols: dict[str, SymbolSource] = field(default_factory=dict)
+    num_samples: int | None = None
+    _by_key: dict[object, Dim] = field(default_factory=dict)
+    _scope: int = 0
+
+    def run(self, graph: Graph) -> None:
+        """Find the shapes of all tensors whose inputs' shapes are known."""
+        inputs = {tensor.node for tensor in graph.inputs}
+        outside, self._scope = self._scope, id(graph)
+        for node in graph:
+            if node not in inputs or node.op != "Placeholder":
+                self._infer(node)
+        self._scope = outside
+
+    def input_shape(self, tensor: Tensor, batch_axis: int | None, batch: Size) -> None:
+        """Set the shape of an argument of the step: its batch axis has the size of the batch."""
+        shape = self.with_symbols(tensor, None)
+        if shape is not None and batch_axis is not None:
+            shape = (*shape[:batch_axis], batch, *shape[batch_axis + 1 :])
+        tensor.shape = shape
+
+    def with_symbols(self, tensor: Tensor, found: Shape | None) -> Shape | None:
+        """Return TensorFlow's static shape, where it is unknown what was found, else symbols."""
+        static = tensor.node.static_shapes[tensor.index]
+        if static is None:
+            return found
+        if found is not None and len(found) != len(static):
+            found = None
+        sizes: list[Size] = []
+        for axis, size in enumerate(static):
+            if size is not None:
+                sizes.append(self._with_batch(size, None if found is None else found[axis]))
+            elif found is not None and found[axis] is not None:
+                sizes.append(found[axis])
+            else:
+                sizes.append(self.new_symbol(tensor, axis))
+        return tuple(sizes)
+
+    def _with_batch(self, size: int, found: Size | None) -> Size:
+        """Return the size that counts samples, where the number alone does not say that it does."""
+        if self.num_samples is None or not isinstance(found, Dim):
+            return size
+        if symbols_of(found) != {"B"} or evaluate(found, {"B": self.num_samples}) != size:
+            return size
+        return found
+
+    def new_symbol(self, tensor: Tensor, axis: int | None, index: int = 0) -> Dim:
+        """Return a symbol for a size, or for a number in an integer tensor."""
+        key = (tensor, axis, index)
+        if key not in self._by_key:
+            name = f"s{len(self.symbols)}"
+            self.symbols[name] = SymbolSource(tensor, axis, index)
+            self._by_key[key] = symbol(name)
+        return self._by_key[key]
+
+    def symbol_for(self, key: object, tensor: Tensor, index: int = 0) -> Dim:
+        """Return the symbol for a number that is computed from others: always the same one.
+
+        A body has symbols of its own: what it computes is not there outside of it.
+        """
+        key = (self._scope, key)
+        if key not in self._by_key:
+            self._by_key[key] = self.new_symbol(tensor, None, index)
+        return self._by_key[key]
+
+    def _infer(self, node: Node) -> None:
+        if node.bodies:
+            self._infer_bodies(node)
+            return
+        found: Sequence[Shape | None] | None = None
+        rule = SHAPE_RULES.get(node.op)
+        if rule is not None:
+            found = rule(self, node)
+        for tensor in node.outputs:
+            shape = found[tensor.index] if found else None
+            if tensor.dtype != tf.variant:
+                shape = self.with_symbols(tensor, shape)
+            tensor.shape = shape
+        if not any(t.dtype.is_integer or t.dtype == tf.variant for t in node.outputs):
+            return
+        values = None
+        if node.op in VALUE_RULES:
+            values = VALUE_RULES[node.op](self, node)
+        for tensor in node.outputs:
+            value = values[tensor.index] if values else None
+            if value is not None and not all(_fits(size, tensor.dtype) for size in value):
+                value = None
+            tensor.value = value if value is not None else self._opaque(tensor)
+            tensor.is_sizes = node.op not in ("Const", "Placeholder") and self._is_sizes(tensor)
+
+    def _is_sizes(self, tensor: Tensor) -> bool:
+        """Numbers that a program computes from data are no sizes: they may be large, as seeds."""
+        if tensor.value is None or tensor.dtype == tf.variant:
+            return False
+        names = {name for size in tensor.value for name in symbols_of(size)} - {"B"}
+        return all(self.symbols[name].axis is not None for name in names)
+
+    def _infer_bodies(self, node: Node) -> None:
+        """Find the shapes in a loop or condition, until what comes out of a loop may go in."""
+        is_loop = node.op in LOOPS
+        arguments = node.inputs[num_leading(node) :]
+        known = {name for t in arguments for size in t.shape or () for name in symbols_of(size)}
+        known.add("B")
+        facts = [(t.shape, t.value) for t in arguments]
+        stays: list[bool] = []
+        if is_loop:
+            body = node.bodies["body"]
+            pairs = zip(body.inputs, body.outputs, strict=True)
+            stays = [one is other for one, other in pairs]
+            facts = [
+                (t.shape, t.value if same else _list_value(t))
+                for t, same in zip(arguments, stays, strict=True)
+            ]
+        results: list[Facts] = []
+        # Each round knows less than the one before, so it ends.
+        while True:
+            for body in node.bodies.values():
+                self._give(body.inputs, facts)
+                self.run(body)
+            if not is_loop:
+                results = self._joined(node)
+                break
+            body = node.bodies["body"]
+            # A size that a round has found itself may be another one in the next round.
+            results = [
+                fact
+                if same
+                else _widened(
+                    fact,
+                    _outside((t.shape, _list_value(t)), known),
+                    is_list=t.dtype == tf.variant,
+                )
+                for fact, t, same in zip(facts, body.outputs, stays, strict=True)
+            ]
+            if results == facts:
+                break
+            # What depends on lists that were empty so far is seen in the next round.
+            filled = any(
+                a[0] is None and b[0] is not None for a, b in zip(facts, results, strict=True)
+            )
+            if filled:
+                pairs = zip(facts, results, strict=True)
+                results = [b if a[0] is None else a for a, b in pairs]
+            facts = results
+        for tensor, fact in zip(node.outputs, results, strict=True):
+            shape, value = _outside(fact, known)
+            if tensor.dtype != tf.variant:
+                shape = self.with_symbols(tensor, shape)
+            tensor.shape = self._given(tensor, shape) if shape is not None else None
+            tensor.value = self._opaque(tensor) if value is None else value
+
+    def _give(self, inputs: Sequence[Tensor], facts: Sequence[Facts]) -> None:
+        for tensor, (shape, value) in zip(inputs, facts, strict=True):
+            tensor.value = value
+            if shape is None and tensor.dtype != tf.variant:
+                tensor.shape = self.with_symbols(tensor, None)
+            else:
+                tensor.shape = self._given(tensor, shape)
+
+    def _given(self, tensor: Tensor, shape: Shape | None) -> Shape | None:
+        """Return a shape with symbols for what is not known."""
+        if shape is None:
+            return None
+        return tuple(self.new_symbol(tensor, k) if s is None else s for k, s in enumerate(shape))
+
+    def _joined(self, node: Node) -> list[Facts]:
+        """What is the same in all branches of a condition."""
+        columns = zip(*(body.outputs for body in node.bodies.values()), strict=True)
+        joined: list[Facts] = []
+        for tensors in columns:
+            shapes = {t.shape for t in tensors}
+            values = {t.value for t in tensors}
+            shape = shapes.pop() if len(shapes) == 1 else None
+            joined.append((shape, values.pop() if len(values) == 1 else None))
+        return joined
+
+    def _opaque(self, tensor: Tensor) -> Shape | None:
+        """Give numbers that nobody knows a symbol each, so that sizes made of them have one."""
+        if tensor.shape == () and tensor.dtype.is_integer and tensor.node.op != "Placeholder":
+            return (self.new_symbol(tensor, None),)
+        return None
+
+
+def _list_value(tensor: Tensor) -> Shape | None:
+    return tensor.value if tensor.dtype == tf.variant else None
+
+
+def _widened(before: Facts, after: Facts, *, is_list: bool) -> Facts:
+    """Return what holds before and after one round of a loop; None for sizes that change."""
+    if is_list and before[0] is not None and before[0] != after[0]:
+        return UNLIKE_ELEMENTS, None
+    (shape, value), (new_shape, new_value) = before, after
+    if shape is None:
+        return new_shape, new_value
+    if new_shape is None or len(new_shape) != len(shape):
+        return None, None
+    pairs = zip(shape, new_shape, strict=True)
+    sizes: Any = tuple(one if one == other else None for one, other in pairs)
+    return sizes, value if value == new_value else None
+
+
+def _outside(facts: Facts, known: set[str]) -> Facts:
+    """Return facts without what is said in symbols of a body, which mean nothing outside."""
+    shape, value = facts
+    if shape:
+        kept: Any = [s if s is None or symbols_of(s) <= known else None for s in shape]
+        shape = tuple(kept)
+    if value is not None and not all(symbols_of(size) <= known for size in value):
+        value = None
+    return shape, value
+
+
+def _fits(size: Size, dtype: tf.DType) -> bool:
+    """Return whether a kernel computes a number without an overflow.
+
+    Sizes are far from it; what a program multiplies by large numbers is a hash or a seed.
+    """
+    if not dtype.is_integer:
+        return True
+    if isinstance(size, int):
+        return bool(dtype.min <= size <= dtype.max)
+    largest = min(_LARGEST_FACTOR, dtype.max)
+    return all(abs(factor) <= largest for factor in size.terms.values())

@@ -1,0 +1,102 @@
+"""Tracing a step on the global batch, and finding which axis of each argument counts samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener.engine.trace import shape_rules, value_rules  # noqa: F401  (fill the tables of rules)
+from evener.engine.trace.dims import BATCH
+from evener.engine.trace.functional import open_functions
+from evener.engine.trace.graph import Graph
+from evener.engine.trace.inference import Inference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """A step as one graph.
+
+    Attributes:
+        concrete: TensorFlow's function; it keeps what the graph refers to alive.
+        graph: The nodes, with symbolic shapes.
+        inference: Where the symbols come from.
+        batch_axes: For every flat argument the axis that counts samples, or None.
+        structure: The nested structure that the step returned.
+    """
+
+    concrete: Any
+    graph: Graph
+    inference: Inference
+    batch_axes: tuple[int | None, ...]
+    structure: Any
+
+    @property
+    def captures(self) -> list[Any]:
+        """What the step uses without being given it: variables and other tensors."""
+        return list(self.concrete.captured_inputs)
+
+
+def trace_step(
+    function: Callable[..., Any],
+    specs: Sequence[tf.TensorSpec],
+    batch_axes: Sequence[int | None],
+    *,
+    autograph: bool,
+    num_samples: int | None = None,
+) -> TracedStep:
+    """Trace a step.
+
+    Args:
+        function: Called with flat tensors; returns anything nested.
+        specs: The spec of every flat argument; None for axes that count samples.
+        batch_axes: The axis of every argument that counts samples, or None.
+        autograph: Whether Python's loops and conditions on tensors are converted.
+        num_samples: The size of all batches, if the specs name it.
+    """
+    structures: list[Any] = []
+
+    def flat(*arguments: Any) -> list[Any]:
+        result = tf.nest.map_structure(_as_tensor, function(*arguments))
+        structures.append(result)
+        return [one for one in tf.nest.flatten(result, expand_composites=True) if _is_tensor(one)]
+
+    concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
+    graph = Graph(concrete.graph)
+    open_functions(graph)
+    inference = Inference(num_samples=num_samples)
+    for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
+        inference.input_shape(tensor, axis, BATCH)
+    for tensor in graph.inputs[len(batch_axes) :]:
+        inference.input_shape(tensor, None, BATCH)
+    inference.run(graph)
+    return TracedStep(
+        concrete=concrete,
+        graph=graph,
+        inference=inference,
+        batch_axes=tuple(batch_axes),
+        structure=structures[-1],
+    )
+
+
+def repack(structure: Any, tensors: Sequence[Any]) -> Any:
+    """Return the nested structure that a step returned, with other tensors."""
+    rest = iter(tensors)
+    leaves = tf.nest.flatten(structure, expand_composites=True)
+    values = [next(rest) if _is_tensor(one) else one for one in leaves]
+    return tf.nest.pack_sequence_as(structure, values, expand_composites=True)
+
+
+def _as_tensor(value: Any) -> Any:
+    """As under `tf.function`, numbers that are returned become tensors."""
+    is_number = isinstance(
+        value, bool | int | float | complex | str | bytes | np.ndarray | np.generic
+    )
+    return tf.convert_to_tensor(value) if is_number else value  # pyright: ignore[reportArgumentType]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, tf.Tensor | tf.Operation | tf.Variable)

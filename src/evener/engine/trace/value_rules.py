@@ -1,0 +1,348 @@
+"""The numbers in small integer tensors, as far as they follow from sizes and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from evener.engine.trace.dims import Size, divide, product
+from evener.engine.trace.graph import Node
+from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
+from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
+
+Values = Sequence["Shape | None"] | None
+
+
+def value_rule(*ops: str) -> Callable[[ValueRule], ValueRule]:
+    """Register a rule for types of operations."""
+
+    def register(rule: ValueRule) -> ValueRule:
+        for op in ops:
+            VALUE_RULES[op] = rule
+        return rule
+
+    return register
+
+
+@value_rule("Const")
+def _const(inference: Inference, node: Node) -> Values:
+    proto = node.attrs["value"].tensor
+    rank = len(proto.tensor_shape.dim)
+    if rank > 1 or (rank == 1 and proto.tensor_shape.dim[0].size > LARGEST_VALUE):
+        return None
+    return [tuple(int(n) for n in tf.make_ndarray(proto).ravel())]
+
+
+@value_rule("Identity", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape", "Reshape")
+def _same(inference: Inference, node: Node) -> Values:
+    value = node.inputs[0].value
+    if node.op == "Reshape" and node.outputs[0].rank not in (0, 1):
+        return None
+    return [value]
+
+
+@value_rule("IdentityN")
+def _each(inference: Inference, node: Node) -> Values:
+    return [t.value for t in node.inputs]
+
+
+@value_rule("Cast")
+def _cast(inference: Inference, node: Node) -> Values:
+    source, target = node.inputs[0].dtype, node.outputs[0].dtype
+    wide = target in (tf.int32, tf.int64)
+    return [node.inputs[0].value] if source.is_integer and wide else None
+
+
+@value_rule("Shape", "ShapeN")
+def _shape(inference: Inference, node: Node) -> Values:
+    return [t.shape for t in node.inputs]
+
+
+@value_rule("Size")
+def _size(inference: Inference, node: Node) -> Values:
+    shape = node.inputs[0].shape
+    return None if shape is None else [(product(shape),)]
+
+
+@value_rule("Rank")
+def _rank(inference: Inference, node: Node) -> Values:
+    rank = node.inputs[0].rank
+    return None if rank is None else [(rank,)]
+
+
+@value_rule("Pack")
+def _pack(inference: Inference, node: Node) -> Values:
+    values = [t.value for t in node.inputs]
+    if any(t.rank != 0 for t in node.inputs) or any(value is None for value in values):
+        return None
+    return [tuple(value[0] for value in values if value is not None)]
+
+
+@value_rule("Unpack")
+def _unpack(inference: Inference, node: Node) -> Values:
+    value = node.inputs[0].value
+    if value is None or node.inputs[0].rank != 1:
+        return None
+    return [(number,) for number in value]
+
+
+@value_rule("ConcatV2")
+def _concat(inference: Inference, node: Node) -> Values:
+    values = [t.value for t in node.inputs[:-1]]
+    if any(t.rank != 1 for t in node.inputs[:-1]) or any(value is None for value in values):
+        return None
+    return [tuple(number for value in values if value is not None for number in value)]
+
+
+@value_rule("ExpandDims", "Squeeze")
+def _scalar_to_vector(inference: Inference, node: Node) -> Values:
+    return [node.inputs[0].value] if node.outputs[0].rank in (0, 1) else None
+
+
+@value_rule("StridedSlice")
+def _strided_slice(inference: Inference, node: Node) -> Values:
+    value, shape = node.inputs[0].value, node.inputs[0].shape
+    if value is None or shape is None or len(shape) != 1:
+        return None
+    taken = slices(node, shape)
+    if taken is None or len(taken) != 1 or taken[0] is None:
+        return None
+    one = taken[0]
+    if not isinstance(one.begin, int) or not isinstance(one.length, int):
+        return None
+    if one.is_index and not 0 <= one.begin < len(value):
+        return None
+    return [tuple(value[one.begin + k * one.stride] for k in range(one.length))]
+
+
+@value_rule("Slice")
+def _slice(inference: Inference, node: Node) -> Values:
+    value, begin, size = (t.value for t in node.inputs)
+    if value is None or begin is None or size is None or node.inputs[0].rank != 1:
+        return None
+    if not isinstance(begin[0], int) or not isinstance(size[0], int):
+        return None
+    end = len(value) if size[0] == -1 else begin[0] + size[0]
+    return [value[begin[0] : end]]
+
+
+@value_rule("GatherV2")
+def _gather(inference: Inference, node: Node) -> Values:
+    value, places = node.inputs[0].value, node.inputs[1].value
+    if value is None or places is None or node.inputs[0].rank != 1:
+        return None
+    if not all(isinstance(k, int) and 0 <= k < len(value) for k in places):
+        return None
+    return [tuple(value[k] for k in places if isinstance(k, int))]
+
+
+@value_rule("Fill")
+def _fill(inference: Inference, node: Node) -> Values:
+    shape, value = node.outputs[0].shape, node.inputs[1].value
+    if value is None or shape is None or len(shape) > 1:
+        return None
+    if shape and (not isinstance(shape[0], int) or shape[0] > LARGEST_VALUE):
+        return None
+    return [value * int(shape[0])] if shape else [value]  # pyright: ignore[reportArgumentType]
+
+
+@value_rule("ZerosLike", "OnesLike")
+def _like(inference: Inference, node: Node) -> Values:
+    shape = node.outputs[0].shape
+    number = int(node.op == "OnesLike")
+    if shape is None or len(shape) > 1:
+        return None
+    if not shape:
+        return [(number,)]
+    return [(number,) * shape[0]] if isinstance(shape[0], int) else None
+
+
+@value_rule("Range")
+def _range(inference: Inference, node: Node) -> Values:
+    numbers = [t.value for t in node.inputs]
+    if any(n is None or not isinstance(n[0], int) for n in numbers):
+        return None
+    start, limit, step = (n[0] for n in numbers if n is not None)
+    span = range(start, limit, step)  # pyright: ignore[reportArgumentType]
+    return [tuple(span)] if len(span) <= LARGEST_VALUE else None
+
+
+@value_rule("Prod", "Sum", "Max", "Min")
+def _reduce(inference: Inference, node: Node) -> Values:
+    value, shape = node.inputs[0].value, node.inputs[0].shape
+    if value is None or shape is None:
+        return None
+    axes = reduced_axes(shape, node.inputs[1].value)
+    if axes is None:
+        return None
+    if shape and not axes:
+        return [value]
+    if node.op == "Prod":
+        return [(product(value),)]
+    if node.op == "Sum":
+        total: Size = 0
+        for number in value:
+            total = number + total
+        return [(total,)]
+    numbers = [number for number in value if isinstance(number, int)]
+    if len(numbers) < len(value) or not numbers:
+        return None
+    return [(max(numbers) if node.op == "Max" else min(numbers),)]
+
+
+@value_rule("ConcatOffset")
+def _concat_offset(inference: Inference, node: Node) -> Values:
+    """Where each of several shapes begins when they are joined along an axis."""
+    where, shapes = node.inputs[0].value, [t.value for t in node.inputs[1:]]
+    known = [shape for shape in shapes if shape is not None]
+    if where is None or len(known) < len(shapes) or not isinstance(where[0], int):
+        return None
+    axis = where[0] % len(known[0])
+    begin: Size = 0
+    offsets: list[Shape | None] = []
+    for shape in known:
+        offsets.append(tuple(begin if k == axis else 0 for k in range(len(shape))))
+        begin = shape[axis] + begin
+    return offsets
+
+
+@value_rule("DynamicStitch", "ParallelDynamicStitch")
+def _stitch(inference: Inference, node: Node) -> Values:
+    """Numbers at given places, the later ones last; with it a sum's gradient finds its shape."""
+    count = len(node.inputs) // 2
+    places, data = node.inputs[:count], node.inputs[count:]
+    found: dict[int, Size] = {}
+    for where, numbers in zip(places, data, strict=True):
+        if where.value is None or numbers.value is None or where.rank != numbers.rank:
+            return None
+        for place, number in zip(where.value, numbers.value, strict=True):
+            if not isinstance(place, int):
+                return None
+            found[place] = number
+    if sorted(found) != list(range(len(found))):
+        return None
+    return [tuple(found[k] for k in range(len(found)))]
+
+
+@value_rule("InvertPermutation")
+def _invert(inference: Inference, node: Node) -> Values:
+    order = node.inputs[0].value
+    if order is None or not all(isinstance(k, int) for k in order):
+        return None
+    return [tuple(order.index(k) for k in range(len(order)))]
+
+
+@value_rule("Neg")
+def _neg(inference: Inference, node: Node) -> Values:
+    value = node.inputs[0].value
+    return None if value is None else [tuple(number * -1 for number in value)]
+
+
+@value_rule(
+    "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Maximum", "Minimum", "TruncateDiv"
+)
+def _arithmetic(inference: Inference, node: Node) -> Values:
+    a, b = (t.value for t in node.inputs)
+    shape = node.outputs[0].shape
+    if a is None or b is None or shape is None or len(shape) > 1:
+        return None
+    length = shape[0] if shape else 1
+    if not isinstance(length, int):
+        return None
+    a, b = (v * length if len(v) == 1 else v for v in (a, b))
+    if len(a) != len(b):
+        return None
+    return [
+        tuple(
+            _computed(inference, node, one, other, index)
+            for index, (one, other) in enumerate(zip(a, b, strict=True))
+        )
+    ]
+
+
+def _computed(inference: Inference, node: Node, a: Size, b: Size, index: int) -> Size:
+    op = node.op
+    if op in ("Add", "AddV2"):
+        return a + b
+    if op == "Sub":
+        return a - b
+    if op == "Mul":
+        return a * b
+    if isinstance(a, int) and isinstance(b, int):
+        numbers = {"Maximum": max(a, b), "Minimum": min(a, b)}
+        if op in numbers:
+            return numbers[op]
+        if b:
+            truncated = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
+    if op in ("Maximum", "Minimum") and a == b:
+        return a
+    quotient = divide(a, b)
+    if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
+        return quotient
+    if quotient is not None and op == "FloorMod":
+        return 0
+    return inference.symbol_for((op, a, b), node.outputs[0], index)
+
+
+@value_rule("BroadcastArgs")
+def _broadcast_args(inference: Inference, node: Node) -> Values:
+    return [broadcast([t.value for t in node.inputs])]
+
+
+@value_rule("BroadcastGradientArgs")
+def _broadcast_gradient_args(inference: Inference, node: Node) -> Values:
+    """Over which axes the gradient of each operand is summed.
+
+    An axis counts where an operand has size 1 and the other has not. Where both are the same
+    symbol, neither was broadcast. Where the sizes cannot be compared, nothing is known.
+    """
+    a, b = (t.value for t in node.inputs)
+    if a is None or b is None:
+        return None
+    rank = max(len(a), len(b))
+    full_a = (None,) * (rank - len(a)) + a
+    full_b = (None,) * (rank - len(b)) + b
+    over_a: list[Size] = []
+    over_b: list[Size] = []
+    for axis, (one, other) in enumerate(zip(full_a, full_b, strict=True)):
+        if one == other:
+            if one == 1:
+                over_a.append(axis)
+                over_b.append(axis)
+            continue
+        if one in (None, 1):
+            over_a.append(axis)
+        elif other in (None, 1):
+            over_b.append(axis)
+        else:
+            # 8 and B: B is 8, or it is 1 and its gradient is summed.
+            return None
+    return [tuple(over_a), tuple(over_b)]
+
+
+@value_rule("SelectV2")
+def _select(inference: Inference, node: Node) -> Values:
+    _, a, b = (t.value for t in node.inputs)
+    is_scalar = node.inputs[0].rank == 0
+    return [a] if is_scalar and a is not None and a == b else None
+
+
+@value_rule("TensorListPushBack", "TensorListSetItem")
+def _into_list(inference: Inference, node: Node) -> Values:
+    """A list of equal numbers, such as the shapes that the gradient of a loop asks for."""
+    known, item = node.inputs[0], node.inputs[-1]
+    is_new = known.value is None and known.shape is None
+    return [item.value if is_new or known.value == item.value else None]
+
+
+@value_rule("TensorListPopBack")
+def _from_list(inference: Inference, node: Node) -> Values:
+    return [node.inputs[0].value, node.inputs[0].value]
+
+
+@value_rule("TensorListElementShape")
+def _element_shape(inference: Inference, node: Node) -> Values:
+    shape = node.inputs[0].shape
+    return None if shape is None else [shape[1:]]

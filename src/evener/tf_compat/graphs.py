@@ -1,0 +1,206 @@
+"""Reading TensorFlow's graphs as protocol buffers, and making functions of them.
+
+Tests: ``tests/unit/tf_compat/test_graphs.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import function_def_to_graph, op_def_registry
+
+AttrValue = attr_value_pb2.AttrValue
+FunctionDef = function_pb2.FunctionDef
+NodeDef = node_def_pb2.NodeDef
+
+_NUMBERS = itertools.count()
+
+
+@functools.cache
+def op_definition(op_type: str) -> Any:
+    """Return the definition of a type of operation.
+
+    Why: it says which outputs an operation has and whether it is stateful. There is no public
+    registry. If it changes: no step can be partitioned.
+    """
+    definition = op_def_registry.get(op_type)
+    if definition is None:
+        raise KeyError(op_type)
+    return definition
+
+
+@functools.cache
+def is_operation(op_type: str) -> bool:
+    """Return whether a type of operation is TensorFlow's, and not the name of a function.
+
+    Why: old parts of TensorFlow call a function by an operation that is named as it is.
+    If it changes: `tf.nn.ctc_loss` cannot be partitioned.
+    """
+    try:
+        return op_def_registry.get(op_type) is not None
+    except RuntimeError:
+        return False
+
+
+@functools.cache
+def is_stateful(op_type: str) -> bool:
+    """Return whether TensorFlow calls a type of operation stateful. See `op_definition`."""
+    return bool(op_definition(op_type).is_stateful)
+
+
+def output_dtypes(node: Any) -> list[tf.DType]:
+    """Return the dtypes of the outputs of a node definition. See `op_definition`."""
+    dtypes: list[int] = []
+    for arg in op_definition(node.op).output_arg:
+        if arg.type_list_attr:
+            dtypes.extend(node.attr[arg.type_list_attr].list.type)
+            continue
+        dtype = node.attr[arg.type_attr].type if arg.type_attr else arg.type
+        count = node.attr[arg.number_attr].i if arg.number_attr else 1
+        dtypes.extend([dtype] * count)
+    return [_dtype(number) for number in dtypes]
+
+
+def output_names(op_type: str, attrs: Any) -> list[str]:
+    """Return what a function definition calls the outputs of a node: ``"y:0"``, ``"output:1"``.
+
+    Why: inside function definitions, outputs are named by the operation's definition.
+    If it changes: functions of parts are refused when they are registered.
+    """
+    names: list[str] = []
+    for arg in op_definition(op_type).output_arg:
+        count = 1
+        if arg.type_list_attr:
+            count = len(attrs[arg.type_list_attr].list.type)
+        elif arg.number_attr:
+            count = attrs[arg.number_attr].i
+        names.extend(f"{arg.name}:{k}" for k in range(count))
+    return names
+
+
+@functools.cache
+def _dtype(number: int) -> tf.DType:
+    return tf.as_dtype(number)
+
+
+class FunctionBodies:
+    """Finds the graphs of the functions that a traced graph calls, at any depth.
+
+    Why: bodies of calls, loops and conditions are part of a step. There is no public way from
+    the name in an attribute to the graph.
+    If it changes: no step with a nested function can be partitioned.
+
+    Args:
+        func_graph: The graph of the traced step.
+    """
+
+    def __init__(self, func_graph: Any) -> None:
+        self._graph = func_graph
+        self._found: dict[str, Any] = {}
+
+    def find(self, name: str) -> Any:
+        """Return the graph of a function, as a `FuncGraph`."""
+        if name not in self._found:
+            function = self._graph._get_function(name)
+            graph = getattr(function, "graph", None)
+            if graph is None:
+                definition = (
+                    function.cached_definition
+                    if function is not None
+                    else eager_context.context().get_function_def(name)
+                )
+                with self._graph.as_default():
+                    graph = function_def_to_graph.function_def_to_graph(
+                        definition, include_library_functions=True
+                    )
+            self._found[name] = graph
+        return self._found[name]
+
+
+def unique_function_name(name: str) -> str:
+    """Return a name that no other function of this process has."""
+    return f"evener_{name}_{next(_NUMBERS)}"
+
+
+def register_function(definition: Any, owner: Any) -> None:
+    """Let operations call a function until its owner is gone.
+
+    Why: the functions of parts are made of nodes of the traced step, without being traced
+    again. The public way is to trace.
+    If it changes: no step runs on several devices.
+    """
+    context: Any = eager_context.context()
+    context.add_function_def(definition)
+    weakref.finalize(owner, _remove_function, definition.signature.name)
+
+
+def _remove_function(name: str) -> None:
+    context: Any = eager_context.context()
+    if context._context_handle is not None and context.has_function(name):
+        context.remove_function(name)
+
+
+def call(
+    name: str, arguments: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], *, stateful: bool
+) -> list[tf.Tensor]:
+    """Call a registered function in the graph that is being made, on the device of now."""
+    operation = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
+    results = operation(args=list(arguments), Tout=list(dtypes), f=name)
+    return list(results) if isinstance(results, list | tuple) else []
+
+
+def call_if(
+    condition: tf.Tensor, then: str, otherwise: str, arguments: Sequence[tf.Tensor], dtypes: Any
+) -> list[tf.Tensor]:
+    """Call one of two registered functions without state, by a bool scalar."""
+    results = tf.raw_ops.StatelessIf(
+        cond=condition,
+        input=list(arguments),
+        Tout=list(dtypes),
+        then_branch=then,
+        else_branch=otherwise,
+    )
+    if results:
+        results[0].op._set_attr("_lower_using_switch_merge", AttrValue(b=True))
+    return list(results)
+
+
+def mark_read_only(operation: tf.Operation) -> None:
+    """Say of a call that it only reads the variables that it is given.
+
+    Why: TensorFlow runs calls that are given the same variable one after another, unless they
+    only read it. If it changes: the parts wait for one another.
+    """
+    places = [k for k, tensor in enumerate(operation.inputs) if tensor.dtype == tf.resource]
+    value = AttrValue(list=AttrValue.ListValue(i=places))
+    operation._set_attr("_read_only_resource_inputs", value)
+
+
+def type_list(dtypes: Sequence[tf.DType]) -> Any:
+    """Return an attribute that holds dtypes."""
+    return AttrValue(list=AttrValue.ListValue(type=[one.as_datatype_enum for one in dtypes]))
+
+
+def unknown_shapes(count: int) -> Any:
+    """Return an attribute that holds shapes of which nothing is known."""
+    unknown: Any = None
+    shape = tf.TensorShape(unknown).as_proto()
+    return AttrValue(list=AttrValue.ListValue(shape=[shape] * count))
+
+
+def function_reference(name: str) -> Any:
+    """Return an attribute that holds a function."""
+    return AttrValue(func=attr_value_pb2.NameAttrList(name=name))
+
+
+def function_references(names: Sequence[str]) -> Any:
+    """Return an attribute that holds several functions."""
+    functions = [attr_value_pb2.NameAttrList(name=name) for name in names]
+    return AttrValue(list=AttrValue.ListValue(func=functions))

@@ -1,0 +1,63 @@
+"""A corpus of steps as people write them for one device, as data for tests of exactness.
+
+`case.CASES` maps a name, ``group/name``, to what builds the step. The groups register their
+cases when this package is imported.
+"""
+
+from . import (
+    batch_axis,
+    contrastive,
+    control_flow,
+    distillation,
+    domains,
+    embeddings,
+    evaluation,
+    experts,
+    functions,
+    gans,
+    gradients,
+    inputs,
+    layers,
+    losses,
+    metrics,
+    mixing,
+    named_losses,
+    optimizers,
+    passes,
+    queues,
+    regularisation,
+    reinforcement,
+    sequence,
+    transformers,
+    vaes,
+    vision,
+)
+
+__all__ = [
+    "batch_axis",
+    "contrastive",
+    "control_flow",
+    "distillation",
+    "domains",
+    "embeddings",
+    "evaluation",
+    "experts",
+    "functions",
+    "gans",
+    "gradients",
+    "inputs",
+    "layers",
+    "losses",
+    "metrics",
+    "mixing",
+    "named_losses",
+    "optimizers",
+    "passes",
+    "queues",
+    "regularisation",
+    "reinforcement",
+    "sequence",
+    "transformers",
+    "vaes",
+    "vision",
+]

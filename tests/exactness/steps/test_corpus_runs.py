@@ -1,0 +1,62 @@
+"""Every step of the corpus runs on one device, repeats to the bit, and changes something."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from .case import CASES, SEED, BuiltStep
+
+Arrays = list[np.ndarray]
+
+
+def as_arrays(results: Any) -> Arrays:
+    """Return the tensors and numbers of a structure as arrays, in a fixed order."""
+    arrays: Arrays = []
+    for leaf in tf.nest.flatten(results, expand_composites=True):
+        if leaf is not None:
+            array = np.array(tf.convert_to_tensor(leaf))
+            arrays.append(array.astype("S") if array.dtype == object else array)
+    return arrays
+
+
+def run_steps(built: BuiltStep) -> tuple[list[Arrays], Arrays, Arrays]:
+    """Run the steps of a case; return what they gave, and the state before and after."""
+    step, rng = tf.function(built.step), np.random.default_rng(SEED)
+    before = as_arrays(list(built.variables))
+    returned = [as_arrays(step(*built.batch(rng, size))) for size in built.sizes]
+    return returned, before, as_arrays(list(built.variables))
+
+
+def differ(one: Arrays, two: Arrays, *, same_bits: bool = True) -> bool:
+    """Return whether two lists of arrays are unlike, in any bit or by more than rounding."""
+    if len(one) != len(two):
+        return True
+    for a, b in zip(one, two, strict=True):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return True
+        if same_bits or not np.issubdtype(a.dtype, np.floating):
+            if a.tobytes() != b.tobytes():
+                return True
+        elif not np.allclose(a, b, rtol=1e-5, atol=1e-5):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_runs_on_one_device(name: str) -> None:
+    built = CASES[name]()
+    returned, before, after = run_steps(built)
+    for array in [*after, *(array for arrays in returned for array in arrays)]:
+        if np.issubdtype(array.dtype, np.floating):
+            assert np.isfinite(array).all()
+    assert differ(before, after) or any(differ(returned[0], other) for other in returned[1:])
+    again, before_again, after_again = run_steps(CASES[name]())
+    unlike = functools.partial(differ, same_bits=built.same_bits)
+    assert not differ(before, before_again)
+    assert not any(map(unlike, returned, again))
+    assert not unlike(after, after_again)

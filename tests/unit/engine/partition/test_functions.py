@@ -1,0 +1,224 @@
+"""Functions are made of nodes, with sizes computed from the numbers that a part is given."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+
+from evener.engine.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
+from evener.engine.sharding.states import REPLICATED
+from evener.engine.trace.dims import BATCH, evaluate, product, symbol
+from evener.engine.trace.graph import Node
+from evener.engine.trace.inference import Inference
+from evener.tf_compat import graphs
+
+T = symbol("T")
+NAMES = ("B", "T", "b", "o")
+SIZES = st.dictionaries(
+    st.lists(st.sampled_from(NAMES), max_size=3).map(lambda one: tuple(sorted(one))),
+    st.integers(-5, 5),
+    max_size=4,
+).map(
+    lambda terms: sum((product(map(symbol, m)) * n for m, n in terms.items()), start=0)  # type: ignore
+)
+
+
+class Owner:
+    """Functions are there until it is gone."""
+
+
+def made(*outputs: tuple[Callable[[FunctionBuilder], str], tf.DType]) -> FunctionBuilder:
+    builder = FunctionBuilder("test", inference=Inference())
+    for output, dtype in outputs:
+        builder.output(output(builder), dtype)
+    return builder
+
+
+def call(
+    builder: FunctionBuilder, numbers: Mapping[str, int], tensors: tuple[Any, ...] = ()
+) -> list[np.ndarray]:
+    owner, given_tensors = Owner(), iter(tensors)
+    builder.register(owner)
+
+    @tf.function(autograph=False)
+    def run() -> list[tf.Tensor]:
+        arguments = [
+            tf.constant(numbers[argument.name])
+            if isinstance(argument, NumberArgument)
+            else tf.constant(next(given_tensors))
+            for argument in builder.arguments
+        ]
+        return graphs.call(builder.name, arguments, builder.outputs, stateful=False)
+
+    return [one.numpy() for one in run()]
+
+
+@settings(max_examples=8)
+@given(st.lists(SIZES, min_size=1, max_size=4), st.tuples(*[st.integers(0, 9)] * 4))
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+def test_sizes_are_computed(dtype: tf.DType, sizes: list[Any], drawn: tuple[int, ...]) -> None:
+    numbers = dict(zip(NAMES, drawn, strict=True))
+    expected = [evaluate(size, numbers) for size in sizes]
+    builder = made(
+        (lambda one: one.vector(sizes, dtype), dtype),
+        (lambda one: one.number(sizes[0], dtype), dtype),
+        (lambda one: one.sizes(sizes, dtype, is_scalar=False), dtype),
+        (lambda one: one.sizes(sizes[:1], dtype, is_scalar=True), dtype),
+    )
+    vector, number, same, scalar = call(builder, numbers)
+    assert vector.dtype == number.dtype == dtype.as_numpy_dtype
+    assert vector.tolist() == same.tolist() == expected
+    assert number == scalar == expected[0]
+    assert number.shape == scalar.shape == ()
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.float32, tf.float64])
+def test_large_products_do_not_wrap(dtype: tf.DType) -> None:
+    """Of 100,000 rows and 100,000 columns there are more elements than int32 counts."""
+    builder = made((lambda one: one.number(BATCH * T * 3 + 7, dtype), dtype))
+    (number,) = call(builder, {"B": 100_000, "T": 100_000})
+    assert number == np.asarray(30_000_000_007, dtype.as_numpy_dtype)
+
+
+def test_numbers_are_computed_once() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    first = builder.number(BATCH * 3 + 1, tf.int32)
+    count = len(builder.definition.node_def)
+    assert builder.number(BATCH * 3 + 1, tf.int32) == first
+    assert builder.vector([BATCH, 2], tf.int32) == builder.vector([BATCH, 2], tf.int32)
+    assert builder.number(BATCH * 3 + 1, tf.int64) != first
+    assert len(builder.definition.node_def) > count
+    assert list(builder.arguments) == [NumberArgument("B")]
+
+
+def test_constants_are_told_by_dtype_shape_and_value() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    constants = [
+        builder.constant(1, tf.int32),
+        builder.constant(1, tf.int64),
+        builder.constant([1], tf.int32),
+        builder.constant([[1]], tf.int32),
+        builder.constant(2, tf.int32),
+        builder.constant(1.0, tf.float32),
+        builder.constant(True, tf.bool),
+        builder.zero(tf.float32),
+    ]
+    assert len(set(constants)) == len(constants)
+    assert builder.constant(1, tf.int32) == constants[0]
+    assert builder.vector([1], "int32") == constants[2]
+
+
+def test_constants_have_their_values() -> None:
+    values: list[tuple[Any, tf.DType]] = [
+        (3, tf.int32),
+        ([[1.5, 2.5]], tf.float64),
+        (True, tf.bool),
+        (b"text", tf.string),
+        (np.zeros([0, 2]), tf.float32),
+        (float("-inf"), tf.bfloat16),
+    ]
+    builder = made(
+        *((lambda one, v=value, d=dtype: one.constant(v, d), dtype) for value, dtype in values)
+    )
+    for (value, dtype), result in zip(values, call(builder, {}), strict=True):
+        expected = tf.constant(value, dtype).numpy()
+        np.testing.assert_array_equal(result, expected)
+    empty = made((lambda one: one.vector([], tf.int32), tf.int32))
+    assert call(empty, {})[0].shape == (0,)
+
+
+def argument_of(shape: tuple[Any, ...], dtype: tf.DType) -> TensorArgument:
+    (tensor,) = Node("x", "Placeholder", [], {}, dtypes=[dtype]).outputs
+    tensor.shape = shape
+    return TensorArgument(tensor, REPLICATED)
+
+
+def test_arguments_are_added_when_they_are_asked_for() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    x = argument_of((3,), tf.float32)
+    name = builder.argument(x, tf.float32)
+    assert builder.argument(x, tf.float32) == name
+    assert builder.dtype_of(name) == tf.float32
+    assert not builder.knows(BATCH * T)
+    builder.number(BATCH * T, tf.int32)
+    assert builder.knows(BATCH * T + 1) and builder.knows(5)
+    assert not builder.knows(symbol("s9"))
+    assert [arg.name for arg in builder.definition.signature.input_arg] == ["a0", "a1", "a2"]
+    builder.output(builder.op("Exp", [name], {"T": tf.float32})[0], tf.float32)
+    assert call(builder, {"B": 1, "T": 1}, (np.zeros(3, "float32"),))[0].tolist() == [1.0] * 3
+
+
+def test_elements_and_casts() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    x = builder.argument(argument_of((3,), tf.int64), tf.int64)
+    element = builder.element(x, 1, tf.int64)
+    builder.output(element, tf.int64)
+    builder.output(builder.cast(element, tf.int64, tf.float32), tf.float32)
+    assert builder.cast(element, tf.int64, tf.int64) == element
+    assert builder.cast(element, tf.int64, tf.int32) == builder.cast(element, tf.int64, tf.int32)
+    results = call(builder, {}, (np.asarray([5, 6, 7]),))
+    assert [one.tolist() for one in results] == [6, 6.0]
+    assert [one.dtype.name for one in results] == ["int64", "float32"]
+
+
+def test_names_are_unique_and_allowed() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    x = builder.argument(argument_of((), tf.float32), tf.float32)
+    for name in ("a/b", "a_b", "a0", "_hidden", "1st", "", "Exp", "Exp"):
+        x = builder.op("Exp", [x], {"T": tf.float32})[0] if name == "Exp" else x
+        (x,) = builder.copy(
+            "Identity", name, [x], {"T": graphs.AttrValue(type=tf.float32.as_datatype_enum)}
+        )
+    builder.output(x, tf.float32)
+    names = [node.name for node in builder.definition.node_def]
+    assert len(set(names)) == len(names)
+    assert "a0" not in names
+    (result,) = call(builder, {}, (np.float32(0.0),))
+    assert result == pytest.approx(np.e)
+
+
+def test_attributes_that_an_operation_does_not_have_are_left_out() -> None:
+    builder = FunctionBuilder("test", inference=Inference())
+    x = builder.argument(argument_of((), tf.float32), tf.float32)
+    (y,) = builder.op("Cast", [x], {"SrcT": tf.float32, "DstT": "int64", "nope": 1})
+    builder.output(y, tf.int64)
+    assert "nope" not in builder.definition.node_def[-1].attr
+    assert call(builder, {}, (np.float32(2.5),))[0] == 2
+
+
+def test_what_is_kept_runs_though_nobody_uses_it() -> None:
+    variable = tf.Variable(1.0)
+    builder = FunctionBuilder("test", inference=Inference())
+    handle = builder.argument(argument_of((), tf.resource), tf.resource)
+    value = builder.constant(5.0, tf.float32)
+    builder.op("AssignVariableOp", [handle, value], {"dtype": tf.float32})
+    builder.keep(builder.last_name)
+    owner = Owner()
+    builder.register(owner)
+    tf.function(lambda: graphs.call(builder.name, [variable.handle], [], stateful=True))()
+    assert float(variable) == 5.0
+
+
+def test_a_function_in_a_function_is_registered_with_it_and_goes_with_its_owner() -> None:
+    inner = made((lambda one: one.number(BATCH + 1, tf.int32), tf.int32))
+    outer = FunctionBuilder("outer", inference=Inference())
+    outer.include(inner)
+    attrs = {
+        "Tin": graphs.type_list([tf.int32]),
+        "Tout": graphs.type_list([tf.int32]),
+        "f": graphs.function_reference(inner.name),
+    }
+    number = outer.number_argument(NumberArgument("B"))
+    outer.output(outer.op("PartitionedCall", [number], attrs)[0], tf.int32)
+    assert call(outer, {"B": 4})[0] == 5
+    gc.collect()
+    for name in (outer.name, inner.name):
+        with pytest.raises((tf.errors.NotFoundError, tf.errors.InternalError), match="function"):
+            tf.raw_ops.PartitionedCall(args=[tf.constant(4)], Tout=[tf.int32], f=name)

@@ -1,0 +1,281 @@
+"""A strategy of one replica: what programs ask of it, and what Keras does in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener.engine import distribute as distribute_module
+from evener.engine.big_device import BigDevice
+from evener.engine.ownership import device_name
+from evener.errors import EngineError, PlanError
+from evener.plan import Plan
+
+DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
+
+
+@pytest.fixture
+def strategy() -> BigDevice:
+    return BigDevice(Plan.data_parallel(DEVICES, shares=[2, 1, 1]))
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The samples of each device, of every call outside of graphs."""
+    seen: list[tuple[int, ...]] = []
+    original = distribute_module._Trace.__call__
+
+    def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+        seen.append(tuple(sizes))
+        return original(self, tensors, sizes)
+
+    monkeypatch.setattr(distribute_module._Trace, "__call__", noted)
+    return seen
+
+
+def test_a_program_sees_one_device(strategy: BigDevice) -> None:
+    assert strategy.num_replicas_in_sync == 1
+    assert strategy.extended.worker_devices == ("/device:CPU:0",)
+    assert strategy.extended.parameter_devices == ("/device:CPU:0",)
+    assert strategy.shares == (0.5, 0.25, 0.25)
+    assert [one.share for one in strategy.plan.replicas] == pytest.approx([0.5, 0.25, 0.25])
+    assert not strategy.extended.experimental_require_static_shapes
+    assert strategy.extended.should_checkpoint and strategy.extended.should_save_summary
+    with strategy.scope():
+        assert tf.distribute.get_strategy() is strategy
+        assert tf.distribute.in_cross_replica_context()
+
+
+def test_a_plain_function_runs_eagerly_as_it_is_written(strategy: BigDevice) -> None:
+    seen = []
+
+    def step(x: tf.Tensor, scale: float) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        seen.append((tf.executing_eagerly(), context.num_replicas_in_sync, x.shape.as_list()))
+        assert context.replica_id_in_sync_group == 0
+        return x * scale
+
+    result = strategy.run(step, args=(tf.ones([4, 2]),), kwargs={"scale": 3.0})
+    assert result.numpy().tolist() == [[3.0, 3.0]] * 4
+    assert seen == [(True, 1, [4, 2])]
+    assert not strategy.report().num_operations
+
+
+def test_a_function_runs_in_parts(strategy: BigDevice, parts: list[tuple[int, ...]]) -> None:
+    traces = []
+
+    @tf.function
+    def step(x: tf.Tensor) -> Any:
+        traces.append(x.shape.as_list())
+        return tf.reduce_sum(tf.exp(x), 0), x
+
+    for size in (8, 4, 8):
+        x = tf.ones([size, 2])
+        total, rows = strategy.run(step, args=(x,))
+        np.testing.assert_allclose(total, [size * np.e] * 2, rtol=1e-6)
+        assert rows.shape == [size, 2]
+    assert parts == [(4, 2, 2), (2, 1, 1), (4, 2, 2)]
+    assert traces == [[None, 2]]
+    assert strategy.report().num_operations > 0
+    assert strategy.report().gathered == ()
+
+
+def test_shares_change_for_functions_that_ran_before(
+    strategy: BigDevice, parts: list[tuple[int, ...]]
+) -> None:
+    step = tf.function(lambda x: x + 1.0)
+    strategy.run(step, args=(tf.ones([8, 2]),))
+    strategy.set_shares([0, 1, 1])
+    strategy.run(step, args=(tf.ones([8, 2]),))
+    assert parts == [(4, 2, 2), (0, 4, 4)]
+
+
+def test_shares_are_checked_and_normalised(strategy: BigDevice) -> None:
+    strategy.set_shares([0, 1, 3])
+    assert strategy.shares == pytest.approx((0.0, 0.25, 0.75))
+    assert sum(one.share for one in strategy.plan.replicas) == pytest.approx(1.0)
+    for wrong in ([1, 1], [0, 0, 0], [-1, 1, 1]):
+        with pytest.raises(PlanError):
+            strategy.set_shares(wrong)
+    assert strategy.shares == pytest.approx((0.0, 0.25, 0.75))
+
+
+def test_shares_change_in_a_graph_that_was_traced(strategy: BigDevice) -> None:
+    traces = []
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        traces.append(1)
+        return strategy.run(lambda one: tf.reduce_sum(tf.square(one)), args=(x,))
+
+    for shares in ([2, 1, 1], [0, 0, 1], [1, 0, 0]):
+        strategy.set_shares(shares)
+        assert float(step(tf.fill([6, 2], 2.0))) == 48.0
+    assert len(traces) == 1
+
+
+def test_a_run_inside_of_a_function_is_partitioned(strategy: BigDevice) -> None:
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.linalg.matvec(x, weight)))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+        return loss
+
+    @tf.function
+    def several(x: tf.Tensor) -> tf.Tensor:
+        losses = tf.TensorArray(tf.float32, 3)
+        for k in tf.range(3):
+            losses = losses.write(k, strategy.run(step, args=(x,)))
+        return losses.stack()
+
+    x = tf.random.stateless_normal([7, 2], [1, 2])
+    given, ours = several(x), weight.numpy()
+    weight.assign([1.0, 2.0])
+    np.testing.assert_allclose(given, [float(step(x)) for _ in range(3)], rtol=1e-5)
+    np.testing.assert_allclose(ours, weight, rtol=1e-5)
+    assert strategy.report().num_operations > 0
+
+
+def test_one_device_needs_no_partition() -> None:
+    alone = BigDevice(Plan.data_parallel(["cpu:1"]))
+    step = tf.function(lambda x: x * 2.0)
+    assert float(alone.run(step, args=(tf.constant(3.0),))) == 6.0
+    assert alone.report().num_operations == 0
+
+
+def test_what_xla_compiles_is_not_partitioned(strategy: BigDevice) -> None:
+    step = tf.function(lambda x: strategy.run(lambda one: tf.exp(one), args=(x,)), jit_compile=True)
+    np.testing.assert_allclose(step(tf.zeros([4, 2])), np.ones([4, 2]))
+    assert strategy.report().num_operations == 0
+
+
+@pytest.mark.parametrize("op", ["SUM", "MEAN"])
+def test_values_of_the_one_replica_are_whole(strategy: BigDevice, op: str) -> None:
+    value = tf.constant([[1.0, 2.0], [3.0, 6.0]])
+    reduced = strategy.reduce(op, value, axis=None)
+    assert reduced.numpy().tolist() == value.numpy().tolist()
+    along = strategy.reduce(op, value, axis=0)
+    assert along.numpy().tolist() == ([4.0, 8.0] if op == "SUM" else [2.0, 4.0])
+    assert strategy.gather(value, axis=0).numpy().tolist() == value.numpy().tolist()
+    assert strategy.experimental_local_results(value) == (value,)
+    pair = {"a": value, "b": (value,)}
+    assert strategy.experimental_local_results(pair) == (pair,)
+
+
+def test_replica_contexts_reduce_and_merge(strategy: BigDevice) -> None:
+    def step(x: tf.Tensor) -> Any:
+        context = tf.distribute.get_replica_context()
+        merged = context.merge_call(
+            lambda other, one: other.extended.reduce_to("SUM", one, one), (x,)
+        )
+        return context.all_reduce("SUM", x), context.all_gather(x, 0), merged
+
+    for call in (step, tf.function(step)):
+        results = strategy.run(call, args=(tf.constant([1.0, 2.0]),))
+        assert [one.numpy().tolist() for one in results] == [[1.0, 2.0]] * 3
+
+
+def test_datasets_give_global_batches(strategy: BigDevice) -> None:
+    data = tf.data.Dataset.range(10).batch(4)
+    distributed = strategy.experimental_distribute_dataset(data)
+    assert next(iter(distributed)).numpy().tolist() == [0, 1, 2, 3]
+    contexts = []
+
+    def made(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        contexts.append(context)
+        return data.batch(context.get_per_replica_batch_size(1))
+
+    assert len(list(strategy.distribute_datasets_from_function(made))) == 3
+    (context,) = contexts
+    assert (context.num_input_pipelines, context.num_replicas_in_sync) == (1, 1)
+    assert context.get_per_replica_batch_size(64) == 64
+    value = strategy.experimental_distribute_values_from_function(
+        lambda one: (one.replica_id_in_sync_group, one.num_replicas_in_sync)
+    )
+    assert value == (0, 1)
+
+
+def test_variables_made_in_the_scope_have_owners(strategy: BigDevice) -> None:
+    with strategy.scope():
+        kernels = [tf.Variable(tf.ones([64, 64])) for _ in range(3)]
+        small = tf.Variable(0, trainable=False)
+    owners = [device_name(kernel.device) for kernel in kernels]
+    assert sorted(owners) == DEVICES
+    assert device_name(small.device) == "cpu:0"
+    assert all(strategy.ledger.holds(one) for one in (*kernels, small))
+    outside = tf.Variable(1.0)
+    assert not strategy.ledger.holds(outside)
+    for kernel in kernels:
+        with strategy.scope(), strategy.extended.colocate_vars_with(kernel):
+            slot = tf.Variable(tf.zeros([64, 64]))
+        assert slot.device == kernel.device
+    with pytest.raises(EngineError, match="ENG-003"):
+        with strategy.scope(), strategy.extended.colocate_vars_with(outside):
+            tf.Variable(0.0)
+
+
+def test_an_update_is_one_call(strategy: BigDevice) -> None:
+    with strategy.scope():
+        variable = tf.Variable(tf.ones([64, 64]))
+    calls = []
+
+    def update(one: tf.Variable, delta: tf.Tensor) -> Any:
+        calls.append(one)
+        return one.assign_add(delta)
+
+    with strategy.scope():
+        strategy.extended.update(variable, update, args=(tf.ones([64, 64]),))
+    assert len(calls) == 1 and calls[0] is variable
+    assert float(variable[0, 0]) == 2.0
+    assert float(strategy.extended.read_var(variable)[0, 0]) == 2.0
+
+
+def model() -> keras.Model:
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.Input((6,)),
+            layers.Dense(8, activation="tanh"),
+            layers.BatchNormalization(),
+            layers.Dense(3),
+        ]
+    )
+
+
+def compiled(made: Callable[[], keras.Model], **options: Any) -> keras.Model:
+    result = made()
+    result.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), "mse", metrics=["mae"], **options)
+    return result
+
+
+@pytest.mark.parametrize("options", [{}, {"steps_per_execution": 2}], ids=["one", "two"])
+def test_keras_trains_as_on_one_device(strategy: BigDevice, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(22, 6)).astype("float32"), rng.normal(size=(22, 3)).astype("float32")
+    reference = compiled(model, **options)
+    with strategy.scope():
+        ours = compiled(model, **options)
+    # The last batch has 6 samples.
+    histories = [
+        one.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        for one in (ours, reference)
+    ]
+    assert histories[0].keys() == histories[1].keys()
+    for name in histories[0]:
+        np.testing.assert_allclose(histories[0][name], histories[1][name], rtol=1e-5)
+    for variable, other in zip(ours.variables, reference.variables, strict=True):
+        np.testing.assert_allclose(variable, other, rtol=1e-4, atol=1e-6, err_msg=variable.path)
+    evaluated = [one.evaluate(x, y, batch_size=8, verbose=0) for one in (ours, reference)]
+    np.testing.assert_allclose(*evaluated, rtol=1e-5)
+    predicted = [one.predict(x, batch_size=8, verbose=0) for one in (ours, reference)]
+    np.testing.assert_allclose(*predicted, rtol=1e-4, atol=1e-6)
+    assert strategy.report().num_operations > 0

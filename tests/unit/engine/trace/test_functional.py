@@ -1,0 +1,218 @@
+"""Bodies of loops and conditions: which variables are read before them, and which not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading, open_functions
+from evener.engine.trace.graph import Graph, Node
+
+FLOATS = tf.TensorSpec([None, 3])
+
+
+def opened(function: Callable[..., Any], *specs: tf.TensorSpec) -> Graph:
+    graph = Graph(tf.function(function).get_concrete_function(*(specs or [FLOATS])).graph)
+    open_functions(graph)
+    return graph
+
+
+def functional(graph: Graph) -> list[Node]:
+    return [node for node in graph if node.op in LOOPS | CONDITIONS]
+
+
+def reads(graph: Graph) -> list[Node]:
+    return [node for node in graph if node.op == "ReadVariableOp"]
+
+
+def test_a_read_comes_out_of_a_loop() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = x * weight + weight
+        return x
+
+    graph = opened(step)
+    (loop,) = functional(graph)
+    (read,) = reads(graph)
+    assert loop.op == "StatelessWhile"
+    assert graph.nodes.index(read) < graph.nodes.index(loop)
+    assert read.outputs[0] in loop.inputs
+    assert all(tensor.dtype != tf.resource for tensor in (*loop.inputs, *loop.outputs))
+    for body in loop.bodies.values():
+        assert not reads(body)
+        assert [t.dtype for t in body.inputs] == [t.dtype for t in loop.inputs]
+    place = loop.inputs.index(read.outputs[0])
+    users = [n for n in loop.bodies["body"] if loop.bodies["body"].inputs[place] in n.inputs]
+    assert {user.op for user in users} >= {"Mul", "AddV2"}
+    assert loop.static_shapes[place] == ()
+
+
+def test_a_read_comes_out_of_nested_loops() -> None:
+    weight = tf.Variable([1.0, 2.0, 3.0])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            for _ in tf.range(2):
+                x = x * weight
+        return x
+
+    graph = opened(step)
+    (loop,) = functional(graph)
+    assert len(reads(graph)) == 1
+    (inner,) = functional(loop.bodies["body"])
+    assert not reads(loop.bodies["body"])
+    assert inner.op == "StatelessWhile"
+
+
+def test_a_read_comes_out_of_a_condition_and_its_branches() -> None:
+    one, other = tf.Variable(2.0), tf.Variable(3.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: x * one, lambda: x * other + one)
+
+    graph = opened(step)
+    (condition,) = functional(graph)
+    assert condition.op == "StatelessIf"
+    assert len(reads(graph)) == 2
+    assert list(condition.bodies) == ["then_branch", "else_branch"]
+    assert not any(reads(body) for body in condition.bodies.values())
+    assert num_leading(condition) == 1
+    for body in condition.bodies.values():
+        given = [t.dtype for t in condition.inputs[1:]]
+        assert [t.dtype for t in body.inputs] == given == [tf.float32] * len(given)
+
+
+def test_a_read_comes_out_of_a_choice_of_several() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        index = tf.cast(tf.reduce_sum(x), tf.int32)
+        return tf.switch_case(index, [lambda: x, lambda: x * weight, lambda: x + weight])
+
+    graph = opened(step)
+    (choice,) = functional(graph)
+    assert choice.op == "StatelessCase"
+    assert list(choice.bodies) == ["branch_0", "branch_1", "branch_2"]
+    assert len(reads(graph)) == 1
+
+
+def test_a_loop_that_writes_stays_as_it_is() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            x = x * weight
+            weight.assign_add(1.0)
+        return x
+
+    graph = opened(step)
+    (loop,) = functional(graph)
+    assert (loop.op, loop.bodies) == ("While", {})
+    assert not reads(graph)
+    assert loop.is_stateful and loop.has_side_effect
+
+
+def test_a_condition_that_writes_in_one_branch_stays_as_it_is() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        if tf.reduce_sum(x) > 0:
+            weight.assign(tf.reduce_sum(x))
+        return x * weight
+
+    graph = opened(step)
+    (condition,) = functional(graph)
+    assert (condition.op, condition.bodies) == ("If", {})
+    assert len(reads(graph)) == 1
+
+
+def test_a_write_deep_inside_keeps_all_around_it() -> None:
+    weight = tf.Variable(0.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            for _ in tf.range(2):
+                if tf.reduce_sum(x) > 0:
+                    weight.assign_add(1.0)
+        return x
+
+    (loop,) = functional(opened(step))
+    assert (loop.op, loop.bodies) == ("While", {})
+
+
+def test_random_numbers_in_a_loop_keep_it_as_it_is() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            x = x + tf.random.normal([3])
+        return x
+
+    (loop,) = functional(opened(step))
+    assert loop.bodies == {}
+
+
+def test_a_loop_that_gathers_from_a_variable_stays_as_it_is() -> None:
+    """Its place in the order of reads and writes is that of the whole loop."""
+    table = tf.Variable(tf.ones([5, 3]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for k in tf.range(2):
+            x = x + tf.raw_ops.ResourceGather(resource=table.handle, indices=k, dtype=tf.float32)
+        return x
+
+    graph = opened(step)
+    (loop,) = functional(graph)
+    assert (loop.op, loop.bodies) == ("While", {})
+    assert not reads(graph)
+    assert any(tensor.dtype == tf.resource for tensor in loop.inputs)
+
+
+def test_what_a_loop_hands_through_is_what_it_was_given() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            for _ in tf.range(3):
+                x = x * weight
+        return tape.gradient(x, weight)
+
+    graph = opened(step)
+    loops = functional(graph)
+    assert len(loops) == 2
+    produced = {tensor for loop in loops for tensor in loop.outputs}
+    handles = {t for node in graph for t in node.inputs if t.dtype == tf.resource}
+    assert not handles & produced
+
+
+def test_a_later_write_waits_for_the_read_that_came_out() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = tf.constant(1.0)
+        for _ in tf.range(3):
+            y = y * weight
+        weight.assign(5.0)
+        return y + tf.reduce_sum(x)
+
+    graph = opened(step)
+    (read,) = reads(graph)
+    (write,) = [node for node in graph if node.op == "AssignVariableOp"]
+    assert read in write.after
+
+
+def test_a_read_that_came_out_waits_for_an_earlier_write() -> None:
+    weight = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        weight.assign(5.0)
+        for _ in tf.range(3):
+            x = x * weight
+        return x
+
+    graph = opened(step)
+    (read,) = reads(graph)
+    (write,) = [node for node in graph if node.op == "AssignVariableOp"]
+    assert write in read.after

@@ -1,0 +1,266 @@
+"""What `evener.tf_compat.graphs` asks of TensorFlow is still there, and does what is said of it."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from evener.tf_compat import graphs
+from unit.tf_compat.functions import Owner, concrete, registered
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+FLOATS = tf.TensorSpec([None, 3])
+
+
+def definitions(function: Any, *specs: Any) -> dict[str, Any]:
+    graph = concrete(function, *(specs or [FLOATS])).graph
+    return {node.name: node for node in graph.as_graph_def().node}
+
+
+def test_definitions_of_operations_are_found() -> None:
+    definition = graphs.op_definition("Split")
+    assert [arg.name for arg in definition.input_arg] == ["split_dim", "value"]
+    assert definition.output_arg[0].number_attr == "num_split"
+    assert {attr.name for attr in definition.attr} == {"num_split", "T"}
+    with pytest.raises((KeyError, RuntimeError)):
+        graphs.op_definition("NoSuchOperation")
+
+
+def test_operations_are_told_from_functions() -> None:
+    assert graphs.is_operation("MatMul")
+    assert not graphs.is_operation("__inference_step_12")
+    assert not graphs.is_operation("NoSuchOperation")
+
+
+@pytest.mark.parametrize(
+    ("op", "is_stateful"),
+    [
+        ("MatMul", False),
+        ("StatelessWhile", False),
+        ("PartitionedCall", False),
+        ("ReadVariableOp", True),
+        ("AssignVariableOp", True),
+        ("RandomUniform", True),
+        ("PrintV2", True),
+        ("While", True),
+        ("If", True),
+        ("Case", True),
+        ("StatefulPartitionedCall", True),
+    ],
+)
+def test_state_is_known(op: str, is_stateful: bool) -> None:
+    assert graphs.is_stateful(op) == is_stateful
+
+
+def test_dtypes_and_names_of_outputs() -> None:
+    def step(x: tf.Tensor) -> Any:
+        tf.split(x, 3, axis=1, name="parts")
+        tf.unique(tf.cast(tf.reshape(x, [-1]), tf.int32), tf.int64, name="different")
+        tf.raw_ops.IdentityN(input=[x, tf.constant(1)], name="both")
+        tf.raw_ops.FusedBatchNormV3(
+            x=x[:, None, None], scale=[1.0] * 3, offset=[1.0] * 3, mean=[], variance=[], name="norm"
+        )
+        tf.raw_ops.NoOp(name="nothing")
+        return x
+
+    nodes = definitions(step)
+    floats = tf.float32
+    expected = {
+        "parts": (["output:0", "output:1", "output:2"], [floats] * 3),
+        "different": (["y:0", "idx:0"], [tf.int32, tf.int64]),
+        "both": (["output:0", "output:1"], [floats, tf.int32]),
+        "norm": (
+            [
+                "y:0",
+                "batch_mean:0",
+                "batch_variance:0",
+                "reserve_space_1:0",
+                "reserve_space_2:0",
+                "reserve_space_3:0",
+            ],
+            [floats] * 6,
+        ),
+        "nothing": ([], []),
+    }
+    for name, (names, dtypes) in expected.items():
+        node = nodes[name]
+        assert graphs.output_names(node.op, node.attr) == names
+        assert graphs.output_dtypes(node) == dtypes
+
+
+def test_names_of_outputs_are_those_of_function_definitions() -> None:
+    """TensorFlow itself writes them so when it makes the definition of a function."""
+
+    def step(x: tf.Tensor) -> Any:
+        parts = tf.split(x, 3, axis=1)
+        values, places = tf.unique(tf.reshape(parts[1], [-1]))
+        return values * 2.0, places + 1
+
+    definition = concrete(step, FLOATS).function_def
+    written = {name for node in definition.node_def for name in node.input if ":" in name}
+    made = {
+        f"{node.name}:{output}"
+        for node in definition.node_def
+        for output in graphs.output_names(node.op, node.attr)
+    }
+    assert written and written <= made
+    assert {name for name in written if "output:1" in name or "idx:0" in name}
+
+
+def test_bodies_of_functions_are_found_at_any_depth() -> None:
+    inner = tf.function(lambda x: tf.sin(x))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(2):
+            if tf.reduce_sum(x) > 0:
+                x = inner(x)
+        return x
+
+    graph = concrete(step, FLOATS).graph
+    bodies = graphs.FunctionBodies(graph)
+    (loop,) = [n for n in graph.as_graph_def().node if n.op in ("While", "StatelessWhile")]
+    body = bodies.find(loop.attr["body"].func.name)
+    assert body is bodies.find(loop.attr["body"].func.name)
+    (condition,) = [n for n in body.as_graph_def().node if n.op in ("If", "StatelessIf")]
+    then = bodies.find(condition.attr["then_branch"].func.name)
+    (called,) = [n for n in then.as_graph_def().node if n.op.endswith("PartitionedCall")]
+    found = bodies.find(called.attr["f"].func.name)
+    assert "Sin" in {op.type for op in found.get_operations()}
+    assert len(found.inputs) == len(found.outputs) == 1
+    assert isinstance(found.control_outputs, list)
+    assert len(body.inputs) == len(loop.input)
+
+
+def test_bodies_of_registered_definitions_are_found() -> None:
+    """The gradient of a call is a function of which only the definition is there."""
+    owner = Owner()
+    name = registered(lambda x: tf.exp(x), owner)
+
+    def step(x: tf.Tensor) -> Any:
+        return graphs.call(name, [x], [tf.float32], stateful=False)
+
+    graph = concrete(step, tf.TensorSpec([])).graph
+    found = graphs.FunctionBodies(graph).find(name)
+    assert "Exp" in {op.type for op in found.get_operations()}
+    assert [t.dtype for t in found.inputs] == [tf.float32]
+
+
+def test_shapes_are_written_into_graph_definitions() -> None:
+    nodes = concrete(lambda x: tf.exp(x), FLOATS).graph.as_graph_def(add_shapes=True).node
+    (exp,) = [node for node in nodes if node.op == "Exp"]
+    (shape,) = exp.attr["_output_shapes"].list.shape
+    assert [dim.size for dim in shape.dim] == [-1, 3]
+    assert not shape.unknown_rank
+
+
+def test_names_are_unique() -> None:
+    names = [graphs.unique_function_name("part") for _ in range(3)]
+    assert len(set(names)) == 3
+    assert all("part" in name for name in names)
+
+
+def test_a_function_is_called_until_its_owner_is_gone() -> None:
+    owner = Owner()
+    name = registered(lambda x: x * 2.0, owner)
+
+    def step(x: tf.Tensor) -> Any:
+        return graphs.call(name, [x], [tf.float32], stateful=False)
+
+    run = tf.function(step)
+    assert float(run(tf.constant(3.0))[0]) == 6.0
+    del owner
+    gc.collect()
+    with pytest.raises((tf.errors.NotFoundError, tf.errors.InternalError, ValueError)):
+        tf.function(lambda x: step(x))(tf.constant(3.0))
+
+
+def test_a_function_outlives_a_graph_that_called_it() -> None:
+    owner = Owner()
+    name = registered(lambda x: x * 2.0, owner)
+    for _ in range(2):
+        run = tf.function(lambda x: graphs.call(name, [x], [tf.float32], stateful=False))
+        assert float(run(tf.constant(3.0))[0]) == 6.0
+        del run
+        gc.collect()
+
+
+def test_a_call_is_made_on_the_device_of_now() -> None:
+    owner = Owner()
+    name = registered(lambda x: x * 2.0, owner)
+    operations: list[tf.Operation] = []
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.device("/CPU:1"):
+            (result,) = graphs.call(name, [x], [tf.float32], stateful=False)
+        operations.append(result.op)
+        return result
+
+    assert float(tf.function(step)(tf.constant(3.0))) == 6.0
+    (operation,) = operations
+    assert operation.type == "PartitionedCall"
+    assert operation.device.endswith("CPU:1")
+
+
+def test_a_call_for_its_side_effects_alone() -> None:
+    variable, owner = tf.Variable(1.0), Owner()
+    definition = graphs.FunctionDef()
+    definition.CopyFrom(concrete(lambda: variable.assign(5.0)).function_def)
+    definition.signature.name = graphs.unique_function_name("assign")
+    dtypes = [tf.as_dtype(arg.type) for arg in definition.signature.output_arg]
+    graphs.register_function(definition, owner)
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        name = definition.signature.name
+        graphs.call(name, [variable.handle], dtypes, stateful=True)
+
+    step()
+    assert float(variable) == 5.0
+
+
+def test_one_of_two_functions_is_called() -> None:
+    """Only the chosen one runs: the other would fail."""
+    owner = Owner()
+    spec = [tf.TensorSpec([None])]
+    first = registered(lambda x: tf.raw_ops.CheckNumerics(tensor=x, message=""), owner, *spec)
+    other = registered(lambda x: tf.zeros([2]), owner, *spec)
+
+    @tf.function(input_signature=[tf.TensorSpec([], tf.bool), *spec], autograph=False)
+    def run(condition: tf.Tensor, x: tf.Tensor) -> Any:
+        results = graphs.call_if(condition, first, other, [x], [tf.float32])
+        assert results[0].op.get_attr("_lower_using_switch_merge")
+        return results
+
+    assert run(True, [1.0, 2.0])[0].numpy().tolist() == [1.0, 2.0]
+    assert run(False, [1.0, float("nan")])[0].numpy().tolist() == [0.0, 0.0]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        run(True, [1.0, float("nan")])
+
+
+def test_calls_that_only_read_are_not_ordered() -> None:
+    variable, owner = tf.Variable([1.0, 2.0]), Owner()
+    definition = graphs.FunctionDef()
+    definition.CopyFrom(concrete(lambda: variable + 0.0).function_def)
+    definition.signature.name = graphs.unique_function_name("read")
+    graphs.register_function(definition, owner)
+    calls: dict[bool, list[Any]] = {True: [], False: []}
+
+    def step(*, is_marked: bool) -> Any:
+        results = []
+        for _ in range(2):
+            name = definition.signature.name
+            (result,) = graphs.call(name, [variable.handle], [tf.float32], stateful=True)
+            if is_marked:
+                graphs.mark_read_only(result.op)
+            calls[is_marked].append(result.op)
+            results.append(result)
+        return results
+
+    for is_marked in (True, False):
+        run = tf.function(lambda is_marked=is_marked: step(is_marked=is_marked), autograph=False)
+        assert [one.numpy().tolist() for one in run()] == [[1.0, 2.0]] * 2
+        first, second = calls[is_marked][-2:]
+        assert (first in second.control_inputs) != is_marked
