@@ -98,7 +98,7 @@ class _Slowing:
         with tf.device("CPU:0"):
             self.products_per_sample = tf.Variable(0.0, trainable=False)
 
-    def before_replica(self, replica: int, num_samples: Any) -> Any:
+    def before_part(self, replica: int, num_samples: Any) -> Any:
         import tensorflow as tf
 
         if replica != SLOW_REPLICA:
@@ -146,7 +146,7 @@ def seconds_per_product(device: str) -> float:
 def _slow_down(model: Any, strategy: Any) -> _Slowing:
     slowing = _Slowing()
     model.make_train_function()
-    model.train_function.steps.program.before_replica = slowing.before_replica
+    strategy.sharing.before_part = slowing.before_part
     return slowing
 
 

@@ -20,7 +20,6 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute import (
-    distribute_lib,
     distribute_utils,
     input_lib,
     mirrored_run,
@@ -55,22 +54,6 @@ DistributedIteratorInterface = distribute_types.DistributedIteratorInterface
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes a function from the one whose place it takes."""
-
-
-def run_in_lockstep(strategy: tf.distribute.Strategy, fn: Callable[..., Any]) -> Any:
-    """Call ``fn()`` once per replica, in threads that wait for each other at every merge.
-
-    Why: layers that talk across replicas in the middle of the forward pass need it, and
-    TensorFlow's own runner keeps the name scopes, control dependencies and summaries right.
-    The strategy's cross-replica context is entered from within another replica context,
-    which its public ``scope()`` refuses.
-    If it changes: models with ``BatchNormalization(synchronized=True)`` do not trace.
-    """
-    distribute_lib._push_per_thread_mode(distribute_lib._CrossReplicaThreadMode(strategy))
-    try:
-        return mirrored_run.call_for_each_replica(strategy, fn, (), {})
-    finally:
-        distribute_lib._pop_per_thread_mode()
 
 
 def local_values(value: Any) -> tuple[Any, ...]:
@@ -701,6 +684,8 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
             called = graph._get_function(inner)
             if called is not None and called._cached_graph is not None:
                 waiting.append((tf.compat.as_str(inner), called._cached_graph))
+            # What the partitioner makes of traced graphs names those.
+            waiting.extend(getattr(called, "origins", {}).items())
     return graphs
 
 
@@ -775,7 +760,7 @@ def build_for_step(model: keras.Model, batch: Any) -> None:
     If it changes: steps of models that were not trained yet cannot be audited.
     """
     with model.distribute_strategy.scope():
-        model._maybe_symbolic_build(data_batch=batch)
+        model._symbolic_build(data_batch=batch)
 
 
 # Why: raised in place of an eager operation's fast way, it makes TensorFlow take the slower one,

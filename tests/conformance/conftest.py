@@ -9,8 +9,10 @@ import tensorflow as tf
 
 from .strategies import Wrap, make
 
-EVENER = ("evener-1", "evener-2", "evener-3")
-BOTH = (*EVENER, "mirrored-2")
+ONE_REPLICA = ("evener-1", "evener-2", "evener-3", "one-1")
+SEVERAL_REPLICAS = ("staged-2", "staged-3", "mirrored-2")
+# They show that the checks are TensorFlow's own, which changes rarely, or repeat others.
+RARELY = ("mirrored", "one-1", "evener-1", "evener-3", "staged-3")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,18 +21,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name == "conformance":
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
-            if any(one in item.name for one in ("mirrored", "evener-1", "evener-3")):
-                # They show that the checks are MirroredStrategy's own, which changes rarely.
+            if any(one in item.name for one in RARELY):
                 item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=(*ONE_REPLICA, *SEVERAL_REPLICAS))
 def strategy(request: pytest.FixtureRequest) -> tf.distribute.Strategy:
-    """A strategy of evener with 1, 2 and 3 replicas, and MirroredStrategy."""
+    """Strategies of evener with one replica and with several, and TensorFlow's."""
     return make(request.param)
 
 
-@pytest.fixture(params=("evener-2", "mirrored-2"))
+@pytest.fixture(params=("staged-2", "mirrored-2"))
 def two(request: pytest.FixtureRequest) -> tf.distribute.Strategy:
     """A strategy with two replicas."""
     return make(request.param)

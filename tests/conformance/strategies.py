@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,13 +16,31 @@ THREE = ("cpu:1", "cpu:2", "cpu:3")
 
 
 def make(name: str) -> tf.distribute.Strategy:
-    """Return a new strategy: ``"evener"`` or ``"mirrored"``, and its number of replicas."""
+    """Return a new strategy by its kind and its number of devices.
+
+    ``"evener-2"``: one replica on two devices; ``"one-1"``: its reference, `OneDeviceStrategy`;
+    ``"staged-2"``: evener's strategy of plans with micro-batches, here of two replicas;
+    ``"mirrored-2"``: its reference.
+    """
     kind, _, count = name.partition("-")
     devices = [f"cpu:{index + 1}" for index in range(int(count))]
     if kind == "mirrored":
         # One collective that fails would let all later ones of the process fail.
         return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    if kind == "one":
+        return tf.distribute.OneDeviceStrategy(devices[0])
+    if kind == "staged":
+        return staged(devices)
     return evener.Strategy(devices=devices, shares="even")
+
+
+def staged(devices: Sequence[str], shares: Sequence[float] | None = None) -> evener.Strategy:
+    """Return a strategy with a replica on each device, for loops of one's own.
+
+    Recomputation of layers that no model has makes it one of several replicas.
+    """
+    plan = evener.Plan.data_parallel(list(devices), shares=shares)
+    return evener.Strategy(dataclasses.replace(plan, recompute=("no layer",)))
 
 
 def is_evener(strategy: tf.distribute.Strategy) -> bool:

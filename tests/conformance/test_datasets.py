@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .strategies import Wrap, is_evener, local, make, same, values
+from .strategies import Wrap, is_evener, local, make, same, staged, values
 
 
 def numbers(count: int, batch: int, **how: Any) -> tf.data.Dataset:
@@ -284,7 +284,7 @@ def test_the_length(two: Any) -> None:
 
 def test_the_length_by_len() -> None:
     """MirroredStrategy has none."""
-    assert len(make("evener-2").experimental_distribute_dataset(numbers(10, 4))) == 3
+    assert len(make("staged-2").experimental_distribute_dataset(numbers(10, 4))) == 3
 
 
 def test_static_shapes_are_kept(two: Any) -> None:
@@ -483,9 +483,6 @@ def test_local_results_inside_a_function(two: Any) -> None:
 
 
 def test_uneven_shares_cut_unevenly() -> None:
-    import evener
-
-    strategy = evener.Strategy(devices=["cpu:1", "cpu:2"], shares=[3, 1])
-    assert is_evener(make("evener-1"))
+    strategy = staged(["cpu:1", "cpu:2"], [3, 1])
     (batch,) = strategy.experimental_distribute_dataset(numbers(4, 4))
     same(local(strategy, batch), [[0.0, 1.0, 2.0], [3.0]])

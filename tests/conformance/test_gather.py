@@ -42,7 +42,7 @@ def test_other_types(two: Any, call: Wrap, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bool", "string"])
 def test_types_without_arithmetic(dtype: str) -> None:
     """MirroredStrategy gathers neither."""
-    two = make("evener-2")
+    two = make("staged-2")
     parts = [[True], [False, True]] if dtype == "bool" else [["a"], ["b", "c"]]
     result = two.gather(values(two, parts), axis=0)
     assert result.numpy().tolist() == (

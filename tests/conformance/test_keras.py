@@ -222,6 +222,7 @@ def test_a_metric_of_ones_own(two: Any, call: Wrap) -> None:
     np.testing.assert_allclose(metric.result(), [3.0, 4.0])
 
 
+@pytest.mark.filterwarnings("ignore:.ENG-045")  # each replica normalises its own samples
 def test_batch_normalization(strategy: Any, call: Wrap) -> None:
     """Every replica normalises its own samples; the moving mean is that of the batch."""
     with strategy.scope():
@@ -334,8 +335,10 @@ def test_embeddings(strategy: Any, call: Wrap) -> None:
     np.testing.assert_allclose(np.asarray(layer.embeddings)[:, 0], [-1.0, -2.0, 0.0, -3.0])
 
 
-def test_fit_evaluate_predict(strategy: Any) -> None:
+@pytest.mark.parametrize("name", ["evener-1", "evener-2", "one-1", "mirrored-2"])
+def test_fit_evaluate_predict(name: str) -> None:
     """The same numbers from `fit` under every strategy."""
+    strategy = make(name)
     with strategy.scope():
         model = linear()
         model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
@@ -364,7 +367,7 @@ def test_gradient_clipping_in_a_replica(two: Any) -> None:
 
 
 def test_aggregation_of_a_models_own_step_counter() -> None:
-    strategy = make("evener-2")
+    strategy = make("staged-2")
     with strategy.scope():
         optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5))
         v = tf.Variable(0.0)

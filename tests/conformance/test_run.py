@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import evener
 
-from .strategies import TWO, Wrap, local, make, replica_float, replica_id, same, values
+from .strategies import Wrap, local, make, replica_float, replica_id, same, values
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
@@ -467,7 +467,7 @@ def test_ragged_and_sparse_values_come_out(two: Any, call: Wrap) -> None:
 
 
 def test_two_strategies_in_one_process(call: Wrap) -> None:
-    one, other = make("evener-2"), make("evener-3")
+    one, other = make("staged-2"), make("staged-3")
     mirrored = make("mirrored-2")
     with one.scope():
         v = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
@@ -488,7 +488,7 @@ def test_two_strategies_in_one_process(call: Wrap) -> None:
 
 
 def test_a_variable_of_another_strategy_is_read(call: Wrap) -> None:
-    one, other = make("evener-2"), make("evener-3")
+    one, other = make("staged-2"), make("staged-3")
     with one.scope():
         v = tf.Variable(3.0)
     same(local(other, call(lambda: other.run(lambda: v * replica_float()))()), [0.0, 3.0, 6.0])
@@ -496,7 +496,7 @@ def test_a_variable_of_another_strategy_is_read(call: Wrap) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_running_eagerly_is_told_once() -> None:
-    strategy = evener.Strategy(devices=TWO, shares="even")
+    strategy = make("staged-2")
     with pytest.warns(evener.EvenerWarning, match="ENG-061") as told:
         strategy.run(replica_id)
         strategy.run(replica_id)
@@ -505,7 +505,7 @@ def test_running_eagerly_is_told_once() -> None:
 
 def test_a_strategy_is_forgotten() -> None:
     def use() -> weakref.ref[tf.distribute.Strategy]:
-        strategy = make("evener-2")
+        strategy = make("staged-2")
         tf.function(lambda: strategy.run(replica_id))()
         return weakref.ref(strategy)
 

@@ -103,7 +103,7 @@ def outcome(
 @pytest.mark.parametrize("synchronization", ["AUTO", "ON_READ"])
 def test_every_write(synchronization: str, aggregation: str, where: str, call: Wrap) -> None:
     """All writes give what MirroredStrategy gives, but for the named differences."""
-    evener, mirrored = make("evener-2"), make("mirrored-2")
+    evener, mirrored = make("staged-2"), make("mirrored-2")
     unlike = {}
     for write in WRITES:
         case = (synchronization, aggregation, write, where)
@@ -117,13 +117,13 @@ def test_every_write(synchronization: str, aggregation: str, where: str, call: W
 
 def test_what_replicas_keep_is_merged(call: Wrap) -> None:
     """Without aggregation: the mean of what the replicas wrote, for floats."""
-    strategy = make("evener-2")
+    strategy = make("staged-2")
     got = outcome(strategy, "AUTO", "NONE", "assign", "replica", call)
     assert got == ([[3.0, 3.0], [5.0, 5.0]], [4.0, 4.0])
 
 
 def test_sums_are_added_up(call: Wrap) -> None:
-    strategy = make("evener-2")
+    strategy = make("staged-2")
     got = outcome(strategy, "ON_READ", "SUM", "assign_add", "replica", call)
     assert got == ([[5.0, 7.0], [5.0, 5.0]], [10.0, 12.0])
 

@@ -5,7 +5,6 @@ The environment variable EVENER_TEST_CANDIDATE chooses:
   plain     a second plain run: whatever fails is wrong in the tests
   mirrored  `tf.distribute.MirroredStrategy`: shows that the tests can fail
   cut       evener under a plan that cuts every share into two micro-batches, one in flight
-  big       `evener.engine.big_device.BigDevice`: the partitioned step, one replica
 """
 
 from __future__ import annotations
@@ -74,12 +73,6 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
         return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
     from evener.engine import Strategy
 
-    if CANDIDATE == "big":
-        from evener.engine.big_device import BigDevice
-
-        even = shares if not isinstance(shares, str) else None
-        names = [f"cpu:{index}" for index in range(num_devices)]
-        return BigDevice(Plan.data_parallel(names, shares=even))
     if CANDIDATE == "cut":
         return Strategy(_cut(num_devices, None if isinstance(shares, str) else shares))
     return Strategy(devices=[f"cpu:{index}" for index in range(num_devices)], shares=shares)

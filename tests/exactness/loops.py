@@ -385,8 +385,13 @@ def candidate_loop(case: Case, optimizer: str, layout: Layout) -> Results:
 
 
 @contextlib.contextmanager
-def saying(*codes: str) -> Iterator[None]:
-    """Demand that evener warns with exactly these codes inside, each once."""
+def saying(*codes: str, cut: Sequence[str] = ()) -> Iterator[None]:
+    """Demand that evener warns with exactly these codes inside, each once.
+
+    Args:
+        codes: What is said in any case.
+        cut: What is said besides where the batch is cut into micro-batches.
+    """
     if CANDIDATE not in ("evener", "cut"):
         yield
         return
@@ -395,7 +400,8 @@ def saying(*codes: str) -> Iterator[None]:
         yield
     ours = [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)]
     found = [text[1:8] for text in ours]
-    assert sorted(found) == sorted(codes), ours
+    expected = [*codes, *(cut if CANDIDATE == "cut" else ())]
+    assert sorted(found) == sorted(expected), ours
 
 
 @contextlib.contextmanager

@@ -6,10 +6,8 @@ import keras
 import pytest
 from keras import layers, ops
 
-from evener.errors import EvenerWarning
-
-from .candidates import CANDIDATE, Place, make_candidate
-from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model, start
+from .candidates import Place
+from .harness import FIVE, THREE, TWO, Layout, agree, compile_model, fit_model
 from .models import regression
 
 
@@ -86,20 +84,12 @@ def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
     agree(experiment, THREE)
 
 
-@pytest.mark.skipif(CANDIDATE != "evener", reason="says what evener warns of")
 def test_an_added_loss_of_the_batch_as_a_whole() -> None:
-    """Neither a mean nor a sum: that cannot be split, and evener says so."""
-    start()
-    place = make_candidate(2, (5, 3))
-    with pytest.warns(EvenerWarning, match="ENG-020"):
-        fit_model(place, lambda: adding("batch"), regression(32), lambda: {"loss": "mse"})
-
-
-def test_an_added_loss_of_the_batch_on_one_replica() -> None:
-    """One replica has the whole batch, and needs no warning."""
+    """Neither a mean nor a sum over samples."""
     agree(
         lambda place: fit_model(
             place, lambda: adding("batch"), regression(75), lambda: {"loss": "mse"}
         ),
         Layout(num_devices=1),
+        THREE,
     )

@@ -109,7 +109,7 @@ def test_eager_mode(name: str) -> None:
             make = classifier(case.build, accuracy)
             return loop_results(place, make, batches(x, y), epochs=2)
 
-    with saying("ENG-061"):
+    with saying("ENG-086"):
         agree(experiment, THREE)
 
 
@@ -127,7 +127,7 @@ def test_run_outside_of_a_function() -> None:
             losses.append(float(strategy.reduce("SUM", logged, axis=None)))
         return {**parts.state(), "losses": losses}
 
-    with saying("ENG-061"):
+    with saying("ENG-086"):
         agree(experiment, TWO)
 
 

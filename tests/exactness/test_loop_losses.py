@@ -117,7 +117,7 @@ def test_mean_that_is_not_scaled(layout: Layout) -> None:
     x, y = tabular(75)
     loss = logits("none")
     make = loss_parts(lambda y, p: tf.reduce_mean(loss(y, p)))
-    with saying("ENG-066"):
+    with saying(cut=["ENG-066"]):
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), layout)
 
 
@@ -125,7 +125,7 @@ def test_mean_of_squares_that_is_not_scaled() -> None:
     """The same of what a person computes from the outputs."""
     x, y = regression(75)
     make = loss_parts(lambda y, p: tf.reduce_mean(tf.square(y - p)), regressor)
-    with saying("ENG-066"):
+    with saying(cut=["ENG-066"]):
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
@@ -140,7 +140,7 @@ def test_keras_mean_that_is_not_scaled(function: str) -> None:
         return tf.reduce_mean(keras.losses.mean_squared_error(y, y_pred))
 
     make = loss_parts(loss_of, regressor)
-    with saying("ENG-066"):
+    with saying(cut=["ENG-066"]):
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
@@ -242,7 +242,7 @@ def test_model_losses(added: str) -> None:
         step = train_step(model, optimizer, loss_of)
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    with saying("ENG-066"):
+    with saying(cut=["ENG-066"]):
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
@@ -287,7 +287,7 @@ def test_activity_regularizer() -> None:
         step = train_step(model, optimizer, lambda y, p: mse(y, p) + sum(model.losses))
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    with saying("ENG-066"):
+    with saying(cut=["ENG-066"]):
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
@@ -335,7 +335,7 @@ class Whole(keras.losses.Loss):
 def test_loss_of_ones_own_that_gives_one_number() -> None:
     """One number is taken for the mean over the samples, and that is said."""
     x, y = regression(75)
-    with saying("ENG-064"):
+    with saying(cut=["ENG-064"]):
         make = loss_parts(Whole(), regressor)
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 

@@ -47,11 +47,8 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     return float(np.abs(one - other)[finite].max()) / scale
 
 
-# It returns `x.shape[0]`, which is None where the step is traced for batches of any size.
-STATIC_SIZE = "evaluation/sums_and_counts"
-KNOWN = pytest.mark.xfail(strict=True, reason="the number of samples as Python sees it")
 CASES_AND_LAYOUTS = [
-    pytest.param(name, count, marks=KNOWN if name == STATIC_SIZE else (), id=f"{name}-{count}")
+    pytest.param(name, count, id=f"{name}-{count}")
     for name, count in zip(sorted(CASES), itertools.cycle(LAYOUTS), strict=False)
 ]
 

@@ -1,17 +1,31 @@
-"""What the tests of bad input share: a small model, and how an error must look."""
+"""What the tests of bad input share: a small model, its strategies, and how an error must look."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 import pytest
 from keras import layers
 
-from evener import EvenerError, Strategy
+from evener import EvenerError, Plan, Strategy
+from exactness.compare import assert_equal, state_of
 
 TWO = ("cpu:0", "cpu:1")
+
+
+def one_replica(devices: Sequence[str] = TWO) -> Strategy:
+    """Return a strategy of one replica, which is all devices."""
+    return Strategy(devices=devices, shares="even")
+
+
+def in_micro_batches(devices: Sequence[str] = TWO) -> Strategy:
+    """Return a strategy with two micro-batches on every device, which is one of replicas."""
+    plan = Plan.data_parallel(list(devices))
+    replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
+    return Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
 
 
 def small() -> keras.Model:
@@ -25,6 +39,26 @@ def compiled_under(strategy: Strategy, build: Callable[[], keras.Model] = small)
         model = build()
         model.compile("adam", "mse", metrics=["mae"])
     return model
+
+
+def plain_like(
+    model: keras.Model,
+    build: Callable[[], keras.Model] = small,
+    optimizer: str | keras.optimizers.Optimizer = "adam",
+) -> keras.Model:
+    """Build and compile without a strategy, with the weights of another model."""
+    reference = build()
+    reference.compile(optimizer, "mse", metrics=["mae"])
+    reference.set_weights(model.get_weights())
+    return reference
+
+
+def acts_as_plain_keras(
+    model: keras.Model, reference: keras.Model, act: Callable[[keras.Model], object]
+) -> None:
+    """Do the same with both; what it returns, weights and steps must agree."""
+    ours, plain = ({"result": act(one), **state_of(one)} for one in (model, reference))
+    assert_equal(plain, ours, within=1e-5, where="two devices")
 
 
 def data(num_samples: int = 16) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,7 @@
-"""Custom loops that cannot be right are refused, or told of, before they train."""
+"""Custom loops that cannot be right are refused, or told of, before they train.
+
+With one replica they are right: it is whole, and there is no other that could disagree.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from conformance.strategies import TWO, staged
 from evener import EngineError, EvenerWarning, Strategy
 
-X = np.random.default_rng(0).normal(size=(8, 4)).astype("f4")
+from .mistakes import one_replica
 
 
 def strategy_of_two() -> Strategy:
-    return Strategy(devices=["cpu:1", "cpu:2"], shares="even")
+    """Return a strategy of two replicas."""
+    return staged(TWO)
 
 
 def refused(code: str, act: Callable[[], Any]) -> EngineError:
@@ -40,14 +45,28 @@ def test_places_that_several_replicas_overwrite(aggregation: str) -> None:
     np.testing.assert_array_equal(variable, [1.0, 2.0])
 
 
+@pytest.mark.parametrize("aggregation", ["NONE", "SUM", "MEAN"])
+def test_places_that_one_replica_overwrites(aggregation: str) -> None:
+    strategy = one_replica(TWO)
+    with strategy.scope():
+        variable = tf.Variable([1.0, 2.0], aggregation=tf.VariableAggregation[aggregation])
+
+    def overwrite(rows: tf.Tensor) -> None:
+        variable.scatter_update(tf.IndexedSlices([tf.reduce_sum(rows)], [0]))
+
+    strategy.run(tf.function(overwrite), args=(tf.ones([5]),))
+    np.testing.assert_array_equal(variable, [5.0, 2.0])
+    assert strategy.report().num_operations > 0
+
+
 def test_a_sum_of_what_is_no_replicas_own() -> None:
     strategy = strategy_of_two()
     refused("ENG-063", lambda: strategy.reduce("SUM", tf.constant(3.0), axis=None))
     assert float(strategy.reduce("MEAN", tf.constant(3.0), axis=None)) == 3.0
 
 
-def test_a_masked_loss_in_a_function_inside_the_replicas() -> None:
-    strategy = strategy_of_two()
+def masked_step(strategy: Strategy) -> tuple[keras.Model, keras.losses.Loss, Callable[..., Any]]:
+    """Return a masked model, its loss, and a step with the loss in a function of its own."""
     with strategy.scope():
         model = keras.Sequential([
             keras.Input((3,)),
@@ -61,10 +80,33 @@ def test_a_masked_loss_in_a_function_inside_the_replicas() -> None:
         return loss_of(tf.zeros([tf.shape(x)[0], 3, 1]), model(x))
 
     step = tf.function(lambda x: strategy.run(lambda part: inside(part), args=(x,)))
-    dataset = tf.data.Dataset.from_tensor_slices(np.array([[1, 2, 0], [3, 0, 0]])).batch(2)
+    return model, loss_of, step
+
+
+SENTENCES = np.array([[1, 2, 0], [3, 0, 0]])
+
+
+def sentences(strategy: Strategy) -> Any:
+    """Return the one batch of a distributed dataset."""
+    dataset = tf.data.Dataset.from_tensor_slices(SENTENCES).batch(2)
     (batch,) = strategy.experimental_distribute_dataset(dataset)
+    return batch
+
+
+def test_a_masked_loss_in_a_function_inside_the_replicas() -> None:
+    strategy = strategy_of_two()
+    _, _, step = masked_step(strategy)
     with pytest.warns(EvenerWarning, match="ENG-065"):
-        step(batch)
+        step(sentences(strategy))
+
+
+def test_a_masked_loss_in_a_function_inside_the_one_replica() -> None:
+    strategy = one_replica(TWO)
+    model, loss_of, step = masked_step(strategy)
+    # Three words of six count: a mean of the devices' means would be another number.
+    plain = loss_of(tf.zeros([2, 3, 1]), model(SENTENCES))
+    np.testing.assert_allclose(step(sentences(strategy)), plain, rtol=1e-5)
+    assert strategy.report().num_operations > 0
 
 
 def test_whole_numbers_have_no_mean_to_be_kept() -> None:
@@ -78,9 +120,31 @@ def test_one_pipeline_per_replica_of_a_dataset() -> None:
     dataset = tf.data.Dataset.range(8).batch(4)
     strategy = strategy_of_two()
     refused("ENG-069", lambda: strategy.experimental_distribute_dataset(dataset, options))
+    whole = one_replica(TWO).experimental_distribute_dataset(dataset, options)
+    assert [batch.numpy().tolist() for batch in whole] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_variables_of_no_synchronization() -> None:
     none = tf.VariableSynchronization.NONE
     with strategy_of_two().scope():
         refused("ENG-070", lambda: tf.Variable(1.0, synchronization=none))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aggregation": tf.VariableAggregation.MEAN},
+        {"synchronization": tf.VariableSynchronization.NONE},
+    ],
+    ids=["mean", "none"],
+)
+def test_whole_numbers_that_one_replica_keeps(options: dict[str, Any]) -> None:
+    strategy = one_replica(TWO)
+    with strategy.scope():
+        seen = tf.Variable(1, **options)
+
+    def count(rows: tf.Tensor) -> tf.Tensor:
+        return seen.assign_add(tf.reduce_sum(rows))
+
+    assert int(strategy.run(tf.function(count), args=(tf.ones([5], tf.int32),))) == 6
+    assert int(seen) == 6

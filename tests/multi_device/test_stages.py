@@ -242,9 +242,11 @@ def test_footprint_of_a_plain_model() -> None:
 
 
 EXHAUSTED = """
-    import sys, warnings
+    import dataclasses, warnings
     import evener, keras, numpy as np
-    strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares="even")
+    plan = evener.Plan.data_parallel(["cpu:0", "cpu:1"])
+    replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
+    strategy = evener.Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
     keras.utils.set_random_seed(1)
     with strategy.scope():
         stack = [keras.layers.Dense(256, activation="tanh") for _ in range(12)]
@@ -259,7 +261,7 @@ EXHAUSTED = """
     print("steps", int(model.optimizer.iterations.numpy()))
     np.savez("{file}", *model.get_weights(), history.history["loss"])
 """
-LIMITED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "230"}
+LIMITED = {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "190"}
 
 
 def test_exhausted_memory_makes_micro_batches_smaller(
@@ -270,6 +272,7 @@ def test_exhausted_memory_makes_micro_batches_smaller(
         EXHAUSTED.format(batch=8192, file=tmp_path / "free.npz"), num_cpus=2, timeout=300
     )
     assert "told 0" in free.stdout
+    assert "pieces [2, 2]" in free.stdout
     limited = run_python(
         EXHAUSTED.format(batch=8192, file=tmp_path / "limited.npz"),
         num_cpus=2,
@@ -278,7 +281,7 @@ def test_exhausted_memory_makes_micro_batches_smaller(
     )
     assert "told 1" in limited.stdout
     assert "steps 3" in limited.stdout
-    assert "pieces [1, 1]" not in limited.stdout
+    assert "pieces [2, 2]" not in limited.stdout
     free_arrays = np.load(tmp_path / "free.npz")
     limited_arrays = np.load(tmp_path / "limited.npz")
     for name in free_arrays.files:

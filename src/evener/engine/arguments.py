@@ -248,3 +248,20 @@ def _outline(args: Any) -> str:
             args,
         )
     )
+
+
+def has_batch(args: Any) -> bool:
+    """Return whether tensors or arrays are among nested arguments, and nothing that feeds data.
+
+    A function that is given an iterator or a dataset takes its batches itself.
+    """
+    leaves = tf.nest.flatten(args)
+    feeds = tf.data.Dataset | tf.data.Iterator | tf.distribute.DistributedValues
+    if any(isinstance(leaf, feeds) for leaf in leaves):
+        return False
+    return any(
+        isinstance(leaf, tf.Tensor | np.ndarray | tf.RaggedTensor | tf.SparseTensor)
+        and len(leaf.shape) > 0
+        for leaf in leaves
+        if not isinstance(leaf, tf.Variable)
+    )

@@ -76,17 +76,10 @@ class Stopwatch(Times):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.strategy.sharing, program.devices)
-        self._before = program.before_replica
 
     def start(self, replica: int, given: ReplicaInput) -> ReplicaInput:
         """Start a replica's time when its samples are there; return its input."""
-        batch = self.begin(replica, given.batch)
-        if self._before is not None:
-            device = self._devices[replica]
-            with tf.device(device):
-                work = self._before(replica, given.num_samples)
-            batch = _after([work], batch, device)
-        return given._replace(batch=batch)
+        return given._replace(batch=self.begin(replica, given.batch))
 
     def record(self, inputs: list[ReplicaInput]) -> None:
         """Hand the times of all replicas over."""

@@ -11,17 +11,19 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.devices import resolve_devices, use_devices
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
+from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
 from evener.engine.report import StepReport
+from evener.engine.sharing import Sharing
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.step import repack, trace_step
 from evener.engine.verify import Verification
 from evener.engine.verify import verify as verify_step
-from evener.errors import warn
 from evener.plan import check_shares, split_batch
+from evener.tf_compat.shapes import noticing_unknown_sizes
 
 
 def distribute(
@@ -96,8 +98,10 @@ class DistributedStep:
         shares: One per device.
         in_axes: See `evener.distribute`.
         verify: See `evener.distribute`.
-        live_shares: A variable with the shares, float64, for calls in a graph; with it, shares
-            can change between the runs of the graph.
+        sharing: Shares that can change between the runs of a graph, and take the times of the
+            devices; None for shares of the step's own.
+        signature: The input signature, if the step is not the `tf.function` that has it.
+        when_traced: Called with every partitioned step that is made.
     """
 
     def __init__(
@@ -108,18 +112,22 @@ class DistributedStep:
         shares: Sequence[float],
         in_axes: Any = FOUND,
         verify: bool = False,
-        live_shares: tf.Variable | None = None,
+        sharing: Sharing | None = None,
+        signature: Sequence[Any] | None = None,
+        when_traced: Callable[[PartitionedStep], Any] | None = None,
     ) -> None:
         self._step = getattr(step, "python_function", step)
-        self._signature = getattr(step, "input_signature", None)
+        self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._names = tuple(devices)
         self._devices = [tf_device(name) for name in devices]
         self._in_axes = in_axes
-        self._live_shares = live_shares
+        self._sharing = sharing
+        self._when_traced = when_traced
         self._is_to_be_verified = verify
         self.verification: Verification | None = None
         self._traces: dict[Any, _Trace] = {}
+        self._needs_sizes: set[Any] = set()
         self.set_shares(shares)
 
     @property
@@ -193,17 +201,15 @@ class DistributedStep:
         return trace(arguments.tensors, sizes)
 
     def _current_shares(self) -> Sequence[float]:
-        if self._live_shares is None:
-            return self._shares
-        return self._live_shares.numpy().tolist()
+        return self._shares if self._sharing is None else self._sharing.shares
 
     def _sizes_in_graph(self, arguments: Arguments) -> tf.Tensor:
         pairs = zip(arguments.tensors, arguments.axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
             return tf.constant([1, *[0] * (len(self._devices) - 1)])
-        live = self._live_shares
-        shares = self._shares if live is None else live.read_value()
+        sharing = self._sharing
+        shares = self._shares if sharing is None else sharing.variable.read_value()
         with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
             return part_sizes_in_graph(tf.identity(counts[0]), shares)
 
@@ -216,25 +222,45 @@ class DistributedStep:
         fixed = (key, arguments.num_samples)
         if fixed in self._traces and self._traces[fixed].serves(_fixed_specs(arguments)):
             return self._traces[fixed]
+        is_known = arguments.num_samples is not None
+        symbolic: Exception | None = None
+        if not (is_known and key in self._needs_sizes):
+            try:
+                with noticing_unknown_sizes() as sizes:
+                    trace = self._trace(arguments, specs)
+                if not (is_known and sizes.is_asked):
+                    return self._keep(key, trace)
+            except Exception as error:
+                if not is_known:
+                    raise
+                symbolic = error
+        # The step asks for the number of samples while it is traced: `len(x)`, `x.shape[0]`.
         try:
-            self._traces[key] = _Trace(self._step, arguments, specs, self._devices)
-            return self._traces[key]
-        except Exception as error:
-            # The step may ask for the number of samples while it is traced: `len(x)`.
-            if not tf.executing_eagerly() or arguments.num_samples is None:
-                raise
-            symbolic = error
-        try:
-            trace = _Trace(
-                self._step,
-                arguments,
-                _fixed_specs(arguments),
-                self._devices,
-                num_samples=arguments.num_samples,
-            )
+            trace = self._trace(arguments, _fixed_specs(arguments), arguments.num_samples)
         except Exception as error:
             raise error from symbolic
-        self._traces[fixed] = trace
+        self._needs_sizes.add(key)
+        return self._keep(fixed, trace)
+
+    def _trace(
+        self,
+        arguments: Arguments,
+        specs: Sequence[tf.TensorSpec],
+        num_samples: int | None = None,
+    ) -> _Trace:
+        return _Trace(
+            self._step,
+            arguments,
+            specs,
+            self._devices,
+            num_samples=num_samples,
+            sharing=self._sharing,
+        )
+
+    def _keep(self, key: Any, trace: _Trace) -> _Trace:
+        self._traces[key] = trace
+        if self._when_traced is not None:
+            self._when_traced(trace.partitioned)
         return trace
 
 
@@ -247,6 +273,7 @@ class _Trace:
         specs: The specs of their tensors.
         devices: TensorFlow's names of the devices.
         num_samples: The size of all batches, if the specs name it.
+        sharing: Takes the times of steps that train; None for none.
     """
 
     def __init__(
@@ -257,6 +284,7 @@ class _Trace:
         devices: Sequence[str],
         *,
         num_samples: int | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
@@ -269,6 +297,8 @@ class _Trace:
         self.partitioned: PartitionedStep = partition_step(self._traced, devices)
 
         self._num_parts = len(devices)
+        is_timed = sharing is not None and len(devices) > 1 and self._traced.trains
+        self._recorder = sharing if is_timed else None
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
         """Return whether tensors of other specs can be given to it."""
@@ -286,7 +316,7 @@ class _Trace:
         signature = [tf.TensorSpec([self._num_parts], tf.int32), list(self.specs)]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return self.partitioned([*tensors, *self._traced.captures], sizes)
+            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
 
         function: Any = tf.function(run, input_signature=signature, autograph=False)
         return function.get_concrete_function()
@@ -306,7 +336,7 @@ class _Trace:
 
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
         """Run the step in the graph that is being made."""
-        results = self.partitioned([*tensors, *self._traced.captures], sizes)
+        results = self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
         if num_samples is not None:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):
                 result.set_shape(_shape_for(traced.shape, num_samples))
@@ -372,11 +402,10 @@ def _fixed_specs(arguments: Arguments) -> list[tf.TensorSpec]:
 
 
 def _warn_of_tape() -> None:
-    warn(
+    warn_at_user_line(
         "ENG-081",
         "A distributed step was called while a tf.GradientTape records; it runs on one device.",
         why="The step was partitioned with its own gradients, and a tape outside of it cannot "
         "differentiate what was partitioned.",
         fix="Take the gradient inside the step, and distribute the step as a whole.",
-        stacklevel=3,
     )

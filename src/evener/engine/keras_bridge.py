@@ -19,8 +19,10 @@ from evener import _tf_private
 from evener.engine import split
 from evener.engine.execution import Execution, without_optionals
 from evener.engine.loops import own_steps
+from evener.engine.loops.install import install as loops_install
 from evener.engine.model_checks import check_model
 from evener.engine.program import Program
+from evener.engine.staged_strategy import StagedStrategy
 from evener.engine.stages.footprint import Footprint, footprints
 from evener.engine.step import Steps
 from evener.engine.strategy import Strategy
@@ -30,7 +32,8 @@ _STEPS_OF = "_evener_steps"
 
 
 def install() -> None:
-    """Let models made in an evener scope train through evener. Safe to call again."""
+    """Let models made in a `StagedStrategy` train in stages. Safe to call again."""
+    loops_install()
     if getattr(keras.Model, "_evener_installed", False):
         return
     keras.Model._evener_installed = True
@@ -43,7 +46,7 @@ def install() -> None:
     keras.Model._maybe_symbolic_build = _build(keras.Model._maybe_symbolic_build)
 
 
-def evener_strategy(model: keras.Model) -> Strategy | None:
+def evener_strategy(model: keras.Model) -> StagedStrategy | None:
     """Return the evener strategy in whose scope a model was made, or None.
 
     Raises:
@@ -52,9 +55,10 @@ def evener_strategy(model: keras.Model) -> Strategy | None:
     """
     made_in = _tf_private.model_strategy(model)
     now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
-    if isinstance(now, Strategy) and made_in is not now:
+    is_staged = isinstance(now, StagedStrategy) or isinstance(made_in, StagedStrategy)
+    if isinstance(now, Strategy) and is_staged and made_in is not now:
         raise _made_elsewhere(model, made_in)
-    return made_in if isinstance(made_in, Strategy) else None
+    return made_in if isinstance(made_in, StagedStrategy) else None
 
 
 def _made_elsewhere(model: keras.Model, made_in: Any) -> EngineError:
@@ -83,7 +87,7 @@ class TrainerFace:
         strategy: The strategy behind it.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: StagedStrategy) -> None:
         self._strategy = strategy
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
@@ -154,7 +158,7 @@ def _is_convertible(leaf: Any) -> bool:
     return True
 
 
-def steps_of(model: keras.Model, strategy: Strategy) -> Steps:
+def steps_of(model: keras.Model, strategy: StagedStrategy) -> Steps:
     """Return the steps of a built model, new ones after each ``compile``."""
     compiled = _tf_private.loss_tracker(model)
     steps, made_for = model.__dict__.get(_STEPS_OF, (None, None))
@@ -165,7 +169,7 @@ def steps_of(model: keras.Model, strategy: Strategy) -> Steps:
     return steps
 
 
-def _renewed_steps(model: keras.Model, strategy: Strategy) -> Steps:
+def _renewed_steps(model: keras.Model, strategy: StagedStrategy) -> Steps:
     """Return steps for a plan that has changed; what was made for the old one is dropped."""
     model.__dict__.pop(_STEPS_OF, None)
     model.test_function = model.predict_function = None
@@ -183,18 +187,20 @@ def footprint(model: keras.Model, num_samples: int) -> dict[str, Footprint]:
     Raises:
         EngineError: If the model was not made in an evener scope.
     """
-    strategy = evener_strategy(model)
-    if strategy is None:
+    strategy = _tf_private.model_strategy(model)
+    if not isinstance(strategy, Strategy):
         raise EngineError(
             "ENG-011",
             f"The model {model.name!r} was not made in an evener scope.",
             why="What it needs depends on the plan of its strategy, and it has none.",
             fix="Make and compile it inside `with strategy.scope():`.",
         )
+    if not isinstance(strategy, StagedStrategy):
+        return {name: Footprint(variables=n) for name, n in strategy.ledger.owned_bytes().items()}
     return footprints(steps_of(model, strategy), num_samples)
 
 
-def _new_steps(model: keras.Model, strategy: Strategy) -> Steps:
+def _new_steps(model: keras.Model, strategy: StagedStrategy) -> Steps:
     check_model(model, strategy)
     return Steps(Program(strategy, model, jit_compile=bool(model.jit_compile)))
 
@@ -238,7 +244,7 @@ def _make_predict(original: Callable[..., Any]) -> Callable[..., Any]:
     return make_predict_function
 
 
-def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[Any]], Any]:
+def _predict_function(model: keras.Model, strategy: StagedStrategy) -> Callable[[list[Any]], Any]:
     """Return a function of the batches of one execution."""
     steps: Steps | None = None
 
@@ -261,7 +267,7 @@ def _predict_function(model: keras.Model, strategy: Strategy) -> Callable[[list[
     return build_and_run
 
 
-def _build_to_predict(model: keras.Model, strategy: Strategy, batch: Any) -> None:
+def _build_to_predict(model: keras.Model, strategy: StagedStrategy, batch: Any) -> None:
     if all(layer.built for layer in _tf_private.all_layers(model)):
         return
     x, _, _ = split.unpack(without_optionals(batch))

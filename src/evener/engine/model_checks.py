@@ -13,10 +13,10 @@ from evener.errors import EngineError, warn
 from evener.plan import Plan
 
 if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
+    from evener.engine.staged_strategy import StagedStrategy
 
 
-def check_model(model: keras.Model, strategy: Strategy) -> None:
+def check_model(model: keras.Model, strategy: StagedStrategy) -> None:
     """Refuse a model that cannot be trained exactly; warn where it can be, but not exactly.
 
     Raises:
@@ -29,7 +29,7 @@ def check_model(model: keras.Model, strategy: Strategy) -> None:
         _warn_of_statistics(model, strategy.plan)
 
 
-def _refuse_foreign_variables(model: keras.Model, strategy: Strategy) -> None:
+def _refuse_foreign_variables(model: keras.Model, strategy: StagedStrategy) -> None:
     for variable in model.variables:
         if not strategy.ledger.holds(variable.value):
             raise EngineError(

@@ -1,14 +1,10 @@
 """How one compiled model is computed under one strategy: what is borrowed, split and asked.
 
-Replicas run *apart* (the default): one pure function, traced once, with the gradient inside.
-They run *together*, in one graph, where they must talk in the middle of the step: layers
-that synchronise, and losses that need the outputs of the whole batch. Plans with stages,
-micro-batches or layers computed again have a driver of their own (`evener.engine.stages`).
+For plans with stages, micro-batches or layers computed again (`evener.engine.stages`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -27,7 +23,7 @@ from evener.engine.state import is_seed, seed_for_replica
 from evener.errors import DataError
 
 if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
+    from evener.engine.staged_strategy import StagedStrategy
 
 HOST = "/device:CPU:0"
 
@@ -78,17 +74,12 @@ class Program:
         devices: TensorFlow's name of each replica's device, the first of several.
         pieces: The pieces of every batch, in the order of its samples.
         num_micro_batches: Of each replica.
-        staged: Whether replicas have stages, micro-batches or layers computed again.
         own_compute_loss: Whether a person wrote ``compute_loss``.
-        lockstep: Whether layers synchronise, so that replicas must advance in lockstep.
-        together: Whether training runs the replicas together.
         added_kinds: What each ``add_loss`` means, in training (True) and in testing (False);
             a first batch has to tell.
-        before_replica: For tests: called with the replica's number and its samples, on its
-            device; what it returns is computed before the replica.
     """
 
-    def __init__(self, strategy: Strategy, model: keras.Model, *, jit_compile: bool) -> None:
+    def __init__(self, strategy: StagedStrategy, model: keras.Model, *, jit_compile: bool) -> None:
         self.strategy = strategy
         self.plan = strategy.plan
         self.model = model
@@ -96,16 +87,13 @@ class Program:
         self.devices = [tf_device(name) for name in strategy.replica_devices]
         self.num_micro_batches = [r.num_micro_batches for r in self.plan.replicas]
         self.pieces = pieces_of(self.plan)
-        self.staged = self.plan.is_cut
         with tf.init_scope(), tf.device(HOST):
             self._largest_batch = tf.Variable(
                 tf.constant(0), trainable=False, name="evener_largest_batch"
             )
-        self.before_replica: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         self.added_kinds: dict[bool, list[AddedKind]] = {}
         alone = len(self.pieces) == 1
         self.own_compute_loss = type(model).compute_loss is not keras.Model.compute_loss
-        self.lockstep = not alone and not self.staged and _synchronises(model)
         separable = all(is_separable(one.loss) for one in _losses(model))
         self._decide(
             loss_here=not self.own_compute_loss and (alone or separable),
@@ -119,7 +107,6 @@ class Program:
             metrics_here=metrics_here,
             alone=len(self.pieces) == 1,
         )
-        self.together = not self.staged and (self.lockstep or not loss_here)
 
     def need_whole_batch(self) -> None:
         """Compute losses and metrics on the outputs of the whole batch from now on."""
@@ -173,10 +160,7 @@ class Program:
                 alone = ReplicaInput(batch=relaxed, num_samples=num_samples, weight=tf.ones([]))
                 return StepInput(data, num_samples, tf.stack([0, num_samples]), [alone])
             cuts = split.cut_points(num_samples, self.strategy.sharing.variable)
-            if self.staged:
-                cuts = split.cut_again(
-                    cuts, [r.num_micro_batches for r in self.strategy.plan.replicas]
-                )
+            cuts = split.cut_again(cuts, [r.num_micro_batches for r in self.strategy.plan.replicas])
             pieces = [_piece(data, cuts, num_samples, k) for k in range(len(self.pieces))]
         return StepInput(data, num_samples, cuts, pieces)
 
@@ -240,7 +224,3 @@ def _piece(data: Any, cuts: tf.Tensor, num_samples: tf.Tensor, number: int) -> R
 
 def _losses(model: keras.Model) -> list[Any]:
     return [] if _tf_private.compiled_loss(model) is None else _tf_private.flat_losses(model)
-
-
-def _synchronises(model: keras.Model) -> bool:
-    return any(getattr(layer, "synchronized", False) for layer in _tf_private.all_layers(model))

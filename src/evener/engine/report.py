@@ -57,6 +57,15 @@ class StepReport:
                         gathered.append(_describe(partition, node, tensors))
         return cls(gathered=tuple(gathered), num_operations=count)
 
+    @classmethod
+    def merged(cls, reports: Iterable[StepReport]) -> StepReport:
+        """Return one report of several."""
+        reports = list(reports)
+        return cls(
+            gathered=tuple(one for report in reports for one in report.gathered),
+            num_operations=sum(report.num_operations for report in reports),
+        )
+
 
 def _describe(partition: Partition, node: Node, tensors: list[Tensor]) -> GatheredOperation:
     sizes = [_bytes_per_sample(tensor) for tensor in tensors]

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from evener.plan import Evened, ShareEvener, even_shares
@@ -36,6 +39,9 @@ class Sharing:
         devices: Names of the replicas' devices, for the log.
         shares: Relative shares to begin with.
         measured: Whether the shares are evened by the measured times.
+
+    Attributes:
+        before_part: See `evener.engine.partition.times.Recorder`.
     """
 
     def __init__(self, devices: Sequence[str], shares: Sequence[float], *, measured: bool) -> None:
@@ -47,6 +53,8 @@ class Sharing:
             shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
         )
         self._events: list[Evened] = []
+        self._lock = threading.Lock()
+        self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         self._reviewed_at = 0
         self._recorded_before = 0
         shape = [WINDOW, len(devices)]
@@ -80,8 +88,9 @@ class Sharing:
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on."""
-        self._evener = dataclasses.replace(self._evener, shares=tuple(shares), doubted=None)
-        self.variable.assign(self._evener.shares)
+        with self._lock:
+            self._evener = dataclasses.replace(self._evener, shares=tuple(shares), doubted=None)
+            self.variable.assign(self._evener.shares)
 
     def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
         """Enter one step into the ring; part of the step's graph.
@@ -96,6 +105,36 @@ class Sharing:
             self._samples.scatter_nd_update([[row]], [samples])
             self._steps.assign_add(1)
 
+    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Enter one step into the ring, and even the shares after each window; see `record`.
+
+        The shares are evened while the step runs, because nothing of ours is called between two
+        steps of Keras's ``fit``.
+        """
+        self.record(samples, seconds)
+        if not self._measured:
+            return
+        with tf.device(_HOST):
+            num_steps = self._steps.read_value()
+            ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
+            shares = self.variable.read_value()
+
+            def even() -> tf.Operation:
+                evened = tf.numpy_function(self._even_in_step, [*ring, shares], tf.float64)
+                return self.variable.assign(tf.ensure_shape(evened, shares.shape)).op
+
+            tf.cond(tf.equal(num_steps % WINDOW, 0), even, tf.no_op)
+
+    def _even_in_step(
+        self, num_steps: Any, samples: Any, seconds: Any, shares: Any
+    ) -> npt.NDArray[np.float64]:
+        """Return the shares from the next step on."""
+        with self._lock:
+            if tuple(shares) != self._evener.shares:
+                return np.asarray(self._evener.shares)  # a person has set others meanwhile
+            self._even(int(num_steps), _last_steps(int(num_steps), samples, seconds))
+            return np.asarray(self._evener.shares)
+
     @property
     def num_steps(self) -> int:
         """How many training steps were timed."""
@@ -103,13 +142,7 @@ class Sharing:
 
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
-        num_steps = int(self._steps.numpy())
-        rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
-        samples, seconds = self._samples.numpy(), self._seconds.numpy()
-        return [
-            [(float(samples[row, k]), float(seconds[row, k])) for row in rows]
-            for k in range(len(self._devices))
-        ]
+        return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
 
     def review_recorded(self) -> Evened | None:
         """Even the shares if a window of recorded steps has passed; called between steps."""
@@ -131,11 +164,23 @@ class Sharing:
         if self._reviewed_at < WINDOW:
             return None
         self._reviewed_at = 0
-        self._evener, event = even_shares(
-            self._evener, self.last_steps(), step=int(self._steps.numpy())
-        )
+        event = self._even(self.num_steps, self.last_steps())
         if event is not None:
             self.variable.assign(np.asarray(event.after))
+        return event
+
+    def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> Evened | None:
+        self._evener, event = even_shares(self._evener, steps, step=num_steps)
+        if event is not None:
             self._events.append(event)
             _LOG.info("evened %s: %s", ", ".join(self._devices), event)
         return event
+
+
+def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
+    """Return what a ring holds, oldest first, for each device."""
+    rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
+    return [
+        [(float(samples[row, k]), float(seconds[row, k])) for row in rows]
+        for k in range(samples.shape[1])
+    ]

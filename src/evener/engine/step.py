@@ -15,18 +15,13 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from evener.engine import apart, batch, probe, split, together, update
+from evener.engine import batch, probe, split, update
 from evener.engine.context import whole_batch
 from evener.engine.nonfinite import NonFiniteWatch
 from evener.engine.program import HOST, Program, StepInput, StepResult
-from evener.engine.reduction import free_from_order
 from evener.engine.replica import NeedsWholeBatch, ReplicaOutput
 from evener.engine.stages import driver
 from evener.engine.state import StateRule, merge, rules_for
-
-
-def _functions(program: Program) -> apart.Functions | driver.StagedFunctions:
-    return driver.StagedFunctions(program) if program.staged else apart.Functions(program)
 
 
 class Steps:
@@ -36,13 +31,13 @@ class Steps:
         program: How the model is computed.
 
     Attributes:
-        functions: The traced functions of its replicas, or of their stages.
+        functions: The traced functions of the stages of its replicas.
         watch: Looks at the loss of every training step.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.functions = _functions(program)
+        self.functions = driver.StagedFunctions(program)
         self.watch = NonFiniteWatch(program.model, program.piece_names)
         self._state_rules: list[StateRule] = []
         with tf.init_scope(), tf.device(HOST):
@@ -68,7 +63,7 @@ class Steps:
         """
         with whole_batch():
             while not self._traces(spec, training=training):
-                self.functions = _functions(self.program)
+                self.functions = driver.StagedFunctions(self.program)
         self._state_rules = rules_for(self.program.model, self.program.replica.state)
 
     def _traces(self, spec: Any, *, training: bool) -> bool:
@@ -87,9 +82,6 @@ class Steps:
             self.program.added_kinds[training] = probe.kinds_of_added(
                 self.program, data, training=training
             )
-        if not self.program.staged:
-            # What was traced before took every term for a mean.
-            self.functions = _functions(self.program)
 
     def train(self, data: Any) -> dict[str, Any]:
         """Take one training step on a global batch; return the logs."""
@@ -115,12 +107,7 @@ class Steps:
         with whole_batch():
             step = self.program.split(data, training=True)
             scale = update.loss_scale(self.program.model.optimizer)
-            if isinstance(self.functions, driver.StagedFunctions):
-                result = driver.forward_backward(self.program, self.functions, step, scale)
-            elif self.program.together:
-                result = together.forward_backward(self.program, step, scale)
-            else:
-                result = apart.forward_backward(self.program, self.functions, step, scale)
+            result = driver.forward_backward(self.program, self.functions, step, scale)
             before = [self.watch.look(result.total, step.data, step.cuts)]
             if careful:
                 gradients = tf.nest.flatten(result.gradients, expand_composites=True)
@@ -148,16 +135,7 @@ class Steps:
 
     def _forward(self, step: StepInput, kind: Literal["test", "predict"]) -> list[Any]:
         """Return what every piece gives in a forward pass."""
-        if isinstance(self.functions, driver.StagedFunctions):
-            return driver.forward(self.program, self.functions, step, kind)
-        function = getattr(self.functions, kind)
-        results = []
-        for k, given in enumerate(step.pieces):
-            weights, state = self.program.borrow(k)
-            with tf.device(self.program.devices[k]):
-                results.append(function(weights, state, given))
-            free_from_order(results[-1])
-        return results
+        return driver.forward(self.program, self.functions, step, kind)
 
     def _write_state(self, step: StepInput, outputs: list[ReplicaOutput]) -> None:
         replica = self.program.replica

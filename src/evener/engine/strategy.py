@@ -1,36 +1,49 @@
-"""`evener.Strategy`: a `tf.distribute.Strategy` whose variables have one owner each."""
+"""`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
+
+A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
+does a loop of one's own; ``run`` partitions what it is given. Nothing else is needed: no step of
+ours, nothing replaced in TensorFlow or Keras.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import linecache
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, Self
 
 import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices import UsedDevice, resolve_devices, use_devices
-from evener.engine.loops import combine, data
-from evener.engine.loops import run as runs
-from evener.engine.loops.install import install_stages
-from evener.engine.loops.run import Run
-from evener.engine.loops.variables import LoopState, own
+from evener.engine.distribute import DistributedStep
+from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import Ledger, tf_device
-from evener.engine.pieces import pieces_of
+from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.errors import DeviceError, EngineError, PlanError
+from evener.own_code import is_own
 from evener.plan import OwnerRule, Plan, PlanDevice, check_shares
+from evener.tf_compat.patches import patch_keras
 
 HOST = "cpu:0"
+_STEPS = "_evener_steps"
 
 
 class Strategy(tf.distribute.Strategy):
-    """Trains Keras models on several devices, exactly as one device would.
+    """Trains on several devices, exactly as one device would.
 
-    Models made and compiled in ``scope()`` run on all devices in ``fit``, ``evaluate``,
-    ``predict`` and their ``_on_batch`` siblings; custom loops in ``run``, with what
-    ``experimental_distribute_dataset`` yields. Every variable has one owner; every device
-    computes its share of each batch.
+    ``num_replicas_in_sync`` is 1, and batches are global ones: a program is written for one
+    device. ``run(f, args)`` is one call of ``f`` on the whole batch, computed by all devices, and
+    its value is a tensor. Models made in ``scope()`` run on all devices in Keras's ``fit``,
+    ``evaluate`` and ``predict``. Every variable has one owner; every device computes its share of
+    each batch.
+
+    A plan with stages, micro-batches or recomputation gives a `StagedStrategy`, which has a
+    replica for each micro-batch.
 
     Args:
         plan: What runs where. Excludes the other arguments.
@@ -57,6 +70,17 @@ class Strategy(tf.distribute.Strategy):
         (0.75, 0.25)
     """
 
+    def __new__(cls, plan: Plan | None = None, **others: Any) -> Strategy:
+        """Return a strategy of the kind that the plan needs."""
+        del others
+        if cls is Strategy and plan is not None and plan.is_cut:
+            # Imported here, because it imports this module.
+            from evener.engine import keras_bridge
+
+            keras_bridge.install()
+            cls = keras_bridge.StagedStrategy
+        return super().__new__(cls)
+
     def __init__(
         self,
         plan: Plan | None = None,
@@ -65,26 +89,29 @@ class Strategy(tf.distribute.Strategy):
         shares: str | Sequence[float] | None = None,
         owners: str | Mapping[str, str] | None = None,
     ) -> None:
+        measured = False
         if plan is None:
-            used = _use(devices)
-            plan = _plan_for(used, shares, owners)
+            plan = _plan_for(_use(devices), shares, owners)
             measured = shares is None
         else:
-            _refuse_with_plan(devices=devices, shares=shares, owners=owners)
-            _use_devices_of(plan)
-            measured = False
-        self._plan = plan
+            refuse_with_plan(devices=devices, shares=shares, owners=owners)
+            use_devices_of(plan)
+        self._take(plan, measured=measured)
+        self._reports: list[StepReport] = []
+        self._said: set[str] = set()
+        patch_keras(Strategy)
+        super().__init__(_Extended(self))
+
+    def _take(self, plan: Plan, *, measured: bool) -> None:
+        """Keep a plan, its shares, and the ledger of what its devices own."""
         names = [replica.stages[0].device for replica in plan.replicas]
+        self._plan = plan
         self._replica_devices = tuple(names)
-        self._ledger = Ledger(plan, [d.name for d in plan.devices], HOST)
-        self._sharing = Sharing(
-            names, [replica.share for replica in plan.replicas], measured=measured
-        )
-        super().__init__(StrategyExtended(self))
-        self._cut_into(plan)
+        self._sharing = Sharing(names, [one.share for one in plan.replicas], measured=measured)
+        self._ledger = Ledger(plan, [device.name for device in plan.devices], HOST)
 
     @classmethod
-    def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Strategy, ...]:
+    def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Self, ...]:
         """Return one strategy for each device, for models that have nothing to do with another.
 
         Each model is made in the scope of its own strategy, with its own optimizer. Call
@@ -109,78 +136,35 @@ class Strategy(tf.distribute.Strategy):
         return tuple(cls(devices=[device.name]) for device in _use(devices))
 
     @property
-    def loop_state(self) -> LoopState:
-        """What custom loops keep from run to run."""
-        return self._loop_state
-
-    @tf.autograph.experimental.do_not_convert
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Reduce a value over the replicas, and over an axis of it.
-
-        Args:
-            reduce_op: ``"SUM"`` or ``"MEAN"``. A mean of what ``run`` has returned counts every
-                replica by its samples.
-            value: A value per replica, or a nest of them.
-            axis: The axis, such as 0 for the batch, or None.
-
-        Returns:
-            One value, or a nest of values, on the device of now.
-
-        Raises:
-            EngineError: ENG-063 if what is no replica's own is to be added up.
-        """
-        # Over an axis, TensorFlow runs the replicas: eagerly too, which is no fault of anyone's.
-        with self._loop_state.quiet():
-            return super().reduce(reduce_op, value, axis)
-
-    @property
     def plan(self) -> Plan:
         """The plan, with the shares of this moment."""
         return self._plan.with_shares(self.shares)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of every batch that each replica computes; sums to 1."""
+        """The part of every batch that each device computes; sums to 1."""
         return self._sharing.shares
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
 
         Args:
-            shares: One number per replica, relative to each other.
+            shares: One number per device, relative to each other.
 
         Raises:
             PlanError: If a share is negative, all are 0, or their number is wrong.
         """
-        self._sharing.assign(
-            check_shares(shares, num_expected=len(self._replica_devices), expected="replicas")
-        )
-
-    def replan(self, plan: Plan) -> None:
-        """Use a plan that differs in its micro-batches alone; steps have to be made anew."""
-        self._plan = plan
-        self._cut_into(plan)
-
-    def _cut_into(self, plan: Plan) -> None:
-        if plan.is_cut:
-            install_stages()
-        devices = [plan.replicas[piece.replica].stages[0].device for piece in pieces_of(plan)]
-        self._piece_devices = tuple(map(tf_device, devices))
-        self._loop_state = LoopState(self._piece_devices)
-
-    @property
-    def piece_devices(self) -> tuple[str, ...]:
-        """TensorFlow's name of the device where each piece of a batch begins."""
-        return self._piece_devices
+        expected = len(self._replica_devices)
+        self._sharing.assign(check_shares(shares, num_expected=expected, expected="replicas"))
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """The device of each replica."""
+        """The devices that compute, one for each share."""
         return self._replica_devices
 
     @property
     def sharing(self) -> Sharing:
-        """The shares with what was measured: times per replica and the log of changes."""
+        """The shares with what was measured: times per device and the log of changes."""
         return self._sharing
 
     @property
@@ -188,8 +172,187 @@ class Strategy(tf.distribute.Strategy):
         """Every variable made in the scope, with its owner."""
         return self._ledger
 
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """1: a program sees one device, and batches are those of all devices together."""
+        if len(self._replica_devices) > 1:
+            self._tell_of_multiplied_batch(sys._getframe(1))
+        return 1
 
-class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
+    def report(self) -> StepReport:
+        """Return what was gathered in all steps so far."""
+        return StepReport.merged(self._reports)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Any = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Call a function once, on the whole batch, computed by all devices.
+
+        In a `tf.function`, or with a `tf.function`, the call is partitioned. A plain function that
+        is called eagerly runs as it is written, on the first device.
+
+        Args:
+            fn: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+            options: Not used.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            EngineError: ENG-085 inside the scope of another strategy; ENG-084 inside of a function
+                that XLA compiles.
+            DataError: DATA-010 if tensors of the batch have unlike numbers of samples.
+        """
+        del options
+        self._refuse_other_scope()
+        args, kwargs = tuple(args), dict(kwargs or {})
+        first = tf_device(self._replica_devices[0])
+        is_function = _tf_private.is_traced_function(fn)
+        if not tf.executing_eagerly() and not is_function:
+            fn = _tf_private.autographed(fn)
+        if self._is_running():
+            return fn(*args, **kwargs)
+        if len(self._replica_devices) > 1:
+            if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
+                self._refuse_xla()
+            elif tf.executing_eagerly() and not is_function:
+                self._tell_of_eager_run()
+            else:
+                return self._step_for(fn)(*args, **kwargs)
+        with tf.device(first):
+            return tf.distribute.Strategy.run(self, fn, args=args, kwargs=kwargs)
+
+    _tf_private.leave_to_autograph(run)
+
+    @tf.autograph.experimental.do_not_convert
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Return a value, or its sum or mean along an axis; inside of ``run`` too.
+
+        Args:
+            reduce_op: ``"SUM"`` or ``"MEAN"``.
+            value: A tensor, or a nest of them.
+            axis: The axis, such as 0 for the batch, or None for the value as it is.
+        """
+        if not self._is_running():
+            return super().reduce(reduce_op, value, axis)
+        name = getattr(reduce_op, "value", reduce_op).upper()
+        along = {"SUM": tf.reduce_sum, "MEAN": tf.reduce_mean}[name]
+        return tf.nest.map_structure(lambda one: one if axis is None else along(one, axis), value)
+
+    @tf.autograph.experimental.do_not_convert
+    def gather(self, value: Any, axis: int) -> Any:
+        """Return a value, which is that of all devices; inside of ``run`` too.
+
+        Args:
+            value: A tensor.
+            axis: The axis along which values of several replicas would be joined.
+        """
+        return value if self._is_running() else super().gather(value, axis)
+
+    def _is_running(self) -> bool:
+        """Return whether this code is part of a call of ``run``."""
+        is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
+        return is_here and not tf.distribute.in_cross_replica_context()
+
+    def _step_for(self, fn: Callable[..., Any]) -> DistributedStep:
+        if not tf.executing_eagerly():
+            return self._distributed(fn)
+        # Kept with the function, so that both are freed together.
+        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
+        if self not in steps:
+            converted = _tf_private.autographed_always(getattr(fn, "python_function", fn))
+            steps[self] = self._distributed(converted, signature=fn)
+        return steps[self]
+
+    def _distributed(
+        self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None
+    ) -> DistributedStep:
+        run_once = super().run
+
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run_once(fn, args=args, kwargs=kwargs)
+
+        return DistributedStep(
+            call,
+            devices=self._replica_devices,
+            shares=self._sharing.shares,
+            sharing=self._sharing,
+            signature=getattr(signature, "input_signature", None),
+            when_traced=lambda step: self._reports.append(StepReport.of([step])),
+        )
+
+    def _refuse_other_scope(self) -> None:
+        now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
+        if now is not self:
+            raise EngineError(
+                "ENG-085",
+                "A model or a step of one strategy was run in the scope of another.",
+                why="Its variables are owned by the devices of its own strategy and cannot move.",
+                fix="Leave the other scope; or save the model, and load it with "
+                "keras.saving.load_model in the new scope.",
+            )
+
+    def _say_once(self, code: str, what: str, *, why: str, fix: str) -> None:
+        if code not in self._said:
+            self._said.add(code)
+            warn_at_user_line(code, what, why=why, fix=fix)
+
+    def runs_without_xla(self) -> bool:
+        """Return whether a model that asks for XLA runs without; it is told of once."""
+        if len(self._replica_devices) == 1:
+            return False
+        self._say_once(
+            "ENG-082",
+            "A model was compiled with jit_compile=True; its steps run without XLA.",
+            why="XLA compiles a step for one device, and this one runs on "
+            f"{', '.join(self._replica_devices)}. The results are the same up to rounding.",
+            fix="Leave out jit_compile=True, or use one device.",
+        )
+        return True
+
+    def _refuse_xla(self) -> None:
+        raise EngineError(
+            "ENG-084",
+            "strategy.run was called inside of a function that XLA compiles.",
+            why="XLA compiles a function for one device, and the variables and the work of this "
+            f"strategy are on {', '.join(self._replica_devices)}.",
+            fix="Leave out jit_compile=True where strategy.run is called.",
+        )
+
+    def _tell_of_eager_run(self) -> None:
+        self._say_once(
+            "ENG-086",
+            f"A step runs eagerly, on {self._replica_devices[0]} alone.",
+            why="Only the graph of a step can be partitioned. Eager steps give the same results, "
+            "and are good for debugging, but use one device.",
+            fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
+            "run_functions_eagerly(True) and run_eagerly=True.",
+        )
+
+    def _tell_of_multiplied_batch(self, caller: FrameType) -> None:
+        """Say once what the number means to a line that multiplies by it."""
+        file = caller.f_code.co_filename
+        text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
+        if "*" in text and "batch" in text.lower():
+            self._say_once(
+                "ENG-083",
+                "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
+                why="A program sees one device, and a batch is divided among "
+                f"{', '.join(self._replica_devices)}. A batch size that is multiplied by the "
+                "number of replicas stays what it is, and so do the results.",
+                fix=f"For a batch of that size on each device, multiply by "
+                f"{len(self._replica_devices)} instead, and adapt the learning rate.",
+            )
+
+
+class _Extended(tf.compat.v1.distribute.StrategyExtended):
     """What TensorFlow and Keras ask a strategy behind its public face.
 
     Args:
@@ -198,208 +361,98 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
-        self._strategy = strategy
-        self._live: list[tf.Tensor] | None = None
-        self._run: Run | None = None
-
-    @contextlib.contextmanager
-    def counting(self, live: list[tf.Tensor]) -> Iterator[None]:
-        """Let replicas without samples neither give nor get anything in a reduction.
-
-        They compute with a sample that does not count, which must not enter the statistics
-        of synchronised layers; and what they get back must not lead a gradient to it.
-
-        Args:
-            live: For each replica 1 if it has samples, else 0; float32 scalars.
-        """
-        self._live = live
-        try:
-            yield
-        finally:
-            self._live = None
+        self._ledger = strategy.ledger
+        self._first = tf_device(strategy.replica_devices[0])
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
-        if kwargs.get("synchronization") == tf.VariableSynchronization.NONE:
-            raise EngineError(
-                "ENG-070",
-                f"The variable {kwargs.get('name')!r} was made with synchronization=NONE.",
-                why="A variable with one owner has one value, and replicas agree on it.",
-                fix="Leave synchronization out, or use ON_READ for a value of each replica's own.",
-            )
-        variable, made = self._strategy.ledger.create(next_creator, **kwargs)
-        own(variable, self._strategy, made)
+        variable, _ = self._ledger.create(next_creator, **kwargs)
         return variable
+
+    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
+        """Accept every variable: one that was made elsewhere stays where it is."""
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Let variables be made beside another one; outside of the scope too."""
+        outside = not tf.distribute.has_strategy()
+        scope = self._container_strategy().scope() if outside else contextlib.nullcontext()
+        with scope, super().colocate_vars_with(colocate_with_variable):
+            yield
 
     def update(
         self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
     ) -> Any:
         """Call ``fn`` on a variable, on its owner, from whichever context."""
-        args, kwargs = _tf_private.select_replica(0, (tuple(args), dict(kwargs or {})))
-        with tf.device(var.device):
-            result = fn(var, *args, **kwargs)
-        return result if group else tf.nest.map_structure(self._local_results, result)
-
-    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        return self.update(var, fn, args, kwargs, group)
-
-    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
-        if not self._strategy.ledger.holds(colocate_with_variable):
-            raise EngineError(
-                "ENG-003",
-                f"The variable {colocate_with_variable.name!r} was not made in this scope.",
-                why="An optimizer's state lives beside its variable, which has no owner here.",
-                fix="Make the model inside `with strategy.scope():`, before the optimizer.",
-            )
-
-    @contextlib.contextmanager
-    def running(self, run: Run) -> Iterator[None]:
-        """Let reductions know what the replicas of this run weigh."""
-        before, self._run = self._run, run
-        try:
-            yield
-        finally:
-            self._run = before
-
-    def remember_run(self, run: Run, results: Any) -> Any:
-        """Let reductions of these values know in which run they were made; return them."""
-
-        def one(value: Any) -> Any:
-            if _tf_private.is_per_replica(value):
-                value._evener_run = run
-            return value
-
-        return tf.nest.map_structure(one, results)
-
-    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        return runs.call_for_each_replica(self._strategy, fn, tuple(args), dict(kwargs))
+        return self._update(var, fn, args, kwargs or {}, group)
 
     def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        if _is_per_replica(options):
-            raise EngineError(
-                "ENG-069",
-                "A dataset was to be distributed with one input pipeline for each replica "
-                "(PER_REPLICA).",
-                why="Its batches are global ones, which are cut by the shares.",
-                fix="Use distribute_datasets_from_function, or leave the option out.",
-            )
-        return data.distribute(dataset, self._strategy)
+        return dataset
 
     def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        if _is_per_replica(options):
-            return data.from_functions(dataset_fn, self._strategy)
-        return data.from_function(dataset_fn, self._strategy)
+        return dataset_fn(tf.distribute.InputContext())
 
     def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        count = self._num_replicas_in_sync
-        contexts = [
-            tf.distribute.experimental.ValueContext(replica, count) for replica in range(count)
-        ]
-        return _tf_private.regroup_or_one([value_fn(context) for context in contexts])
+        return value_fn(tf.distribute.experimental.ValueContext(0, 1))
 
-    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
-        return [
-            self._reduce_to(reduce_op, value, destination, options)
-            for value, destination in value_destination_pairs
-        ]
+    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
+        strategy = self._container_strategy()
+        with tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0):
+            return fn(*args, **kwargs)
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        if self._live is not None:
-            return self._reduce_live(reduce_op, value)
-        if tf.nest.is_nested(value):
-            return tf.nest.map_structure(
-                lambda one: self._reduce_to(reduce_op, one, destinations, options), value
-            )
-        if not _tf_private.is_per_replica(value):
-            return combine.same_everywhere(reduce_op, value, self._num_replicas_in_sync)
-        where = combine.devices_of(destinations, self.worker_devices)
-        run = getattr(value, "_evener_run", None) or self._run
-        if self._run is not None:
-            self._run.has_talked = True
-        parts = _tf_private.local_values(value)
-        results = combine.reduced(
-            reduce_op, parts, [where] if isinstance(where, str) else where, run
-        )
-        return results[0] if isinstance(where, str) else _tf_private.regroup(results)
+        return value
 
-    def _reduce_live(self, reduce_op: Any, value: Any) -> Any:
-        """Reduce in the engine's own replicas, of which some may have no samples."""
-        assert self._live is not None
-        parts = list(_tf_private.local_values(value))
-        live = self._live
-        counted = [part * tf.cast(one, part.dtype) for part, one in zip(parts, live, strict=True)]
-        results = []
-        for device, one in zip(self.worker_devices, live, strict=True):
-            with tf.device(device):
-                total = tf.add_n(counted)
-                if reduce_op == tf.distribute.ReduceOp.MEAN:
-                    total = total / tf.cast(tf.add_n(live), total.dtype)
-                results.append(total * tf.cast(one, total.dtype))
-        return _tf_private.regroup(results)
+    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
+        return [value for value, _ in value_destination_pairs]
 
     def _gather_to_implementation(
         self, value: Any, destinations: Any, axis: Any, options: Any
     ) -> Any:
-        del options
-        if not _tf_private.is_per_replica(value):
-            return value
-        where = combine.devices_of(destinations, self.worker_devices)
-        parts = _tf_private.local_values(value)
-        if isinstance(where, str):
-            return combine.gathered(parts, where, axis, self._run)
-        return _tf_private.regroup([combine.gathered(parts, one, axis, self._run) for one in where])
-
-    def _local_results(self, value: Any) -> tuple[Any, ...]:
-        return _tf_private.local_values(value)
-
-    def value_container(self, value: Any) -> Any:
-        """Return the variable that holds a component; here every variable is whole."""
         return value
 
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        """TensorFlow's names of the replicas' devices; a micro-batch is a replica to a loop."""
-        return self._strategy.piece_devices
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        return tensor
 
-    @property
-    def worker_devices_by_replica(self) -> tuple[str, ...]:
-        """The devices of each replica, as `ReplicaContext.devices` gives them."""
-        return self.worker_devices
-
-    def non_slot_devices(self, var_list: Any) -> str:
-        """Return the device for state that belongs to no variable."""
-        del var_list
-        return tf_device(HOST)
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        with tf.device(var.device):
+            result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
 
     def _update_non_slot(
         self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
     ) -> Any:
-        with tf.device(colocate_with):
-            result = fn(*args, **kwargs)
+        result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
-    def read_var(self, v: Any) -> Any:
+    def read_var(self, replica_local_var: Any) -> Any:
         """Return the value of a variable."""
-        return v.read_value()
+        return replica_local_var.read_value()
 
-    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        where = combine.devices_of(destinations, self.worker_devices)
-        if isinstance(where, str):
-            with tf.device(where):
-                return tf.identity(tensor)
-        copies = []
-        for device in where:
-            with tf.device(device):
-                copies.append(tf.identity(tensor))
-        return _tf_private.regroup(copies)
+    def _local_results(self, val: Any) -> tuple[Any, ...]:
+        return (val,)
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable that holds a component; every variable is whole."""
+        return value
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        """The device of the one replica, as far as a program sees."""
+        return (self._first,)
 
     @property
     def parameter_devices(self) -> tuple[str, ...]:
-        """TensorFlow's names of the devices that own variables."""
-        return tuple(dict.fromkeys(self.worker_devices))
+        """The device of the variables, as far as a program sees."""
+        return (self._first,)
+
+    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
+        """Return the device for state that belongs to no variable."""
+        del var_list
+        return (self._first,)
 
     @property
     def _num_replicas_in_sync(self) -> int:
-        return len(self.worker_devices)
+        return 1
 
     def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
         return replica_id_in_sync_group
@@ -440,18 +493,13 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
         return True
 
 
-def _is_per_replica(options: Any) -> bool:
-    mode = tf.distribute.InputReplicationMode.PER_REPLICA
-    return options is not None and options.experimental_replication_mode == mode
-
-
 def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
     if devices is None or isinstance(devices, str):
         return use_devices(devices)
     return resolve_devices(devices)
 
 
-def _use_devices_of(plan: Plan) -> None:
+def use_devices_of(plan: Plan) -> None:
     """Take the devices of a plan into use.
 
     Raises:
@@ -485,7 +533,8 @@ def _plan_for(
     return Plan.data_parallel(devices, shares=shares, owners=rules)
 
 
-def _refuse_with_plan(**others: Any) -> None:
+def refuse_with_plan(**others: Any) -> None:
+    """Refuse other arguments beside a plan: PLAN-051."""
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise PlanError(

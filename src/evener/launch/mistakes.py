@@ -1,6 +1,5 @@
 """What a script cannot have meant, stopped where it happens, with its line.
 
-    loops over shards around ``strategy.run``    RUN-007    text and call
     ``tf.device`` with a name of hardware        RUN-008    call
     layers made anew in every call               RUN-009    weights that no layer holds
 
@@ -9,8 +8,6 @@ TensorFlow stops some of these too, but in words of its own and not always at th
 
 from __future__ import annotations
 
-import functools
-import linecache
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -21,66 +18,19 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import Strategy
 from evener.errors import RunError
 from evener.launch.place import Place, callers, is_own
 from evener.launch.replace import instead_of
-from evener.launch.shards import loop_over_shards
 
 _HARDWARE = "physical_device:"
-# What the engine says of arrays that no replica has a part of.
-_WHOLE_ARRAYS = "ENG-060"
 _LAYER = "keras.src.layers.layer"
 _LAYER_FILE = "/keras/src/layers/layer.py"
 
 
-def refuse_mistakes(strategy: Strategy) -> None:
-    """Let the mistakes of the table above end the script.
-
-    Args:
-        strategy: What the script trains with.
-    """
-    _refuse_shards(strategy)
+def refuse_mistakes() -> None:
+    """Let the mistakes of the table above end the script."""
     _refuse_names_of_hardware()
     _refuse_fresh_layers()
-
-
-def _refuse_shards(strategy: Strategy) -> None:
-    state = strategy.loop_state
-    original = state.say_once
-    num_replicas = len(strategy.replica_devices)
-
-    @functools.wraps(original)
-    def say_once(code: str, what: str, **rest: Any) -> None:
-        if code == _WHOLE_ARRAYS:
-            _check_shards(num_replicas)
-        original(code, what, **rest)
-
-    state.say_once = say_once
-
-
-def _check_shards(num_replicas: int) -> None:
-    """Look for a loop over shards around the call of ``run``, here or in what calls this."""
-    places = list(_own_places())
-    for place in places:
-        source = "".join(linecache.getlines(place.path))
-        loop = loop_over_shards(source, place.line, num_replicas)
-        if loop is not None:
-            raise _shards(Place(path=place.path, line=loop), places[0], num_replicas)
-
-
-def _shards(loop: Place, run: Place, num_replicas: int) -> RunError:
-    error = RunError(
-        "RUN-007",
-        f"{run}: strategy.run is called once for each shard of a batch, by the loop at {loop}.",
-        why=f"strategy.run is one step on all devices: each of the {num_replicas} replicas "
-        f"computes all of each shard, and a batch becomes {num_replicas} updates on a part of "
-        "it each, instead of one on all of it.",
-        fix="leave out the loop and the splitting, and call run once for each batch of\n"
-        "    strategy.experimental_distribute_dataset(dataset)\n"
-        "  of which every replica gets its own part.",
-    )
-    return _at(run, error)
 
 
 def _refuse_names_of_hardware() -> None:

@@ -1,9 +1,8 @@
 """Keras models that are made outside of any scope train on all devices.
 
-The script does not run inside ``strategy.scope()``. There, optimizers are applied by
-`strategy.run` only, so that a plain custom loop would end at its first step; and a scope holds
-in one thread, and until ``keras.utils.clear_session``. Only what is made gets what a scope
-would give it: a variable its owner, a model its strategy.
+The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
+``keras.utils.clear_session``. Only what is made gets what a scope would give it: a variable its
+owner, a model its strategy.
 """
 
 from __future__ import annotations
@@ -17,29 +16,21 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import Strategy
-from evener.engine.ownership import tf_device
 from evener.launch.notes import Notes
 from evener.launch.place import own_place
 from evener.launch.replace import instead_of
 
 
-def adopt_models(strategy: Strategy, notes: Notes, *, spread: bool) -> None:
+def adopt_models(strategy: Strategy, notes: Notes) -> None:
     """Let Keras models and variables belong to a strategy, if they are made where there is none.
 
     Args:
         strategy: Whose they become.
         notes: Where it is told.
-        spread: Whether variables go to all devices. A loop that runs on the first device
-            alone should find them there, as without evener.
     """
-    first = tf_device(strategy.replica_devices[0])
 
     def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
-        device = contextlib.nullcontext()
-        if not spread and not _tf_private.explicit_device():
-            device = tf.device(first)
-        with device:
-            return strategy.extended._create_variable(next_creator, **kwargs)
+        return strategy.extended._create_variable(next_creator, **kwargs)
 
     def owned() -> contextlib.AbstractContextManager[Any]:
         if tf.distribute.has_strategy():

@@ -53,14 +53,11 @@ class Session:
             args: What follows the script on the command line.
         """
         from evener.launch import loops, mistakes, models, settings, strategies
-        from evener.launch.rewrite import is_plain
 
-        made = strategies.replace_strategies(self.strategy, self.notes)
-        # What runs on one device alone should find its variables there.
-        spread = not is_plain(self.script.source)
-        models.adopt_models(self.strategy, self.notes, spread=spread)
-        loops.notice_loops(self.strategy, self.notes, made)
-        mistakes.refuse_mistakes(self.strategy)
+        strategies.replace_strategies(self.strategy, self.notes)
+        models.adopt_models(self.strategy, self.notes)
+        loops.run_loops(self.strategy, self.notes)
+        mistakes.refuse_mistakes()
         settings.skip_late_settings(self.strategy.replica_devices, self.notes)
         settings.watch_environment(os.environ, self.notes)
         try:

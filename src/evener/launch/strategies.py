@@ -13,7 +13,6 @@ import tensorflow as tf
 from evener.engine import Strategy
 from evener.errors import RunError
 from evener.launch.notes import Notes
-from evener.launch.own_strategy import Made
 from evener.launch.place import is_own, own_place
 
 REPLACED = (
@@ -27,23 +26,18 @@ LEFT_ALONE = ("ParameterServerStrategy", "TPUStrategy")
 _LONGEST_ARGUMENTS = 60
 
 
-def replace_strategies(strategy: Strategy, notes: Notes) -> Made:
+def replace_strategies(strategy: Strategy, notes: Notes) -> None:
     """Put the strategy in the place of those that a script would make, in every module.
 
     Args:
         strategy: What the script gets.
         notes: Where each replacement is told.
-
-    Returns:
-        Where the script makes one, once it has.
     """
-    made = Made()
 
     def give(name: str, shown: str) -> Strategy:
         if name == "MultiWorkerMirroredStrategy":
             _refuse_several_workers(name)
         place = own_place()
-        made.place = made.place or place
         notes.tell(f"{shown} -> {_named(strategy)}{_differs(name)}", place)
         return strategy
 
@@ -53,7 +47,6 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> Made:
         setattr(module, name, _told_of(name, getattr(module, name), notes))
     for module, name in _places(("get_strategy",)):
         setattr(module, name, _found(getattr(module, name), strategy, notes))
-    return made
 
 
 class _InPlace(type):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager.polymorphic_function import atomic_function
 from tensorflow.python.framework import function_def_to_graph, op_def_registry
 
 AttrValue = attr_value_pb2.AttrValue
@@ -129,43 +129,74 @@ def unique_function_name(name: str) -> str:
     return f"evener_{name}_{next(_NUMBERS)}"
 
 
-def register_function(definition: Any, owner: Any) -> None:
-    """Let operations call a function until its owner is gone.
+class Function(atomic_function.AtomicFunction):
+    """A function that operations can call, until nothing refers to it.
 
     Why: the functions of parts are made of nodes of the traced step, without being traced
-    again. The public way is to trace.
+    again; the public way is to trace. A graph that calls one keeps it, and has a copy of its
+    definition, which a SavedModel needs.
     If it changes: no step runs on several devices.
+
+    Args:
+        definition: Its name is the function's.
+        children: The functions that it calls.
+        origins: The graphs that its nodes were traced in, by the names that the nodes give them.
+        keeps: What has to live as long as it does.
     """
-    context: Any = eager_context.context()
-    context.add_function_def(definition)
-    weakref.finalize(owner, _remove_function, definition.signature.name)
+
+    def __init__(
+        self,
+        definition: Any,
+        *,
+        children: Sequence[Function] = (),
+        origins: Mapping[str, Any] | None = None,
+        keeps: Any = None,
+    ) -> None:
+        context: Any = eager_context.context()
+        context.add_function_def(definition)
+        deep = dict.fromkeys(one for child in children for one in (child, *child.children))
+        untyped: Any = None
+        super().__init__(definition.signature.name, context, untyped, children=list(deep))
+        self.origins = dict(origins or {})
+        self._keeps = keeps
 
 
-def _remove_function(name: str) -> None:
-    context: Any = eager_context.context()
-    if context._context_handle is not None and context.has_function(name):
-        context.remove_function(name)
+def _add_to_graph(functions: Sequence[Function]) -> None:
+    graph: Any = tf.compat.v1.get_default_graph()
+    for function in functions:
+        graph._add_function_recursive(function)
 
 
 def call(
-    name: str, arguments: Sequence[tf.Tensor], dtypes: Sequence[tf.DType], *, stateful: bool
+    function: Function,
+    arguments: Sequence[tf.Tensor],
+    dtypes: Sequence[tf.DType],
+    *,
+    stateful: bool,
 ) -> list[tf.Tensor]:
-    """Call a registered function in the graph that is being made, on the device of now."""
+    """Call a function in the graph that is being made, on the device of now."""
+    _add_to_graph([function])
     operation = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
+    name = function.name.decode()
     results = operation(args=list(arguments), Tout=list(dtypes), f=name)
     return list(results) if isinstance(results, list | tuple) else []
 
 
 def call_if(
-    condition: tf.Tensor, then: str, otherwise: str, arguments: Sequence[tf.Tensor], dtypes: Any
+    condition: tf.Tensor,
+    then: Function,
+    otherwise: Function,
+    arguments: Sequence[tf.Tensor],
+    dtypes: Any,
 ) -> list[tf.Tensor]:
-    """Call one of two registered functions without state, by a bool scalar."""
+    """Call one of two functions without state, by a bool scalar."""
+    _add_to_graph([then, otherwise])
     results = tf.raw_ops.StatelessIf(
         cond=condition,
         input=list(arguments),
         Tout=list(dtypes),
-        then_branch=then,
-        else_branch=otherwise,
+        then_branch=then.name.decode(),
+        else_branch=otherwise.name.decode(),
     )
     if results:
         results[0].op._set_attr("_lower_using_switch_merge", AttrValue(b=True))

@@ -23,11 +23,16 @@ class Counted:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.shapes: list[Any] = []
+        self._shapes: list[list[tf.TensorShape]] = []
+
+    @property
+    def shapes(self) -> list[Any]:
+        """The shapes of the arguments of each trace; in the trace, none of the sizes is read."""
+        return [[shape.as_list() for shape in shapes] for shapes in self._shapes]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors = [one for one in tf.nest.flatten((args, kwargs)) if isinstance(one, tf.Tensor)]
-        self.shapes.append([tensor.shape.as_list() for tensor in tensors])
+        self._shapes.append([tensor.shape for tensor in tensors])
         return self.function(*args, **kwargs)
 
 

@@ -83,12 +83,16 @@ def test_an_explicit_device_is_obeyed() -> None:
     assert device_of(layer.kernel) == "cpu:3"
 
 
-def test_an_optimizer_for_foreign_variables_is_refused() -> None:
-    model = mlp()
+def test_slots_of_a_variable_made_outside_of_the_scope_are_beside_it() -> None:
+    with tf.device("/CPU:2"):
+        model = mlp()
     strategy = Strategy(devices=DEVICES)
-    with strategy.scope(), pytest.raises(EngineError) as caught:
-        keras.optimizers.Adam().build(model.trainable_variables)
-    assert caught.value.code == "ENG-003"
+    with strategy.scope():
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+    slots = [v for v in optimizer.variables if v.shape.rank]
+    assert len(slots) == 2 * len(model.trainable_variables)
+    assert {device_name(slot.value.device) for slot in slots} == {"cpu:2"}
 
 
 def test_names_of_devices_go_both_ways() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Strategy, _tf_private
+from evener import Plan, Strategy, _tf_private
 
 
 @pytest.fixture
@@ -20,27 +21,18 @@ def strategy() -> Strategy:
     return Strategy(devices=["cpu:0", "cpu:1"], shares="even")
 
 
+@pytest.fixture
+def cut() -> Strategy:
+    """A strategy of two replicas: two micro-batches of one device."""
+    (replica,) = Plan.data_parallel(["cpu:0"]).replicas
+    replicas = (dataclasses.replace(replica, num_micro_batches=2),)
+    return Strategy(dataclasses.replace(Plan.data_parallel(["cpu:0"]), replicas=replicas))
+
+
 def compiled_model() -> keras.Model:
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
     model.compile("sgd", "mse", metrics=["mae"])
     return model
-
-
-def test_lockstep_calls_each_replica_on_its_device(strategy: Strategy) -> None:
-    devices = []
-
-    def replica() -> tf.Tensor:
-        value = tf.ones([])
-        total = tf.distribute.get_replica_context().all_reduce("SUM", value)
-        devices.append(value.device)
-        return total
-
-    @tf.function(autograph=False)
-    def run() -> tuple[tf.Tensor, ...]:
-        return _tf_private.local_values(_tf_private.run_in_lockstep(strategy, replica))
-
-    assert [float(total) for total in run()] == [2.0, 2.0]
-    assert [device[-5:] for device in devices] == ["CPU:0", "CPU:1"]
 
 
 def test_regrouped_values_come_back_in_order() -> None:
@@ -157,8 +149,8 @@ def test_clocks_are_taken_out_of_the_order_of_the_program() -> None:
     assert not clocks(free=True)[1].control_inputs
 
 
-def test_the_spec_of_keras_own_iterator_is_found(strategy: Strategy) -> None:
-    with strategy.scope():
+def test_the_spec_of_keras_own_iterator_is_found(cut: Strategy) -> None:
+    with cut.scope():
         model = compiled_model()
     # Fails with an AttributeError inside fit if Keras renames the dataset.
     model.fit(tf.ones([4, 3]), tf.ones([4, 2]), batch_size=2, verbose=0)
@@ -207,13 +199,13 @@ def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
     assert any("momentum" in name for name in made)
 
 
-def test_replicas_are_called_in_their_scope_with_their_numbers(strategy: Strategy) -> None:
+def test_replicas_are_called_in_their_scope_with_their_numbers(cut: Strategy) -> None:
     def replica(x: int) -> tuple[int, int]:
         return _tf_private.replica_number(tf.distribute.get_replica_context()), x
 
-    with strategy.scope():
+    with cut.scope():
         found = tf.function(
-            lambda: _tf_private.call_for_each_replica(strategy, replica, (7,), {}),
+            lambda: _tf_private.call_for_each_replica(cut, replica, (7,), {}),
             autograph=False,
         )
         numbers = []
@@ -303,9 +295,9 @@ def test_eager_operations_are_seen_and_then_no_more() -> None:
     assert "Mean" in seen and "Sum" not in seen
 
 
-def test_losses_outside_of_replicas_are_those_of_one_device(strategy: Strategy) -> None:
+def test_losses_outside_of_replicas_are_those_of_one_device(cut: Strategy) -> None:
     y, y_pred = tf.zeros([4, 1]), tf.fill([4, 1], 2.0)
-    with strategy.scope():
+    with cut.scope():
         assert float(keras.losses.MeanSquaredError()(y, y_pred)) == 4.0
         assert float(tf.nn.compute_average_loss([1.0, 3.0])) == 2.0
 

@@ -9,24 +9,19 @@ import tensorflow as tf
 from evener.tf_compat import graphs
 
 
-class Owner:
-    """Functions are there until it is gone."""
-
-
 def concrete(function: Any, *specs: Any) -> Any:
     return tf.function(function).get_concrete_function(*specs)
 
 
-def registered(function: Any, owner: Any, *specs: Any) -> str:
+def registered(function: Any, *specs: Any) -> graphs.Function:
     """Register the definition of a function under a name of its own."""
     definition = graphs.FunctionDef()
     definition.CopyFrom(concrete(function, *(specs or [tf.TensorSpec([])])).function_def)
     definition.signature.name = graphs.unique_function_name("test")
-    graphs.register_function(definition, owner)
-    return definition.signature.name
+    return graphs.Function(definition)
 
 
-def registered_node(op: str, attrs: dict[str, Any], result: str, owner: Any) -> str:
+def registered_node(op: str, attrs: dict[str, Any], result: str) -> graphs.Function:
     """Register a function of an int32 and a float32 scalar, made of one node."""
     definition = graphs.FunctionDef()
     definition.signature.name = graphs.unique_function_name("node")
@@ -41,10 +36,9 @@ def registered_node(op: str, attrs: dict[str, Any], result: str, owner: Any) -> 
     for key, value in attrs.items():
         node.attr[key].CopyFrom(value)
     definition.ret["y"] = f"node:{result}"
-    graphs.register_function(definition, owner)
-    return definition.signature.name
+    return graphs.Function(definition)
 
 
-def run_registered(name: str, k: int, x: float) -> float:
-    run = tf.function(lambda *args: graphs.call(name, args, [tf.float32], stateful=False))
+def run_registered(function: graphs.Function, k: int, x: float) -> float:
+    run = tf.function(lambda *args: graphs.call(function, args, [tf.float32], stateful=False))
     return float(run(tf.constant(k), tf.constant(x))[0])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from evener.tf_compat import graphs
-from unit.tf_compat.functions import Owner, concrete, registered
+from unit.tf_compat.functions import concrete, registered
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 FLOATS = tf.TensorSpec([None, 3])
@@ -136,14 +136,13 @@ def test_bodies_of_functions_are_found_at_any_depth() -> None:
 
 def test_bodies_of_registered_definitions_are_found() -> None:
     """The gradient of a call is a function of which only the definition is there."""
-    owner = Owner()
-    name = registered(lambda x: tf.exp(x), owner)
+    function = registered(lambda x: tf.exp(x))
 
     def step(x: tf.Tensor) -> Any:
-        return graphs.call(name, [x], [tf.float32], stateful=False)
+        return graphs.call(function, [x], [tf.float32], stateful=False)
 
     graph = concrete(step, tf.TensorSpec([])).graph
-    found = graphs.FunctionBodies(graph).find(name)
+    found = graphs.FunctionBodies(graph).find(function.name.decode())
     assert "Exp" in {op.type for op in found.get_operations()}
     assert [t.dtype for t in found.inputs] == [tf.float32]
 
@@ -162,39 +161,42 @@ def test_names_are_unique() -> None:
     assert all("part" in name for name in names)
 
 
-def test_a_function_is_called_until_its_owner_is_gone() -> None:
-    owner = Owner()
-    name = registered(lambda x: x * 2.0, owner)
+def test_a_graph_that_calls_a_function_keeps_it() -> None:
+    functions = [registered(lambda x: x * 2.0)]
+    name = functions[0].name
 
     def step(x: tf.Tensor) -> Any:
-        return graphs.call(name, [x], [tf.float32], stateful=False)
+        return graphs.call(functions[0], [x], [tf.float32], stateful=False)
 
-    run = tf.function(step)
-    assert float(run(tf.constant(3.0))[0]) == 6.0
-    del owner
+    inner = [tf.function(step)]
+    outer: list[Any] = [tf.function(lambda x: inner[0](x))]
+    assert float(outer[0](tf.constant(3.0))[0]) == 6.0
+    functions.clear()
+    inner.clear()
     gc.collect()
-    with pytest.raises((tf.errors.NotFoundError, tf.errors.InternalError, ValueError)):
-        tf.function(lambda x: step(x))(tf.constant(3.0))
+    assert float(outer[0](tf.constant(3.0))[0]) == 6.0
+    outer.clear()
+    gc.collect()
+    with pytest.raises((tf.errors.NotFoundError, tf.errors.InternalError)):
+        tf.raw_ops.PartitionedCall(args=[tf.constant(3.0)], Tout=[tf.float32], f=name.decode())
 
 
 def test_a_function_outlives_a_graph_that_called_it() -> None:
-    owner = Owner()
-    name = registered(lambda x: x * 2.0, owner)
+    function = registered(lambda x: x * 2.0)
     for _ in range(2):
-        run = tf.function(lambda x: graphs.call(name, [x], [tf.float32], stateful=False))
+        run = tf.function(lambda x: graphs.call(function, [x], [tf.float32], stateful=False))
         assert float(run(tf.constant(3.0))[0]) == 6.0
         del run
         gc.collect()
 
 
 def test_a_call_is_made_on_the_device_of_now() -> None:
-    owner = Owner()
-    name = registered(lambda x: x * 2.0, owner)
+    function = registered(lambda x: x * 2.0)
     operations: list[tf.Operation] = []
 
     def step(x: tf.Tensor) -> Any:
         with tf.device("/CPU:1"):
-            (result,) = graphs.call(name, [x], [tf.float32], stateful=False)
+            (result,) = graphs.call(function, [x], [tf.float32], stateful=False)
         operations.append(result.op)
         return result
 
@@ -205,17 +207,16 @@ def test_a_call_is_made_on_the_device_of_now() -> None:
 
 
 def test_a_call_for_its_side_effects_alone() -> None:
-    variable, owner = tf.Variable(1.0), Owner()
+    variable = tf.Variable(1.0)
     definition = graphs.FunctionDef()
     definition.CopyFrom(concrete(lambda: variable.assign(5.0)).function_def)
     definition.signature.name = graphs.unique_function_name("assign")
     dtypes = [tf.as_dtype(arg.type) for arg in definition.signature.output_arg]
-    graphs.register_function(definition, owner)
+    function = graphs.Function(definition)
 
     @tf.function(autograph=False)
     def step() -> None:
-        name = definition.signature.name
-        graphs.call(name, [variable.handle], dtypes, stateful=True)
+        graphs.call(function, [variable.handle], dtypes, stateful=True)
 
     step()
     assert float(variable) == 5.0
@@ -223,10 +224,9 @@ def test_a_call_for_its_side_effects_alone() -> None:
 
 def test_one_of_two_functions_is_called() -> None:
     """Only the chosen one runs: the other would fail."""
-    owner = Owner()
     spec = [tf.TensorSpec([None])]
-    first = registered(lambda x: tf.raw_ops.CheckNumerics(tensor=x, message=""), owner, *spec)
-    other = registered(lambda x: tf.zeros([2]), owner, *spec)
+    first = registered(lambda x: tf.raw_ops.CheckNumerics(tensor=x, message=""), *spec)
+    other = registered(lambda x: tf.zeros([2]), *spec)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.bool), *spec], autograph=False)
     def run(condition: tf.Tensor, x: tf.Tensor) -> Any:
@@ -241,18 +241,17 @@ def test_one_of_two_functions_is_called() -> None:
 
 
 def test_calls_that_only_read_are_not_ordered() -> None:
-    variable, owner = tf.Variable([1.0, 2.0]), Owner()
+    variable = tf.Variable([1.0, 2.0])
     definition = graphs.FunctionDef()
     definition.CopyFrom(concrete(lambda: variable + 0.0).function_def)
     definition.signature.name = graphs.unique_function_name("read")
-    graphs.register_function(definition, owner)
+    function = graphs.Function(definition)
     calls: dict[bool, list[Any]] = {True: [], False: []}
 
     def step(*, is_marked: bool) -> Any:
         results = []
         for _ in range(2):
-            name = definition.signature.name
-            (result,) = graphs.call(name, [variable.handle], [tf.float32], stateful=True)
+            (result,) = graphs.call(function, [variable.handle], [tf.float32], stateful=True)
             if is_marked:
                 graphs.mark_read_only(result.op)
             calls[is_marked].append(result.op)

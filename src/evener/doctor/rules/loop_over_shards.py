@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Kind
+from evener.doctor.questions.shards import is_over_devices
 from evener.doctor.rule import Case, Family, Rule
-from evener.launch.shards import is_over_devices
 
 
 def _look(case: Case) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ from evener.errors import EngineError
 from evener.plan import split_batch
 
 if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
+    from evener.engine.staged_strategy import StagedStrategy
 
 _HOST = "/device:CPU:0"
 _AHEAD = 2
@@ -39,7 +39,9 @@ class DistributedDataset(_tf_private.DistributedDatasetInterface):
             for one size.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, strategy: Strategy, *, any_size: bool) -> None:
+    def __init__(
+        self, dataset: tf.data.Dataset, strategy: StagedStrategy, *, any_size: bool
+    ) -> None:
         self._dataset = dataset
         self._strategy = strategy
         self._any_size = any_size
@@ -164,7 +166,7 @@ class _IteratorSpec(tf.TypeSpec):
         return DistributedIterator(components, any_size=self._any_size)
 
 
-def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
+def distribute(dataset: Any, strategy: StagedStrategy) -> DistributedDataset:
     """Return a dataset of global batches, cut by the strategy's shares.
 
     Raises:
@@ -197,7 +199,7 @@ def distribute(dataset: Any, strategy: Strategy) -> DistributedDataset:
         )
 
 
-def from_function(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> DistributedDataset:
+def from_function(dataset_fn: Callable[[Any], Any], strategy: StagedStrategy) -> DistributedDataset:
     """Return a dataset of which every replica's part was batched by a person.
 
     As many batches as there are replicas make one global batch, which is cut by the shares.
@@ -224,7 +226,9 @@ def from_function(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> Distr
         return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
 
 
-def from_functions(dataset_fn: Callable[[Any], Any], strategy: Strategy) -> DistributedDataset:
+def from_functions(
+    dataset_fn: Callable[[Any], Any], strategy: StagedStrategy
+) -> DistributedDataset:
     """Return a dataset of which every replica's part has a pipeline of its own.
 
     Args:
@@ -288,7 +292,7 @@ def static_batch_size(spec: Any) -> int | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def cut_by_shares(batch: Any, strategy: Strategy, size: int | None = None) -> tuple[Any, ...]:
+def cut_by_shares(batch: Any, strategy: StagedStrategy, size: int | None = None) -> tuple[Any, ...]:
     """Return the parts of a global batch, one per replica, by the shares of this moment.
 
     Args:

@@ -71,7 +71,7 @@ def _batch_norm(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: 
     if here is not None:
         state, plan = here[0].strategy.loop_state, here[0].strategy.plan
         state.note_batch_norm(layer)
-        is_cut = here[0].stages is not None and not here[0].is_alone
+        is_cut = not here[0].is_alone
         training = kwargs.get("training", args[1] if len(args) > 1 else None)
         if is_cut and training and layer.trainable and not layer.synchronized:
             warn_of_statistics([layer.name], plan, state.say_once)

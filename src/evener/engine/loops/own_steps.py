@@ -23,7 +23,7 @@ from evener.engine.execution import without_optionals
 from evener.engine.loops import data as parts
 from evener.engine.loops.run import is_number
 from evener.engine.loops.scaled import Kind, kind_of
-from evener.engine.strategy import Strategy
+from evener.engine.staged_strategy import StagedStrategy
 
 _STEPS = {"train": "train_step", "test": "test_step", "predict": "predict_step"}
 
@@ -34,7 +34,7 @@ def has_own(model: keras.Model, kind: str) -> bool:
     return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
-def function_of(model: keras.Model, strategy: Strategy, kind: str) -> Callable[[Any], Any]:
+def function_of(model: keras.Model, strategy: StagedStrategy, kind: str) -> Callable[[Any], Any]:
     """Return what Keras calls once per execution, around a step of the model's own."""
 
     def step(batch: Any) -> Any:
@@ -64,7 +64,7 @@ def _predicting(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[lis
     return tf.function(predict, reduce_retracing=True, autograph=False)
 
 
-def _take(model: keras.Model, strategy: Strategy, kind: str, batch: Any) -> Any:
+def _take(model: keras.Model, strategy: StagedStrategy, kind: str, batch: Any) -> Any:
     own = getattr(model, _STEPS[kind])
     kinds: list[Any] = []
 
@@ -89,7 +89,7 @@ def _kind(leaf: Any, num_replicas: int) -> Kind:
     return kind_of(leaf, num_replicas) if is_number(leaf) else "unknown"
 
 
-def _logs(model: keras.Model, strategy: Strategy, results: Any, kinds: Any) -> Any:
+def _logs(model: keras.Model, strategy: StagedStrategy, results: Any, kinds: Any) -> Any:
     def put_together(leaf: Any, kind: Kind) -> Any:
         return _put_together(strategy, leaf, kind)
 
@@ -104,7 +104,7 @@ def _logs(model: keras.Model, strategy: Strategy, results: Any, kinds: Any) -> A
     }
 
 
-def _metric_results(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
+def _metric_results(model: keras.Model, strategy: StagedStrategy) -> dict[str, Any]:
     """Return the results of the metrics that the replicas have updated, by what they log."""
     known: dict[str, Any] = {}
     for metric in model.metrics:
@@ -116,7 +116,7 @@ def _metric_results(model: keras.Model, strategy: Strategy) -> dict[str, Any]:
     return known
 
 
-def _put_together(strategy: Strategy, leaf: Any, kind: Kind) -> Any:
+def _put_together(strategy: StagedStrategy, leaf: Any, kind: Kind) -> Any:
     if not _tf_private.is_per_replica(leaf):
         return leaf
     if _tf_private.local_values(leaf)[0].shape.rank:
@@ -124,5 +124,5 @@ def _put_together(strategy: Strategy, leaf: Any, kind: Kind) -> Any:
     return strategy.reduce("SUM" if kind == "part" else "MEAN", leaf, axis=None)
 
 
-def _joined(strategy: Strategy, leaf: Any) -> Any:
+def _joined(strategy: StagedStrategy, leaf: Any) -> Any:
     return strategy.gather(leaf, axis=0) if _tf_private.is_per_replica(leaf) else leaf

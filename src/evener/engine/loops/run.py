@@ -25,13 +25,12 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine import split
-from evener.engine.clock import Times
 from evener.engine.loops import idle
 from evener.engine.loops.scaled import kind_of, mended, remembering_how
 from evener.engine.loops.stages import Stages
 
 if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
+    from evener.engine.staged_strategy import StagedStrategy
 
 _HOST = "/device:CPU:0"
 _HERE = threading.local()
@@ -49,18 +48,17 @@ class Run:
         live: For each replica whether it has samples, bool scalars; None if all have.
         whole_rows: The size of the batch, if every replica was given all of it.
         has_talked: Whether replicas have reduced something in the middle of the run.
-        stages: Where layers compute, if the plan has stages or micro-batches, else None.
+        stages: Where layers compute.
     """
 
-    def __init__(self, strategy: Strategy, num_samples: Sequence[tf.Tensor] | None) -> None:
+    def __init__(self, strategy: StagedStrategy, num_samples: Sequence[tf.Tensor] | None) -> None:
         self.strategy = strategy
         self.num_samples = num_samples
         self.graph = _graph_here()
         self.whole_rows: int | None = None
         self.has_talked = False
-        self.stages = Stages(strategy.plan, self.graph) if strategy.plan.is_cut else None
+        self.stages = Stages(strategy.plan, self.graph)
         self._handed_in: dict[int, Any] = {}
-        self._times = Times(strategy.sharing, strategy.extended.worker_devices)
         count = strategy.num_replicas_in_sync
         with tf.device(_HOST):
             if num_samples is None or count == 1:
@@ -95,14 +93,8 @@ class Run:
         """Whether replicas can wait for each other here: not inside a function or a loop."""
         return _graph_here() is self.graph
 
-    @property
-    def _is_timed(self) -> bool:
-        # Shares of a plan with micro-batches are given, so there is nothing to be evened.
-        is_given = self.graph is not None and self.num_samples is not None
-        return is_given and self.stages is None
-
     def begin(self, given: Any) -> Any:
-        """Return the nest of arguments with samples in every replica, and start their times."""
+        """Return the nest of arguments with samples in every replica."""
         flat = tf.nest.flatten(given)
         places = [k for k, leaf in enumerate(flat) if _is_batch(leaf)]
         columns = [_tf_private.local_values(flat[k]) for k in places]
@@ -111,26 +103,9 @@ class Run:
                 idle.with_stand_ins(column, self.live) if all(map(_has_rows, column)) else column
                 for column in columns
             ]
-        if self._is_timed:
-            rows = [
-                self._times.begin(replica, list(row))
-                for replica, row in enumerate(zip(*columns, strict=True))
-            ]
-            columns = list(zip(*rows, strict=True))
         for place, column in zip(places, columns, strict=True):
             flat[place] = _tf_private.per_replica(column)
         return tf.nest.pack_sequence_as(given, flat)
-
-    def stop_times(self, results: Sequence[Any]) -> None:
-        """Stop the time of every replica, at its first update, when these results are there."""
-        if self._is_timed and not self._times.is_stopped:
-            for replica, result in enumerate(results):
-                self._times.stop(replica, list(result))
-
-    def end_times(self) -> None:
-        """Hand the times over; runs without an update, such as an evaluation's, are not timed."""
-        if self._is_timed and self._times.is_stopped:
-            self._times.hand_over(self.num_samples or ())
 
     def merge(self, replica: int, given: Any, merged: Callable[[list[Any]], Any]) -> Any:
         """Call ``merged`` once with what all replicas have given; return its result.
@@ -161,7 +136,7 @@ def current() -> tuple[Run, int] | None:
 
 
 def call_for_each_replica(
-    strategy: Strategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    strategy: StagedStrategy, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call ``fn`` once per replica; return a nest of values per replica."""
     if _tf_private.is_traced_function(fn):
@@ -173,9 +148,8 @@ def call_for_each_replica(
     run = Run(strategy, _sizes(args, kwargs, strategy.num_replicas_in_sync))
     run.whole_rows = _whole_rows(strategy, args, kwargs)
     results = _call(run, fn, *run.begin((args, kwargs)))
-    if run.stages is not None and not run.stages.end(results):
+    if not run.stages.end(results):
         _warn_of_memory(strategy)
-    run.end_times()
     strategy.loop_state.merge_kept(run)
     return strategy.extended.remember_run(run, results)
 
@@ -185,8 +159,7 @@ def _call(run: Run, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         _HERE.run = run
         _HERE.replica = _tf_private.replica_number(tf.distribute.get_replica_context())
         with contextlib.ExitStack() as around:
-            if run.stages is not None:
-                around.enter_context(run.stages.piece(_HERE.replica))
+            around.enter_context(run.stages.piece(_HERE.replica))
             if run.graph is None and not run.is_alone:
                 around.enter_context(remembering_how())
             return _as_parts(run, fn(*own, **named))
@@ -214,7 +187,7 @@ def _as_parts(run: Run, results: Any) -> Any:
     return tf.nest.map_structure(one, results)
 
 
-def _as_function(strategy: Strategy, fn: Any) -> Any:
+def _as_function(strategy: StagedStrategy, fn: Any) -> Any:
     """Return the traced function with the replicas inside, made once for each function."""
     known = strategy.loop_state.functions
     if fn not in known:
@@ -241,7 +214,7 @@ def call_layer_in_replica(
 ) -> Any:
     """Call a layer: in a replica of a plan with stages, on the device of its stage."""
     here = current()
-    if here is None or here[0].stages is None:
+    if here is None:
         return original(layer, *args, **kwargs)
     return here[0].stages.call(original, layer, args, kwargs)
 
@@ -293,7 +266,7 @@ def _has_rows(value: Any) -> bool:
     return shape is not None and len(shape) > 0
 
 
-def _whole_rows(strategy: Strategy, args: Any, kwargs: Any) -> int | None:
+def _whole_rows(strategy: StagedStrategy, args: Any, kwargs: Any) -> int | None:
     """Return the rows of arrays that every replica computes as a whole, and warn of them once."""
     leaves = _leaves((args, kwargs))
     if strategy.num_replicas_in_sync == 1 or any(map(_tf_private.is_per_replica, leaves)):
@@ -321,13 +294,13 @@ def call_function_in_replica(
 ) -> Any:
     """Call a `tf.function`: in a replica of a cut batch, one that knows its micro-batch."""
     here = current()
-    if here is None or here[0].stages is None or here[0].is_alone:
+    if here is None or here[0].is_alone:
         return original(function, *args, **kwargs)
     run, replica = here
     return original(run.strategy.loop_state.for_piece(function, replica), *args, **kwargs)
 
 
-def _warn_of_memory(strategy: Strategy) -> None:
+def _warn_of_memory(strategy: StagedStrategy) -> None:
     strategy.loop_state.say_once(
         "ENG-048",
         "More micro-batches will be in memory at once than the plan's in_flight says.",
@@ -338,7 +311,7 @@ def _warn_of_memory(strategy: Strategy) -> None:
     )
 
 
-def say_that_it_is_slow(strategy: Strategy) -> None:
+def say_that_it_is_slow(strategy: StagedStrategy) -> None:
     """Warn once that replicas run eagerly."""
     strategy.loop_state.say_once(
         "ENG-061",

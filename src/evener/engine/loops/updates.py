@@ -48,7 +48,6 @@ def apply_in_replica(
     targets = optimizer._trainable_variables if known is None else known
 
     def merged(gradients: list[Any]) -> None:
-        run.stop_times(gradients)
         if run.live is not None and run.has_talked:
             # Through what the replicas have told each other, a gradient comes to one that has
             # no samples, too.
@@ -96,7 +95,7 @@ def _update(
     columns = zip(*gradients, strict=True)
     sums = [
         sum_on_owner(
-            column if run.stages is None else run.stages.add_up(column),
+            run.stages.add_up(column),
             _device_of(variable),
             row_by_row=_are_same_rows(column),
         )
@@ -140,8 +139,7 @@ def gradient_in_replica(
     and two replicas would take steps of twice the size. It is made one here, and that is said.
     """
     here = runs.current()
-    stages = None if here is None else here[0].stages
-    with contextlib.nullcontext() if stages is None else stages.gradient():
+    with contextlib.nullcontext() if here is None else here[0].stages.gradient():
         return _gradient(original, tape, target, sources, *args, **kwargs)
 
 

@@ -31,13 +31,13 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.loops import run as runs
-from evener.engine.loops.origin import warn_at_user_line
+from evener.engine.origin import warn_at_user_line
 from evener.engine.state import StateRule, merge, rule_of, seed_for_replica
 from evener.errors import EngineError
 
 if TYPE_CHECKING:
     from evener.engine.loops.run import Run
-    from evener.engine.strategy import Strategy
+    from evener.engine.staged_strategy import StagedStrategy
 
 _HOST = "/device:CPU:0"
 _REDUCED_BY = {
@@ -354,7 +354,7 @@ def _owned_class(kind: type) -> type:
     return type(f"Owned{kind.__name__}", (Owned, kind), {"__module__": __name__})
 
 
-def own(variable: tf.Variable, strategy: Strategy, keras_variable: Any | None) -> None:
+def own(variable: tf.Variable, strategy: StagedStrategy, keras_variable: Any | None) -> None:
     """Let a variable know what it means inside the replicas of a strategy."""
     if variable.aggregation == tf.VariableAggregation.MEAN and not _has_means(variable):
         raise EngineError(

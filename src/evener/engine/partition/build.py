@@ -34,13 +34,14 @@ class TaskFunction:
     needs_samples: bool
 
 
-def build_task(partition: Partition, task: Task, owner: Any) -> TaskFunction:
-    """Make the function of a task and register it until its owner is gone."""
+def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
+    """Make the function of a task, which keeps what its nodes refer to."""
     builder = FunctionBuilder("parts" if task.is_parts else "once", inference=partition.inference)
     references: dict[Tensor, str] = {}
     names: dict[Node, str] = {}
     values = Values(partition.sharding, partition.inference, builder, references)
     for node in task.nodes:
+        builder.origin = node.source
         decision = partition.sharding.decisions.get(node)
         inputs = [values.get(tensor, request) for tensor, request in partition.requests(node)]
         if decision is not None and decision.lower is not None:
@@ -61,7 +62,7 @@ def build_task(partition: Partition, task: Task, owner: Any) -> TaskFunction:
     for node in stateful:
         if node.has_side_effect:
             builder.keep(names[node])
-    builder.register(owner)
+    builder.register(keeps)
     decisions = [partition.sharding.decisions.get(node) for node in task.nodes]
     return TaskFunction(
         task=task,
@@ -72,9 +73,7 @@ def build_task(partition: Partition, task: Task, owner: Any) -> TaskFunction:
     )
 
 
-def zeros_function(
-    function: TaskFunction, partition: Partition, owner: Any
-) -> FunctionBuilder | None:
+def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
     """Make a function with the arguments of a task's that returns what a part without samples has.
 
     Returns:
@@ -98,7 +97,7 @@ def zeros_function(
             {"T": tensor.dtype, "index_type": tf.int32},
         )
         builder.output(filled[0], tensor.dtype)
-    builder.register(owner)
+    builder.register()
     return builder
 
 

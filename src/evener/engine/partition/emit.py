@@ -12,6 +12,7 @@ from evener.engine.partition.build import TaskFunction, build_task, zeros_functi
 from evener.engine.partition.functions import Argument, FunctionBuilder, NumberArgument
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.tasks import Partition
+from evener.engine.partition.times import Recorder, Times
 from evener.engine.sharding.states import (
     REPLICATED,
     Partial,
@@ -42,31 +43,36 @@ class PartitionedStep:
     Args:
         partition: The step in tasks.
         devices: The devices of the parts.
+        keeps: What the nodes of the step refer to by name.
     """
 
-    def __init__(self, partition: Partition, devices: Sequence[str]) -> None:
+    def __init__(self, partition: Partition, devices: Sequence[str], keeps: Any = None) -> None:
         self.partition = partition
         self._devices = tuple(devices)
-        self._functions = [build_task(partition, task, self) for task in partition.tasks]
+        self._functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self._no_samples = {
-            id(function): zeros_function(function, partition, self)
+            id(function): zeros_function(function, partition)
             for function in self._functions
             if function.needs_samples
         }
 
-    def __call__(self, inputs: Sequence[Any], sizes: tf.Tensor) -> list[Any]:
+    def __call__(
+        self, inputs: Sequence[Any], sizes: tf.Tensor, recorder: Recorder | None = None
+    ) -> list[Any]:
         """Run the step in the graph that is being made.
 
         Args:
             inputs: The tensors for the arguments of the traced step, captures included.
             sizes: How many samples each part gets; int32 vector.
+            recorder: Takes the time of each part; None to measure none.
 
         Returns:
             What the step returns, as flat tensors.
         """
-        run = _Run(self.partition, self._devices, inputs, sizes)
+        run = _Run(self.partition, self._devices, inputs, sizes, recorder)
         for function in self._functions:
             run.call(function, self._no_samples.get(id(function)))
+        run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
 
@@ -79,6 +85,7 @@ class _Run:
         devices: Sequence[str],
         inputs: Sequence[Any],
         sizes: tf.Tensor,
+        recorder: Recorder | None,
     ) -> None:
         self._partition = partition
         self._devices = devices
@@ -90,6 +97,8 @@ class _Run:
             self._sizes = tf.unstack(sizes, num=len(devices))
             self._offsets = tf.unstack(tf.cumsum(sizes, exclusive=True), num=len(devices))
             self._total = tf.reduce_sum(sizes)
+        self._times = None if recorder is None else Times(self._sizes, recorder)
+        self._of_samples = set() if recorder is None else _made_of_samples(partition)
         for tensor, value in zip(partition.graph.inputs, inputs, strict=True):
             self._whole[tensor] = value
 
@@ -111,7 +120,7 @@ class _Run:
         first = len(graph.get_operations())
         with tf.control_dependencies(before), tf.device(task.where):
             results = graphs.call(
-                function.builder.name,
+                function.builder.function,
                 arguments,
                 function.builder.outputs,
                 stateful=function.is_stateful,
@@ -122,6 +131,11 @@ class _Run:
             if function.is_read_only and function.is_stateful:
                 graphs.mark_read_only(operation)
         self._whole.update(zip(task.fetches, results, strict=True))
+
+    def end(self) -> None:
+        """Hand the times of the parts over, if they were measured."""
+        if self._times is not None:
+            self._times.hand_over()
 
     def result(self, tensor: Tensor) -> Any:
         """Return an output of the step; what is joined for the caller is joined on the host."""
@@ -138,13 +152,24 @@ class _Run:
     ) -> list[Any]:
         builder = function.builder
         arguments = [self._argument(a, part, device) for a in builder.arguments]
-        if no_samples is None:
-            return graphs.call(builder.name, arguments, builder.outputs, stateful=False)
-        with tf.device(HOST):
-            has_samples = self._sizes[part] > 0
-        return graphs.call_if(
-            has_samples, builder.name, no_samples.name, arguments, builder.outputs
-        )
+
+        def call(given: list[Any]) -> list[Any]:
+            if no_samples is None:
+                return graphs.call(builder.function, given, builder.outputs, stateful=False)
+            with tf.device(HOST):
+                has_samples = self._sizes[part] > 0
+            return graphs.call_if(
+                has_samples, builder.function, no_samples.function, given, builder.outputs
+            )
+
+        waits = [
+            k
+            for k, one in enumerate(builder.arguments)
+            if not isinstance(one, NumberArgument) and one.tensor in self._of_samples
+        ]
+        if self._times is None or not waits:
+            return call(arguments)
+        return self._times.timed(part, call, arguments, waits)
 
     def _waits(self, function: TaskFunction) -> set[Any]:
         task_of = self._partition.task_of
@@ -285,6 +310,16 @@ class _Run:
         names = {name for monomial in size.terms for name in monomial}
         values = {name: tf.cast(self._number(name, None), dtype) for name in names}
         return evaluate(size, values, tf.constant(1, dtype))
+
+
+def _made_of_samples(partition: Partition) -> set[Tensor]:
+    """Return the tensors that depend on the batch, and not on variables alone."""
+    states = partition.sharding.states
+    found = {tensor for tensor in partition.graph.inputs if isinstance(states[tensor], Sharded)}
+    for node in partition.graph:
+        if any(tensor in found for tensor in node.inputs):
+            found.update(node.outputs)
+    return found
 
 
 def _slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:

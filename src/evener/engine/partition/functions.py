@@ -53,11 +53,18 @@ class FunctionBuilder:
     Args:
         name: What the function is called in traces and profiles.
         inference: Where the symbols of the step come from.
+
+    Attributes:
+        origin: The traced graph and the operation in it that the next nodes are made for; error
+            messages and audits lead back to it.
     """
 
     def __init__(self, name: str, *, inference: Inference) -> None:
         self.inference = inference
+        self.origin: tuple[Any, str] | None = None
+        self._origins: dict[str, Any] = {}
         self.included: list[FunctionBuilder] = []
+        self._function: graphs.Function | None = None
         self.definition = graphs.FunctionDef()
         self.definition.signature.name = graphs.unique_function_name(name)
         self.arguments: dict[Argument, str] = {}
@@ -107,6 +114,12 @@ class FunctionBuilder:
         for key, value in attrs.items():
             if key not in ("_class", "_output_shapes"):
                 node.attr[key].CopyFrom(value)
+        if self.origin is not None:
+            graph, original = self.origin
+            function = f"{graph.name}_{id(graph)}"
+            self._origins[function] = graph
+            node.experimental_debug_info.original_node_names.append(original)
+            node.experimental_debug_info.original_func_names.append(function)
         return [f"{node.name}:{output}" for output in graphs.output_names(op, node.attr)]
 
     def op(
@@ -218,11 +231,27 @@ class FunctionBuilder:
             self._sizes[key] = self.symbol_source(name)
         return self._sizes[key]
 
-    def register(self, owner: Any) -> None:
-        """Let operations call the function until its owner is gone."""
-        for function in self.included:
-            function.register(owner)
-        graphs.register_function(self.definition, owner)
+    def register(self, keeps: Any = None) -> None:
+        """Let operations call the function.
+
+        Args:
+            keeps: What has to live as long as the function.
+        """
+        for one in self.included:
+            one.register(keeps)
+        children = [one.function for one in self.included]
+        origins = {**self._origins}
+        for child in children:
+            origins.update(child.origins)
+        self._function = graphs.Function(
+            self.definition, children=children, origins=origins, keeps=keeps
+        )
+
+    @property
+    def function(self) -> graphs.Function:
+        """The function, once it is registered."""
+        assert self._function is not None
+        return self._function
 
     def _polynomial(self, size: Dim, dtype: tf.DType) -> str:
         total = ""

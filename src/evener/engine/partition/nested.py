@@ -168,6 +168,7 @@ def _build(
     for node in graph:
         if node in arguments or node.op == "Const" or is_made_of_sizes(node):
             continue
+        builder.origin = node.source
         decision = sharding.decisions.get(node)
         wanted = decision.inputs if decision is not None else [REPLICATED] * len(node.inputs)
         inputs = [values.get(t, one) for t, one in zip(node.inputs, wanted, strict=True)]

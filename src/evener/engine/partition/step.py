@@ -41,4 +41,4 @@ def partition_step(traced: TracedStep, devices: Sequence[str]) -> PartitionedSte
         owner_of=owner_of,
         devices=list(devices),
     )
-    return PartitionedStep(partition, devices)
+    return PartitionedStep(partition, devices, keeps=traced.concrete)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from evener.engine.trace.dims import Dim, Size, divide, product
+from evener.engine.trace.dims import Dim, Size, divide, evaluate, product, symbol, symbols_of
 from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
 
@@ -175,15 +175,46 @@ def _reshape(inference: Inference, node: Node) -> Shapes:
     wanted, shape = node.inputs[1].value, node.inputs[0].shape
     if wanted is None:
         return None
-    if -1 not in wanted:
-        return [wanted]
-    place = wanted.index(-1)
-    rest = None
-    if shape is not None:
-        rest = divide(product(shape), product(s for s in wanted if s != -1))
-    if rest is None:
-        rest = inference.new_symbol(node.outputs[0], place)
-    return [(*wanted[:place], rest, *wanted[place + 1 :])]
+    if -1 in wanted:
+        place = wanted.index(-1)
+        rest = None
+        if shape is not None:
+            known = product(s for s in wanted if s != -1)
+            rest = divide(_as_number(inference, product(shape)), known)
+            rest = divide(product(shape), known) if rest is None else rest
+        if rest is None:
+            rest = inference.new_symbol(node.outputs[0], place)
+        wanted = (*wanted[:place], rest, *wanted[place + 1 :])
+    return [wanted if shape is None else _with_samples(inference, shape, wanted)]
+
+
+def _as_number(inference: Inference, size: Size) -> Size:
+    """Return a size as a number, where the step was traced for batches of one size."""
+    if inference.num_samples is None or symbols_of(size) - {"B"}:
+        return size
+    return evaluate(size, {"B": inference.num_samples})
+
+
+def _with_samples(inference: Inference, before: Shape, after: Shape) -> Shape:
+    """Return a shape with the axis that counts samples, where a program gave its size as a number.
+
+    Elements stay in their order, so it is the axis with as many of them in front and behind.
+    """
+    numbers = [_as_number(inference, size) for size in before]
+    counting = [axis for axis, size in enumerate(before) if symbols_of(size)]
+    is_given = all(isinstance(size, int) for size in (*numbers, *after))
+    if inference.num_samples is None or len(counting) != 1 or not is_given:
+        return after
+    (place,) = counting
+    rows = divide(before[place], symbol("B"))
+    front, behind = product(numbers[:place]), product(numbers[place + 1 :])
+    for axis, size in enumerate(after):
+        outer = divide(front, product(after[:axis]))
+        inner = None if rows is None else divide(rows * behind, product(after[axis + 1 :]))
+        if outer is None or inner is None or size != inference.num_samples * outer * inner:
+            continue
+        return (*after[:axis], symbol("B") * outer * inner, *after[axis + 1 :])
+    return after
 
 
 @shape_rule("BroadcastTo", "Fill")

@@ -39,6 +39,21 @@ class TracedStep:
         """What the step uses without being given it: variables and other tensors."""
         return list(self.concrete.captured_inputs)
 
+    @property
+    def trains(self) -> bool:
+        """Whether the step writes a variable that is trained."""
+        trained = {id(variable.handle) for variable in self.concrete.graph.trainable_variables}
+        inputs = self.graph.inputs[len(self.batch_axes) :]
+        handles = {
+            tensor
+            for tensor, capture in zip(inputs, self.captures, strict=True)
+            if id(capture) in trained
+        }
+        return any(
+            node.has_side_effect and any(tensor in handles for tensor in node.inputs)
+            for node in self.graph
+        )
+
 
 def trace_step(
     function: Callable[..., Any],

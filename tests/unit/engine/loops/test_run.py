@@ -5,19 +5,21 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import evener
+from conformance.strategies import staged
 from evener import EngineError, EvenerWarning, Strategy
 from evener.engine.loops import run as runs
 
 THREE_TO_ONE = (3, 1)
 
 
-def strategy_of_two(shares: Any = "even") -> Strategy:
-    return Strategy(devices=["cpu:1", "cpu:2"], shares=shares)
+def strategy_of_two(shares: Any = None) -> Strategy:
+    return staged(["cpu:1", "cpu:2"], shares)
 
 
 def test_something_else_than_a_dataset_is_refused() -> None:
@@ -149,33 +151,20 @@ def test_one_per_device_takes_one_device_each() -> None:
         assert tf.Variable(tf.ones([30])).device.endswith("CPU:3")
 
 
-@pytest.mark.parametrize("shares", [THREE_TO_ONE, (1, 0)])
-def test_times_of_replicas_are_recorded_up_to_the_update(shares: tuple[int, int]) -> None:
-    import keras
-
-    strategy = strategy_of_two(shares)
+def test_an_optimizer_in_a_condition_is_refused() -> None:
+    strategy = strategy_of_two()
     with strategy.scope():
         weight = keras.Variable(tf.ones([2]))
         optimizer = keras.optimizers.SGD()
+        optimizer.build([weight])
 
     def train(x: tf.Tensor) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.cast(x, tf.float32)[:, None] * weight)
-        optimizer.apply([tape.gradient(loss, weight.value)], [weight])
+        def apply() -> None:
+            optimizer.apply([tf.ones([2])], [weight])
+
+        tf.cond(tf.reduce_sum(x) > 0, apply, lambda: None)
 
     step = tf.function(lambda x: strategy.run(train, args=(x,)))
-    for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.range(16).batch(8)):
+    (batch,) = strategy.experimental_distribute_dataset(tf.data.Dataset.range(8).batch(8))
+    with pytest.raises(EngineError, match=r"(?s)ENG-067.*gradient_accumulation_steps"):
         step(batch)
-    times = strategy.sharing.last_steps()
-    assert [[samples for samples, _ in row] for row in times] == [
-        [8 * share / sum(shares)] * 2 for share in shares
-    ]
-    assert all(seconds > 0 for row in times for _, seconds in row)
-
-
-def test_runs_without_an_update_are_not_timed() -> None:
-    strategy = strategy_of_two()
-    step = tf.function(lambda x: strategy.run(tf.reduce_sum, args=(x,)))
-    for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.range(16).batch(8)):
-        step(batch)
-    assert strategy.sharing.last_steps() == [[], []]

@@ -174,13 +174,13 @@ def test_the_static_shapes_of_results_are_those_of_the_step() -> None:
     step = partitioned(lambda x: (x @ tf.ones([3, 4]), tf.reduce_sum(x, 0)), [None, 3])
     shapes = []
 
-    @tf.function(autograph=False)
-    def called(x: tf.Tensor) -> list[tf.Tensor]:
-        results = step([x], tf.constant([1, 1, 0]))
+    @tf.function(input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([3], tf.int32)])
+    def called(x: tf.Tensor, sizes: tf.Tensor) -> list[tf.Tensor]:
+        results = step([x], sizes)
         shapes.extend(result.shape.as_list() for result in results)
         return results
 
-    called(tf.ones([2, 3]))
+    called(tf.ones([2, 3]), tf.constant([1, 1, 0]))
     assert shapes[:2] == [[None, 4], [3]]
 
 

@@ -30,10 +30,6 @@ SIZES = st.dictionaries(
 )
 
 
-class Owner:
-    """Functions are there until it is gone."""
-
-
 def made(*outputs: tuple[Callable[[FunctionBuilder], str], tf.DType]) -> FunctionBuilder:
     builder = FunctionBuilder("test", inference=Inference())
     for output, dtype in outputs:
@@ -44,8 +40,8 @@ def made(*outputs: tuple[Callable[[FunctionBuilder], str], tf.DType]) -> Functio
 def call(
     builder: FunctionBuilder, numbers: Mapping[str, int], tensors: tuple[Any, ...] = ()
 ) -> list[np.ndarray]:
-    owner, given_tensors = Owner(), iter(tensors)
-    builder.register(owner)
+    given_tensors = iter(tensors)
+    builder.register()
 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
@@ -55,7 +51,7 @@ def call(
             else tf.constant(next(given_tensors))
             for argument in builder.arguments
         ]
-        return graphs.call(builder.name, arguments, builder.outputs, stateful=False)
+        return graphs.call(builder.function, arguments, builder.outputs, stateful=False)
 
     return [one.numpy() for one in run()]
 
@@ -200,13 +196,12 @@ def test_what_is_kept_runs_though_nobody_uses_it() -> None:
     value = builder.constant(5.0, tf.float32)
     builder.op("AssignVariableOp", [handle, value], {"dtype": tf.float32})
     builder.keep(builder.last_name)
-    owner = Owner()
-    builder.register(owner)
-    tf.function(lambda: graphs.call(builder.name, [variable.handle], [], stateful=True))()
+    builder.register()
+    tf.function(lambda: graphs.call(builder.function, [variable.handle], [], stateful=True))()
     assert float(variable) == 5.0
 
 
-def test_a_function_in_a_function_is_registered_with_it_and_goes_with_its_owner() -> None:
+def test_a_function_in_a_function_is_registered_with_it_and_goes_with_it() -> None:
     inner = made((lambda one: one.number(BATCH + 1, tf.int32), tf.int32))
     outer = FunctionBuilder("outer", inference=Inference())
     outer.include(inner)
@@ -218,7 +213,9 @@ def test_a_function_in_a_function_is_registered_with_it_and_goes_with_its_owner(
     number = outer.number_argument(NumberArgument("B"))
     outer.output(outer.op("PartitionedCall", [number], attrs)[0], tf.int32)
     assert call(outer, {"B": 4})[0] == 5
+    names = (outer.name, inner.name)
+    del outer, inner
     gc.collect()
-    for name in (outer.name, inner.name):
+    for name in names:
         with pytest.raises((tf.errors.NotFoundError, tf.errors.InternalError), match="function"):
             tf.raw_ops.PartitionedCall(args=[tf.constant(4)], Tout=[tf.int32], f=name)

@@ -1,4 +1,4 @@
-"""Whether a loop goes once through the shards of a batch, one for each device.
+"""Whether a loop goes once through the shards of a batch, or the devices, and not over batches.
 
 Read from the text alone. It says so only of what can be nothing else: a batch is split into as
 many parts as there are replicas, or the loop counts the replicas or goes through the devices.
@@ -7,7 +7,6 @@ many parts as there are replicas, or the loop counts the replicas or goes throug
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,39 +17,12 @@ _WORKERS = ("worker_devices", "parameter_devices")
 _SPLITS = ("split", "array_split", "vsplit")
 _NUM_SPLITS = ("num_or_size_splits", "indices_or_sections")
 _WRAPPERS = ("enumerate", "list", "tuple", "zip", "reversed", "sorted")
-# A plain number may be anything, unless its name says what it counts.
-_WORDS = ("device", "gpu", "replica", "shard", "tower", "worker")
-
 _MOST_STEPS = 8
-
-
-@functools.lru_cache(maxsize=64)
-def loop_over_shards(source: str, line: int, num_replicas: int) -> int | None:
-    """Return the line of the innermost loop around a line that goes through shards, or None.
-
-    Args:
-        source: The text of a script.
-        line: A line in the body of the loop.
-        num_replicas: How many replicas there are.
-
-    Example:
-        >>> split = "tf.split(batch, strategy.num_replicas_in_sync)"
-        >>> loop_over_shards(f"[strategy.run(step, args=(x,)) for x in {split}]", 1, 2)
-        1
-        >>> loop_over_shards("[strategy.run(step, args=(x,)) for x in batches]", 1, 2)
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-    names = _Names(values=_assigned(tree), num_replicas=num_replicas)
-    found = [one for one in _iterated_around(line, tree) if _is_over_shards(one, names)]
-    return max((one.lineno for one in found), default=None)
 
 
 def is_over_devices(iterated: ast.expr, tree: ast.AST) -> bool:
     """Return whether a loop goes through devices or shards, and so is none over batches."""
-    return _is_over_shards(iterated, _Names(values=_assigned(tree), num_replicas=0))
+    return _is_over_shards(iterated, _Names(values=_assigned(tree)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +30,13 @@ class _Names:
     """What the names of a script were given, all of it, whatever came first."""
 
     values: Mapping[str, list[ast.expr]]
-    num_replicas: int
     steps: int = 0
 
     def of(self, name: str) -> list[ast.expr]:
         return self.values.get(name, []) if self.steps < _MOST_STEPS else []
 
     def deeper(self) -> _Names:
-        return _Names(values=self.values, num_replicas=self.num_replicas, steps=self.steps + 1)
+        return _Names(values=self.values, steps=self.steps + 1)
 
 
 def _assigned(tree: ast.AST) -> dict[str, list[ast.expr]]:
@@ -84,17 +55,6 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, other in zip(target.elts, value.elts, strict=False):
             yield from _pairs(one, other)
-
-
-def _iterated_around(line: int, tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield what the loops and comprehensions around a line go through."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.For):
-            if node.body[0].lineno <= line <= (node.end_lineno or 0):
-                yield node.iter
-        elif isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
-            if node.lineno <= line <= (node.end_lineno or 0):
-                yield from (generator.iter for generator in node.generators)
 
 
 def _is_over_shards(iterated: ast.expr, names: _Names) -> bool:
@@ -124,9 +84,7 @@ def _call_gives_shards(call: ast.Call, names: _Names) -> bool:
         return len(call.args) == 1 and _counts_replicas(call.args[0], names)
     if name in _SPLITS:
         count = _number_of_parts(call)
-        return count is not None and (
-            _counts_replicas(count, names) or _is_their_number(count, names)
-        )
+        return count is not None and _counts_replicas(count, names)
     return False
 
 
@@ -144,17 +102,6 @@ def _counts_replicas(expression: ast.expr, names: _Names) -> bool:
     name = _last_name(expression)
     return name == _NUMBER_OF_REPLICAS or any(
         _counts_replicas(value, names.deeper()) for value in names.of(name)
-    )
-
-
-def _is_their_number(expression: ast.expr, names: _Names) -> bool:
-    """Return whether this is a number of devices by its name, and as many as there are."""
-    if not isinstance(expression, ast.Name | ast.Attribute):
-        return False
-    name = _last_name(expression)
-    return any(word in name.lower() for word in _WORDS) and any(
-        isinstance(value, ast.Constant) and value.value == names.num_replicas
-        for value in names.of(name)
     )
 
 

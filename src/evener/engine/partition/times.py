@@ -1,0 +1,96 @@
+"""How long each part computes, measured inside the step.
+
+A task of a part runs from the moment its samples, or what was made of them, are there to the
+moment its results are. What a part waits for between two tasks does not count. The clock is read
+on the host; on a GPU, the read waits for the work that it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.engine.partition.homes import HOST
+
+
+class Recorder(Protocol):
+    """Takes the times of steps.
+
+    Attributes:
+        before_part: For benchmarks and tests: called in a part's graph, on its device, with its
+            number and its samples; what it returns is computed within the part's time.
+    """
+
+    before_part: Callable[[int, tf.Tensor], tf.Tensor] | None
+
+    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Take the samples and the seconds of all parts, two float64 vectors."""
+        ...
+
+
+class Times:
+    """The times of the parts of one run.
+
+    Args:
+        sizes: The samples of each part, int32 scalars.
+        recorder: Takes the times when all parts are done.
+    """
+
+    def __init__(self, sizes: Sequence[tf.Tensor], recorder: Recorder) -> None:
+        self._sizes = sizes
+        self._seconds: list[list[tf.Tensor]] = [[] for _ in sizes]
+        self._recorder = recorder
+
+    def timed(
+        self,
+        part: int,
+        call: Callable[[list[Any]], list[Any]],
+        arguments: list[Any],
+        waits: Sequence[int],
+    ) -> list[Any]:
+        """Call a task of a part and time it.
+
+        Args:
+            part: The number of the part.
+            call: The task.
+            arguments: Of the call, on the device of the part.
+            waits: Which arguments start the clock when they are there.
+        """
+        begin = _now([arguments[index] for index in waits])
+        before = [begin]
+        if self._recorder.before_part is not None and not self._seconds[part]:
+            with tf.control_dependencies(before):
+                before = [self._recorder.before_part(part, tf.identity(self._sizes[part]))]
+        with tf.control_dependencies(before):
+            # Else a busy host could read the clock long after the task has begun.
+            started = {index: tf.identity(arguments[index]) for index in waits}
+        results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
+        end = _now(results)
+        with tf.device(HOST):
+            self._seconds[part].append(end - begin)
+        return results
+
+    def hand_over(self) -> None:
+        """Hand the times over."""
+        if not all(self._seconds):
+            return
+        with tf.device(HOST):
+            samples = tf.stack([tf.cast(size, tf.float64) for size in self._sizes])
+            seconds = tf.stack([tf.add_n(of_part) for of_part in self._seconds])
+            self._recorder.record_and_review(samples, seconds)
+
+
+def _now(after: Sequence[Any]) -> tf.Tensor:
+    """Read the clock once these tensors are there.
+
+    The identities stay when a function's body is put in place of its call; a control
+    dependency on the call itself would be dropped then.
+    """
+    reached = [tf.identity(tensor) for tensor in after]
+    with tf.device(HOST), tf.control_dependencies(reached):
+        now = tf.timestamp()
+    _tf_private.without_program_order(now.op)
+    return now

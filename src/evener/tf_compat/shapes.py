@@ -1,0 +1,93 @@
+"""Noticing that a program asks for a size that is not known while it is traced.
+
+Tests: ``tests/unit/tf_compat/test_shapes.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import tensorflow as tf
+
+from evener.own_code import is_own
+
+_REWRITTEN = "__autograph_generated_file"
+_CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
+_METHODS = ("__getitem__", "__iter__", "as_list", "num_elements")
+_lock = threading.Lock()
+_here = threading.local()
+_watched = 0
+_originals: dict[str, Any] = {}
+
+
+@dataclass(slots=True)
+class AskedSizes:
+    """What was noticed.
+
+    Attributes:
+        is_asked: Whether a person's code has asked for a size that is not known.
+    """
+
+    is_asked: bool = False
+
+
+@contextlib.contextmanager
+def noticing_unknown_sizes() -> Iterator[AskedSizes]:
+    """Notice that a person's code is given None for a size, in this thread.
+
+    Why: a step that is traced for batches of any size gets None from ``x.shape[0]``, where it
+    gets a number if it is traced for one size; what it does then may be something else, and
+    nothing fails. There is no public hook.
+    If it changes: such steps compute with None, without a word.
+    """
+    global _watched
+    found = AskedSizes()
+    before, _here.found = getattr(_here, "found", None), found
+    with _lock:
+        _watched += 1
+        if _watched == 1:
+            for name in _METHODS:
+                _originals[name] = getattr(tf.TensorShape, name)
+                setattr(tf.TensorShape, name, _noticing(_originals[name]))
+    try:
+        yield found
+    finally:
+        _here.found = before
+        with _lock:
+            _watched -= 1
+            if _watched == 0:
+                for name, original in _originals.items():
+                    setattr(tf.TensorShape, name, original)
+
+
+def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(shape: tf.TensorShape, *args: Any) -> Any:
+        found = getattr(_here, "found", None)
+        if found is not None and not found.is_asked and not shape.is_fully_defined():
+            is_unknown = _is_unknown(original(shape, *args))
+            found.is_asked = is_unknown and _is_a_persons(sys._getframe(1))
+        return original(shape, *args)
+
+    return method
+
+
+def _is_a_persons(frame: FrameType | None) -> bool:
+    """Return whether a person's code asks, which AutoGraph may have rewritten."""
+    while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return is_own(file) or _REWRITTEN in file
+
+
+def _is_unknown(value: Any) -> bool:
+    if isinstance(value, tf.TensorShape):
+        return False  # a part of a shape: what is taken of it is noticed then
+    return value is None or (not isinstance(value, int) and None in list(value))
