@@ -680,12 +680,13 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
         if name in graphs:
             continue
         graphs[name] = graph
+        # What the partitioner makes of traced graphs names those.
+        for function in getattr(graph, "_evener_functions", ()):
+            waiting.extend(function.origins.items())
         for inner in list(graph._functions):
             called = graph._get_function(inner)
             if called is not None and called._cached_graph is not None:
                 waiting.append((tf.compat.as_str(inner), called._cached_graph))
-            # What the partitioner makes of traced graphs names those.
-            waiting.extend(getattr(called, "origins", {}).items())
     return graphs
 
 

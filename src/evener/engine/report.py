@@ -10,6 +10,7 @@ from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
 from evener.engine.trace.graph import Node, Tensor
 from evener.own_code import is_own, short_path
+from evener.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,11 @@ class GatheredOperation:
     name: str
     line: str
     num_bytes: int | None
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        size = "" if self.num_bytes is None else f": {format_bytes(self.num_bytes)} per sample"
+        return f"{self.operation}{where}{size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

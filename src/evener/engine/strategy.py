@@ -97,15 +97,15 @@ class Strategy(tf.distribute.Strategy):
             refuse_with_plan(devices=devices, shares=shares, owners=owners)
             use_devices_of(plan)
         self._take(plan, measured=measured)
-        self._reports: list[StepReport] = []
-        self._said: set[str] = set()
         patch_keras(Strategy)
         super().__init__(_Extended(self))
 
     def _take(self, plan: Plan, *, measured: bool) -> None:
-        """Keep a plan, its shares, and the ledger of what its devices own."""
+        """Keep a plan, its shares, and the ledger of what its devices own; nothing is known yet."""
         names = [replica.stages[0].device for replica in plan.replicas]
         self._plan = plan
+        self._reports: list[StepReport] = []
+        self._said: set[str] = set()
         self._replica_devices = tuple(names)
         self._sharing = Sharing(names, [one.share for one in plan.replicas], measured=measured)
         self._ledger = Ledger(plan, [device.name for device in plan.devices], HOST)

@@ -25,12 +25,14 @@ class ScriptRun:
         script: Its path as it was given.
         devices: The share of each device at the end, and what it owns.
         changes: Every change of shares, as a line.
+        gathered: What was computed once, of all samples, instead of in parts, each as a line.
         notes: What was said about the script, such as what was replaced.
     """
 
     script: str
     devices: tuple[DeviceWork, ...]
     changes: tuple[str, ...]
+    gathered: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -59,6 +61,7 @@ def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRu
         script=script,
         devices=devices,
         changes=tuple(map(str, strategy.sharing.events)),
+        gathered=tuple(dict.fromkeys(map(str, strategy.report().gathered))),
         notes=tuple(notes),
     )
 
@@ -79,6 +82,7 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
     console.print(Text(f"\nevener run {run.script}"), soft_wrap=True)
     console.print(device_table(run.devices))
     _print_list(console, "Changes of shares", run.changes)
+    _print_list(console, "Gathered on one device", run.gathered)
     _print_list(console, "Said about the script", run.notes)
 
 

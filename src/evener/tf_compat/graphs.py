@@ -133,8 +133,7 @@ class Function(atomic_function.AtomicFunction):
     """A function that operations can call, until nothing refers to it.
 
     Why: the functions of parts are made of nodes of the traced step, without being traced
-    again; the public way is to trace. A graph that calls one keeps it, and has a copy of its
-    definition, which a SavedModel needs.
+    again; the public way is to trace. A graph that calls one keeps it.
     If it changes: no step runs on several devices.
 
     Args:
@@ -161,10 +160,25 @@ class Function(atomic_function.AtomicFunction):
         self._keeps = keeps
 
 
-def _add_to_graph(functions: Sequence[Function]) -> None:
+def kept_functions(graph: Any) -> list[Function]:
+    """Return the functions that a graph, or one inside of it, calls and keeps."""
+    kept = getattr(graph, "_evener_functions", None)
+    if kept is None:
+        kept = graph._evener_functions = []
+    return kept
+
+
+def _keep_in_graph(*functions: Function) -> None:
+    """Let the graph that is being made keep functions, and those around it.
+
+    TensorFlow's own way copies a definition into each of these graphs, and finds shapes in it
+    with less than is known here; some are wrong (`tf.linalg.diag` of unknown sizes).
+    """
     graph: Any = tf.compat.v1.get_default_graph()
-    for function in functions:
-        graph._add_function_recursive(function)
+    # The outermost is the graph of the process, which would keep them for ever.
+    while hasattr(graph, "outer_graph"):
+        kept_functions(graph).extend(functions)
+        graph = graph.outer_graph
 
 
 def call(
@@ -175,7 +189,7 @@ def call(
     stateful: bool,
 ) -> list[tf.Tensor]:
     """Call a function in the graph that is being made, on the device of now."""
-    _add_to_graph([function])
+    _keep_in_graph(function)
     operation = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
     name = function.name.decode()
     results = operation(args=list(arguments), Tout=list(dtypes), f=name)
@@ -190,7 +204,7 @@ def call_if(
     dtypes: Any,
 ) -> list[tf.Tensor]:
     """Call one of two functions without state, by a bool scalar."""
-    _add_to_graph([then, otherwise])
+    _keep_in_graph(then, otherwise)
     results = tf.raw_ops.StatelessIf(
         cond=condition,
         input=list(arguments),

@@ -169,6 +169,25 @@ def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path:
     assert (code, line) in [(one.code, one.line) for one in found]
 
 
+ONE_REPLICA = ("ENG-003", "ENG-006", "ENG-060", "ENG-064", "ENG-066", "RUN-007")
+UNDER_EVENER = [
+    (code, line, program.replace("import os\n", "import os, evener\n", 1))
+    for code, line, program in FINDS
+    if code in ONE_REPLICA and "MirroredStrategy()" in program
+]
+
+
+@pytest.mark.parametrize(("code", "line", "program"), UNDER_EVENER)
+def test_one_replica_makes_it_right(code: str, line: int, program: str, tmp_path: Path) -> None:
+    """What is wrong in several replicas is right under `evener.Strategy`, unless it has a plan."""
+    alone = program.replace("tf.distribute.MirroredStrategy()", "evener.Strategy()")
+    found = findings_of(write(alone, tmp_path), num_gpus=2)
+    assert code not in [one.code for one in found]
+    planned = program.replace("tf.distribute.MirroredStrategy()", "evener.Strategy(plan)")
+    found = findings_of(write(planned, tmp_path), num_gpus=2)
+    assert (code, line) in [(one.code, one.line) for one in found]
+
+
 @pytest.mark.parametrize(("code", "program"), FINDS_NOT)
 def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
     ours = ("DOC-1", "DOC-2", "ENG-003", "ENG-006", "ENG-060", "RUN-006", "RUN-007", "RUN-008")

@@ -5,6 +5,7 @@ import json
 
 import keras
 import pytest
+import tensorflow as tf
 from rich.console import Console
 
 from evener import Strategy
@@ -35,6 +36,21 @@ def test_the_table(report: ScriptRun) -> None:
     assert "Changes of shares" not in text
 
 
+def test_what_is_gathered_is_told_of_once(logical_cpus: tuple[str, ...]) -> None:
+    strategy = Strategy(devices=["cpu:1", "cpu:2"], shares=[3, 1])
+    step = tf.function(lambda x: tf.sort(x, axis=0))
+    for size in (4, 6):
+        strategy.run(step, args=(tf.ones([size, 3]),))
+        strategy.run(tf.function(lambda x: tf.sort(x, axis=0)), args=(tf.ones([size, 3]),))
+    report = report_of("train.py", strategy, [])
+    assert report.gathered
+    assert all("test_script_run.py:" in line for line in report.gathered)
+    assert len(set(report.gathered)) == len(report.gathered)
+    out = io.StringIO()
+    print_report(report, as_json=False, console=Console(file=out, width=100))
+    assert "Gathered on one device:\n" in out.getvalue()
+
+
 def test_the_json_is_one_line_on_standard_error(
     report: ScriptRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,5 +59,5 @@ def test_the_json_is_one_line_on_standard_error(
     assert out == ""
     (line,) = err.splitlines()
     said = json.loads(line)
-    assert sorted(said) == ["changes", "devices", "notes", "script"]
+    assert sorted(said) == ["changes", "devices", "gathered", "notes", "script"]
     assert said["devices"][0]["owned"] == {"num_variables": 1, "num_bytes": 24}

@@ -155,3 +155,17 @@ def the_number_of_replicas(case: Case) -> int | None:
     """Return the number of replicas that all strategies of a program have; None if unclear."""
     numbers = {num_replicas(case, made) for made in strategies(case.program)}
     return numbers.pop() if len(numbers) == 1 else None
+
+
+def has_one_replica(program: Program) -> bool:
+    """Return whether all strategies of the program are evener's, and none of them has a plan.
+
+    Such a strategy has one replica: what is wrong in several replicas is right there.
+    """
+    made = strategies(program)
+    return bool(made) and all(
+        one.is_evener
+        and not one.call.node.args
+        and all(keyword.arg not in (None, "plan") for keyword in one.call.node.keywords)
+        for one in made
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.questions.raised import warned_places
 from evener.doctor.questions.run_arguments import given_to_run, samples_in
+from evener.doctor.questions.strategies import has_one_replica
 from evener.doctor.questions.trainings import updates
 from evener.doctor.rule import Case, Family, Rule
 
@@ -24,7 +25,7 @@ _FIX = (
 def _look(case: Case) -> Iterator[Finding]:
     lines = set[int]()
     severity = None if updates(case.program) else Severity.HINT
-    for given in given_to_run(case.program):
+    for given in () if has_one_replica(case.program) else given_to_run(case.program):
         made = samples_in(case.program, given)
         if made is None:
             continue

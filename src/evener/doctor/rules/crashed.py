@@ -31,8 +31,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"out of memory|OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED",
         "A device had not enough memory for what the step needs at once.",
-        "make the batch smaller, train in micro-batches, or spread the model over more devices; "
-        "`evener run` lowers what is in memory at once by itself.",
+        "make the batch smaller, train in micro-batches, or spread the model over more devices.",
     ),
     (
         r"No OpKernel was registered|Could not find (?:valid )?device for node"

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Kind
 from evener.doctor.questions.shards import is_over_devices
+from evener.doctor.questions.strategies import has_one_replica
 from evener.doctor.rule import Case, Family, Rule
 
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
+    if has_one_replica(program):
+        return
     for call in program.method_calls(Kind.STRATEGY, "run"):
         for loop in program.around.loops(call.module, call.node):
             iterated = getattr(loop, "iter", None)

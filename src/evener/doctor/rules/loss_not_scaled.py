@@ -11,14 +11,14 @@ from evener.doctor.questions.gradients import Gradient, gradients_of
 from evener.doctor.questions.losses import Scaling, Term, terms_of
 from evener.doctor.questions.numbers import counts_replicas
 from evener.doctor.questions.reductions import Reduction
-from evener.doctor.questions.strategies import is_only_evener, spreads
+from evener.doctor.questions.strategies import has_one_replica, is_only_evener, spreads
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
 
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
-    if not spreads(program):
+    if not spreads(program) or has_one_replica(program):
         return
     for gradient in gradients_of(program):
         if not gradient.in_replicas or _averages_gradients(program, gradient):

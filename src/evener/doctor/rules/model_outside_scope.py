@@ -9,7 +9,12 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Program
 from evener.doctor.questions.makings import Making, makes, makings_of
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.strategies import scopes, scopes_entered, sets_one_for_all
+from evener.doctor.questions.strategies import (
+    has_one_replica,
+    scopes,
+    scopes_entered,
+    sets_one_for_all,
+)
 from evener.doctor.questions.trainings import trainings
 from evener.doctor.rule import Case, Family, Rule
 
@@ -20,7 +25,7 @@ _WEIGHTS = ("trainable_variables", "trainable_weights")
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
     lines = set[tuple[str, int]]()
-    if scopes(program) and not sets_one_for_all(program):
+    if scopes(program) and not sets_one_for_all(program) and not has_one_replica(program):
         for making, module, use in _outside(program):
             place = making.module.place(making.node)
             if (place.path, place.line) not in lines:

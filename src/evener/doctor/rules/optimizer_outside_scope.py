@@ -9,7 +9,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Place, Program, argument
 from evener.doctor.questions.makings import makes, makings_of
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.strategies import scopes, sets_one_for_all
+from evener.doctor.questions.strategies import has_one_replica, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Family, Rule
 
 _APPLYING = ("apply_gradients", "apply", "minimize")
@@ -18,7 +18,7 @@ _APPLYING = ("apply_gradients", "apply", "minimize")
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
     found = False
-    if scopes(program) and not sets_one_for_all(program):
+    if scopes(program) and not sets_one_for_all(program) and not has_one_replica(program):
         lines = set[tuple[str, int]]()
         for place, use, is_plain in (*_made_outside(program), *_compiled_outside(program)):
             if (place.path, place.line) not in lines:

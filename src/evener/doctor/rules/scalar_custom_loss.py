@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.questions.compiled import losses_compiled
 from evener.doctor.questions.losses import Scaling, terms_of
-from evener.doctor.questions.strategies import is_only_evener
+from evener.doctor.questions.strategies import has_one_replica, is_only_evener
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
 
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
-    for loss in losses_compiled(program):
+    for loss in () if has_one_replica(program) else losses_compiled(program):
         if not loss.in_strategy:
             continue
         for module, maker, returned in loss.scalar_lines:
