@@ -60,8 +60,8 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         builder.output(references[tensor], tensor.dtype)
     stateful = [node for node in task.nodes if node.is_stateful]
     for node in stateful:
-        if node.has_side_effect:
-            builder.keep(names[node])
+        # Reads too: where the call is inlined, what has to come after it waits for these alone.
+        builder.keep(names[node])
     builder.register(keeps)
     decisions = [partition.sharding.decisions.get(node) for node in task.nodes]
     return TaskFunction(

@@ -120,7 +120,7 @@ def test_a_write_waits_for_reads_before_it_and_reads_after_it_for_the_write() ->
     made = partitioned(step, [None, 3])
     check_order(made)
     call = caller(made, [variable.handle])
-    for _ in range(5):
+    for _ in range(200):
         variable.assign(2.0)
         first, second, last = call([2, 1, 1], [tf.ones([4, 3])])
         assert (float(first), float(second), float(last)) == (24.0, 60.0, 17.0)
