@@ -163,17 +163,10 @@ class Loop:
 
         @tf.function
         def step(x: Any, y: Any) -> Any:
-            args = self._parts(strategy, x), self._parts(strategy, y)
-            return strategy.reduce("SUM", strategy.run(one_step, args=args), axis=None)
+            return strategy.reduce("SUM", strategy.run(one_step, args=(x, y)), axis=None)
 
         self._step = step
-        self._batches = self._iterate(strategy, make_dataset(problem))
-
-    def _parts(self, strategy: Any, whole: Any) -> Any:
-        return whole
-
-    def _iterate(self, strategy: Any, dataset: Any) -> Any:
-        return iter(strategy.experimental_distribute_dataset(dataset))
+        self._batches = iter(strategy.experimental_distribute_dataset(make_dataset(problem)))
 
     def run(self, num_steps: int) -> Ran:
         """Train for some steps; return what they took."""
@@ -182,21 +175,6 @@ class Loop:
     def notes(self) -> dict[str, Any]:
         """Return nothing: there is nothing else to know."""
         return {}
-
-
-class LoopOverWholeBatches(Loop):
-    """The same loop over a plain `tf.data` dataset, whose batches are halved inside the step."""
-
-    def _parts(self, strategy: Any, whole: Any) -> Any:
-        import tensorflow as tf
-
-        pieces = tf.split(whole, strategy.num_replicas_in_sync)
-        return strategy.experimental_distribute_values_from_function(
-            lambda context: pieces[context.replica_id_in_sync_group]
-        )
-
-    def _iterate(self, strategy: Any, dataset: Any) -> Any:
-        return iter(dataset)
 
 
 class PlainLoop:
