@@ -50,7 +50,7 @@ class FirstStep:
         import tensorflow as tf
 
         import evener
-        from evener.engine.keras_bridge import steps_of
+        from evener.engine.staged.keras_bridge import steps_of
 
         begin = time.perf_counter()
         keras.utils.set_random_seed(1)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers, ops
 
-from evener.engine.stages import gradients
+from evener.engine.staged.stages import gradients
 from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .candidates import OneDevice, Place, make_candidate

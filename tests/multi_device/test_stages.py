@@ -16,9 +16,9 @@ from keras import layers
 
 from evener import EngineError, Plan, Strategy
 from evener.engine import footprint
-from evener.engine.exhausted import while_updating
-from evener.engine.keras_bridge import steps_of
-from evener.engine.stages import gradients
+from evener.engine.staged.exhausted import while_updating
+from evener.engine.staged.keras_bridge import steps_of
+from evener.engine.staged.stages import gradients
 
 RunPython = Callable[..., CompletedProcess[str]]
 

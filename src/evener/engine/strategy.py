@@ -75,7 +75,7 @@ class Strategy(tf.distribute.Strategy):
         del others
         if cls is Strategy and plan is not None and plan.is_cut:
             # Imported here, because it imports this module.
-            from evener.engine import keras_bridge
+            from evener.engine.staged import keras_bridge
 
             keras_bridge.install()
             cls = keras_bridge.StagedStrategy

@@ -113,7 +113,7 @@ def _install(progress: Progress) -> None:
     progress.sources += [functions.tell, reading.tell]
     waiting.watch()
     # Its iterators are classes of their own.
-    Loading(("evener.engine.loops.data",), waiting.watch_engine).watch()
+    Loading(("evener.engine.staged.loops.data",), waiting.watch_engine).watch()
     functions.watch()
     reading.watch()
     Fitting(progress, waiting, entries, functions).watch()

@@ -41,7 +41,7 @@ class Waiting:
 
     def watch_engine(self) -> None:
         """Begin to time the iterators of evener's own strategies."""
-        from evener.engine.loops.data import DistributedIterator
+        from evener.engine.staged.loops.data import DistributedIterator
 
         kind: Any = DistributedIterator
         for name in ("__next__", "get_next", "get_next_as_optional"):
