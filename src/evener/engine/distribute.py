@@ -175,8 +175,10 @@ class DistributedStep:
                 in_axes = (in_axes[0], dict.fromkeys(kwargs))
         arguments = read_arguments((args, kwargs), in_axes)
         num_samples = arguments.num_samples
-        if _tf_private.tape_is_recording():
+        is_recorded = _tf_private.tape_is_recording()
+        if is_recorded:
             _warn_of_tape()
+        if is_recorded or (tf.executing_eagerly() and tf.config.functions_run_eagerly()):
             with tf.device(self._devices[0]):
                 return self._step(*args, **kwargs)
         trace = self._trace_for(arguments)

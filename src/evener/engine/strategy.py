@@ -213,7 +213,7 @@ class Strategy(tf.distribute.Strategy):
         self._refuse_other_scope()
         args, kwargs = tuple(args), dict(kwargs or {})
         first = tf_device(self._replica_devices[0])
-        is_function = _tf_private.is_traced_function(fn)
+        is_function = _tf_private.is_traced_function(fn) and not tf.config.functions_run_eagerly()
         if not tf.executing_eagerly() and not is_function:
             fn = _tf_private.autographed(fn)
         if self._is_running():

@@ -304,3 +304,20 @@ def test_composite_arguments() -> None:
 
 def test_names_of_devices() -> None:
     assert (tf_device("gpu:1"), tf_device("cpu:0")) == ("/device:GPU:1", "/device:CPU:0")
+
+
+def test_a_step_runs_eagerly_where_that_is_asked_for() -> None:
+    seen = []
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        seen.append(float(tf.reduce_sum(x)))
+        return 2.0 * x
+
+    made, _ = distributed(step)
+    tf.config.run_functions_eagerly(True)
+    try:
+        result = made(tf.ones([4, 2]))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert seen == [8.0]
+    np.testing.assert_array_equal(result, np.full([4, 2], 2.0))

@@ -315,3 +315,20 @@ def test_a_multiplied_batch_size_is_told_of_once(strategy: Strategy) -> None:
     assert "multiply by 3" in str(caught[0].message)
     count = 2 * strategy.num_replicas_in_sync
     assert count == 2
+
+
+def test_functions_run_eagerly_where_that_is_asked_for(strategy: Strategy) -> None:
+    seen = []
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        seen.append(float(tf.reduce_sum(x)))
+        return x
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.warns(EvenerWarning, match="ENG-086"):
+            strategy.run(step, args=(tf.ones([4, 2]),))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert seen == [8.0]
