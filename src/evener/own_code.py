@@ -19,9 +19,14 @@ def is_own(filename: str) -> bool:
     >>> is_own("/home/me/train.py"), is_own("<string>")
     (True, False)
     """
-    if filename.startswith(("<", _EVENER, *_LIBRARIES)) or _REWRITTEN in filename:
+    if filename.startswith(("<", _EVENER, *_LIBRARIES)) or is_rewritten(filename):
         return False
     return not any(folder in filename for folder in _INSTALLED)
+
+
+def is_rewritten(filename: str) -> bool:
+    """Return whether a code's file is a copy of somebody's code that AutoGraph has rewritten."""
+    return _REWRITTEN in filename
 
 
 def short_path(path: str) -> str:

@@ -55,8 +55,6 @@ class Sharing:
         self._events: list[Evened] = []
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
-        self._reviewed_at = 0
-        self._recorded_before = 0
         shape = [WINDOW, len(devices)]
         with tf.init_scope(), tf.device(_HOST):
             self.variable = tf.Variable(
@@ -116,10 +114,10 @@ class Sharing:
             return
         with tf.device(_HOST):
             num_steps = self._steps.read_value()
-            ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
-            shares = self.variable.read_value()
 
             def even() -> tf.Operation:
+                ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
+                shares = self.variable.read_value()
                 evened = tf.numpy_function(self._even_in_step, [*ring, shares], tf.float64)
                 return self.variable.assign(tf.ensure_shape(evened, shares.shape)).op
 
@@ -144,37 +142,11 @@ class Sharing:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
         return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
 
-    def review_recorded(self) -> Evened | None:
-        """Even the shares if a window of recorded steps has passed; called between steps."""
-        if not self._measured:
-            return None
-        num_steps = self.num_steps
-        new, self._recorded_before = num_steps - self._recorded_before, num_steps
-        return self.review(new)
-
-    def review(self, num_steps: int) -> Evened | None:
-        """Even the shares if a window has passed; called between steps.
-
-        Args:
-            num_steps: Steps taken since the last call.
-        """
-        if not self._measured:
-            return None
-        self._reviewed_at += num_steps
-        if self._reviewed_at < WINDOW:
-            return None
-        self._reviewed_at = 0
-        event = self._even(self.num_steps, self.last_steps())
-        if event is not None:
-            self.variable.assign(np.asarray(event.after))
-        return event
-
-    def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> Evened | None:
+    def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
         self._evener, event = even_shares(self._evener, steps, step=num_steps)
         if event is not None:
             self._events.append(event)
             _LOG.info("evened %s: %s", ", ".join(self._devices), event)
-        return event
 
 
 def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:

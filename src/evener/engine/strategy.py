@@ -352,7 +352,57 @@ class Strategy(tf.distribute.Strategy):
             )
 
 
-class _Extended(tf.compat.v1.distribute.StrategyExtended):
+class OneWorkerExtended(tf.compat.v1.distribute.StrategyExtended):
+    """What is the same for all strategies of this process: one worker, whole variables."""
+
+    def read_var(self, v: Any) -> Any:
+        """Return the value of a variable."""
+        return v.read_value()
+
+    def value_container(self, value: Any) -> Any:
+        """Return the variable that holds a component; here every variable is whole."""
+        return value
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return replica_id
+
+    def _in_multi_worker_mode(self) -> bool:
+        return False
+
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """Whether each worker builds its own graph; there is one worker."""
+        return False
+
+    @property
+    def experimental_require_static_shapes(self) -> bool:
+        """Whether batches must have a fixed size; they need not."""
+        return False
+
+    @property
+    def experimental_should_init(self) -> bool:
+        """Whether this process initialises the variables."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return True
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Whether this process writes summaries."""
+        return True
+
+
+class _Extended(OneWorkerExtended):
     """What TensorFlow and Keras ask a strategy behind its public face.
 
     Args:
@@ -424,16 +474,8 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
         result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
-    def read_var(self, replica_local_var: Any) -> Any:
-        """Return the value of a variable."""
-        return replica_local_var.read_value()
-
     def _local_results(self, val: Any) -> tuple[Any, ...]:
         return (val,)
-
-    def value_container(self, value: Any) -> Any:
-        """Return the variable that holds a component; every variable is whole."""
-        return value
 
     @property
     def worker_devices(self) -> tuple[str, ...]:
@@ -453,44 +495,6 @@ class _Extended(tf.compat.v1.distribute.StrategyExtended):
     @property
     def _num_replicas_in_sync(self) -> int:
         return 1
-
-    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group
-
-    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return replica_id
-
-    def _in_multi_worker_mode(self) -> bool:
-        return False
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether each worker builds its own graph; there is one worker."""
-        return False
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Whether batches must have a fixed size; they need not."""
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """Whether this process initialises the variables."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints."""
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Whether this process writes summaries."""
-        return True
 
 
 def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:

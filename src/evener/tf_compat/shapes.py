@@ -16,9 +16,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.own_code import is_own
+from evener.own_code import is_own, is_rewritten
 
-_REWRITTEN = "__autograph_generated_file"
 _CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
 _METHODS = ("__getitem__", "__iter__", "as_list", "num_elements")
 _lock = threading.Lock()
@@ -72,8 +71,7 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(shape: tf.TensorShape, *args: Any) -> Any:
         found = getattr(_here, "found", None)
         if found is not None and not found.is_asked and not shape.is_fully_defined():
-            is_unknown = _is_unknown(original(shape, *args))
-            found.is_asked = is_unknown and _is_a_persons(sys._getframe(1))
+            found.is_asked = _is_a_persons(sys._getframe(1)) and _is_unknown(original(shape, *args))
         return original(shape, *args)
 
     return method
@@ -84,7 +82,7 @@ def _is_a_persons(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
-    return is_own(file) or _REWRITTEN in file
+    return is_own(file) or is_rewritten(file)
 
 
 def _is_unknown(value: Any) -> bool:

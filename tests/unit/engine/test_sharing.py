@@ -18,6 +18,11 @@ def record(sharing: Sharing, samples: list[float], seconds: list[float]) -> None
     sharing.record(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
 
 
+@tf.function
+def record_and_review(sharing: Sharing, samples: list[float], seconds: list[float]) -> None:
+    sharing.record_and_review(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
+
+
 def test_the_ring_keeps_the_last_steps_in_order() -> None:
     sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
     for step in range(WINDOW + 3):
@@ -31,8 +36,7 @@ def test_shares_are_evened_by_measured_times(caplog: pytest.LogCaptureFixture) -
     sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
     with caplog.at_level(logging.INFO, logger="evener"):
         for _ in range(WINDOW):
-            record(sharing, [32, 32], [0.1, 0.4])
-            sharing.review(1)
+            record_and_review(sharing, [32, 32], [0.1, 0.4])
     assert sharing.shares == pytest.approx((0.8, 0.2))
     assert sharing.variable.numpy() == pytest.approx([0.8, 0.2])
     (event,) = sharing.events
@@ -43,8 +47,7 @@ def test_shares_are_evened_by_measured_times(caplog: pytest.LogCaptureFixture) -
 def test_given_shares_are_left_alone() -> None:
     sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=False)
     for _ in range(3 * WINDOW):
-        record(sharing, [32, 32], [0.1, 0.4])
-        sharing.review(1)
+        record_and_review(sharing, [32, 32], [0.1, 0.4])
     assert sharing.shares == (0.5, 0.5)
     assert sharing.events == ()
 

@@ -35,11 +35,6 @@ class Times:
         self._begun: dict[int, tf.Tensor] = {}
         self._ended: dict[int, tf.Tensor] = {}
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a replica's time was stopped."""
-        return bool(self._ended)
-
     def begin(self, replica: int, batch: Any) -> Any:
         """Start a replica's time when its nested batch is there; return it on its device."""
         device = self._devices[replica]

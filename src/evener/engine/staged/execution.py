@@ -2,7 +2,7 @@
 
 before the first   the steps are traced, from the shapes of the data
 the first          if memory runs out, again with smaller micro-batches
-after each         what the steps have found is told, and the shares are evened
+after each         what the steps have found is told
 """
 
 from __future__ import annotations
@@ -55,8 +55,6 @@ class Execution:
         else:
             logs = self._run(self._loop, iterator)
         self.steps.watch.tell()
-        if self._trains:
-            program.strategy.sharing.review(program.model.steps_per_execution)
         return logs
 
     def _run(self, loop: Callable[[Any], Any], iterator: Any) -> Any:

@@ -20,7 +20,13 @@ from evener.engine.staged.loops.install import install_stages
 from evener.engine.staged.loops.run import Run
 from evener.engine.staged.loops.variables import LoopState, own
 from evener.engine.staged.pieces import pieces_of
-from evener.engine.strategy import HOST, Strategy, refuse_with_plan, use_devices_of
+from evener.engine.strategy import (
+    HOST,
+    OneWorkerExtended,
+    Strategy,
+    refuse_with_plan,
+    use_devices_of,
+)
 from evener.errors import EngineError
 from evener.plan import Plan
 
@@ -127,7 +133,7 @@ class StagedStrategy(Strategy):
         return self._piece_devices
 
 
-class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
+class StrategyExtended(OneWorkerExtended):
     """What TensorFlow and Keras ask a strategy behind its public face.
 
     Args:
@@ -255,10 +261,6 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     def _local_results(self, value: Any) -> tuple[Any, ...]:
         return _tf_private.local_values(value)
 
-    def value_container(self, value: Any) -> Any:
-        """Return the variable that holds a component; here every variable is whole."""
-        return value
-
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """TensorFlow's names of the replicas' devices; a micro-batch is a replica to a loop."""
@@ -281,10 +283,6 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
             result = fn(*args, **kwargs)
         return result if group else tf.nest.map_structure(self._local_results, result)
 
-    def read_var(self, v: Any) -> Any:
-        """Return the value of a variable."""
-        return v.read_value()
-
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
         where = combine.devices_of(destinations, self.worker_devices)
         if isinstance(where, str):
@@ -304,44 +302,6 @@ class StrategyExtended(tf.compat.v1.distribute.StrategyExtended):
     @property
     def _num_replicas_in_sync(self) -> int:
         return len(self.worker_devices)
-
-    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group
-
-    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return replica_id
-
-    def _in_multi_worker_mode(self) -> bool:
-        return False
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether each worker builds its own graph; there is one worker."""
-        return False
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Whether batches must have a fixed size; they need not."""
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """Whether this process initialises the variables."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints."""
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Whether this process writes summaries."""
-        return True
 
 
 def _is_per_replica(options: Any) -> bool:

@@ -34,27 +34,18 @@ class DistributedDataset(_tf_private.DistributedDatasetInterface):
 
     Args:
         dataset: Elements are tuples with one entry per replica.
-        strategy: Whose replicas they are for.
         any_size: Whether the parts change their sizes, so that no function should be traced
             for one size.
     """
 
-    def __init__(
-        self, dataset: tf.data.Dataset, strategy: StagedStrategy, *, any_size: bool
-    ) -> None:
+    def __init__(self, dataset: tf.data.Dataset, *, any_size: bool) -> None:
         self._dataset = dataset
-        self._strategy = strategy
         self._any_size = any_size
 
     def __iter__(self) -> DistributedIterator:
-        if tf.executing_eagerly():
-            self._between_steps()
         with tf.device(_HOST):
             iterator = iter(self._dataset)
-        return DistributedIterator(iterator, any_size=self._any_size, before=self._between_steps)
-
-    def _between_steps(self) -> None:
-        self._strategy.sharing.review_recorded()
+        return DistributedIterator(iterator, any_size=self._any_size)
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -95,22 +86,16 @@ class DistributedIterator(_tf_private.DistributedIteratorInterface, _tf_private.
     Args:
         iterator: Over tuples with one entry per replica.
         any_size: As of the dataset.
-        before: Called before each eager element.
     """
 
-    def __init__(
-        self, iterator: Any, *, any_size: bool, before: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, iterator: Any, *, any_size: bool) -> None:
         self._iterator = iterator
         self._any_size = any_size
-        self._before = before
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._before is not None and tf.executing_eagerly():
-            self._before()
         return self._per_replica(next(self._iterator))
 
     def get_next(self) -> Any:
@@ -194,9 +179,7 @@ def distribute(dataset: Any, strategy: StagedStrategy) -> DistributedDataset:
         return cut_by_shares(batch, strategy, size if keeps_sizes else None)
 
     with tf.device(_HOST):
-        return DistributedDataset(
-            dataset.map(cut).prefetch(_AHEAD), strategy, any_size=not keeps_sizes
-        )
+        return DistributedDataset(dataset.map(cut).prefetch(_AHEAD), any_size=not keeps_sizes)
 
 
 def from_function(dataset_fn: Callable[[Any], Any], strategy: StagedStrategy) -> DistributedDataset:
@@ -223,7 +206,7 @@ def from_function(dataset_fn: Callable[[Any], Any], strategy: StagedStrategy) ->
         if all(_can_be_joined(leaf) for leaf in tf.nest.flatten(dataset.element_spec)):
             return distribute(_in_windows(dataset, count, _joined), strategy)
         parts = _in_windows(dataset, count, functools.partial(_one_each, count=count))
-        return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
+        return DistributedDataset(parts.prefetch(_AHEAD), any_size=True)
 
 
 def from_functions(
@@ -244,7 +227,7 @@ def from_functions(
     ]
     with tf.device(_HOST):
         parts = tf.data.Dataset.zip(tuple(dataset_fn(context) for context in contexts))
-        return DistributedDataset(parts.prefetch(_AHEAD), strategy, any_size=True)
+        return DistributedDataset(parts.prefetch(_AHEAD), any_size=True)
 
 
 def _can_be_joined(leaf: Any) -> bool:

@@ -42,14 +42,7 @@ def function_of(model: keras.Model, strategy: StagedStrategy, kind: str) -> Call
 
     if kind == "predict":
         return _predicting(model, step)
-    loop = _tf_private.step_loop(model, step)
-
-    def execute(iterator: Any) -> Any:
-        logs = loop(iterator)
-        strategy.sharing.review_recorded()
-        return logs
-
-    return execute
+    return _tf_private.step_loop(model, step)
 
 
 def _predicting(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:
