@@ -149,17 +149,19 @@ def choose_devices(spec: str | None, console: Console) -> str | None:
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow and Keras, quietly, and so that Ctrl-C ends it at once."""
+    """Import TensorFlow and Keras, quietly, and so that from then on Ctrl-C ends the program."""
 
     def stop(*_: object) -> None:
-        # Inside an import, a KeyboardInterrupt would come out as any kind of error.
-        os.write(sys.stdout.fileno(), b"\nStopped by Ctrl-C.\n")
+        # Not by an error: inside an import, a KeyboardInterrupt comes out as any kind of error,
+        # and where TensorFlow 2.21 makes a tensor of a number, it is a segmentation fault.
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), b"\x1b[?25h\n")  # A display has hidden the cursor.
+        os.write(sys.stderr.fileno(), b"Stopped by Ctrl-C.\n")
         os._exit(130)
 
-    usual = signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGINT, stop)
     with quiet_tensorflow(os.environ):
         import tensorflow
-    signal.signal(signal.SIGINT, usual)
     return tensorflow
 
 
