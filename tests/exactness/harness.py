@@ -120,10 +120,9 @@ def train_case(
         The weights, the history, and perhaps an evaluation and predictions.
     """
     x, y = data or case.data(samples_for(optimizer))
-    eagerly = case.eager_reference and isinstance(place, OneDevice)
     with place.scope():
         model = case.build()
-        model.compile(OPTIMIZERS[optimizer](), run_eagerly=eagerly, **case.compiled())
+        model.compile(OPTIMIZERS[optimizer](), **case.compiled())
     history = model.fit(
         x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks)
     )

@@ -41,24 +41,20 @@ def deep() -> keras.Model:
     return keras.Model(first, [layers.Dense(1, name="late")(x), *outputs])
 
 
-def two_losses(place: Place) -> dict[str, object]:
-    """Return what compiles the two outputs of `deep`.
-
-    The reference runs eagerly, for the reason beside the case ``two_by_two`` (models.py).
-    """
+def two_losses() -> dict[str, object]:
+    """Return what compiles the two outputs of `deep`."""
     return {
         "loss": ["mse", "log_cosh"],
         "loss_weights": [1.0, 0.3],
         "metrics": [["mae"], ["mae"]],
         "optimizer": sgd(learning_rate=0.01),
-        "run_eagerly": isinstance(place, OneDevice),
     }
 
 
 def train_deep(place: Place, **fit: object) -> dict[str, object]:
     """Train the model with skips."""
     x, y = regression(75)
-    model = compile_model(place, deep, lambda: two_losses(place))
+    model = compile_model(place, deep, two_losses)
     trained = fit_again(place, model, (x, [y, y]), batch_size=16, **fit)
     trained["evaluate"] = model.evaluate(x, [y, y], batch_size=20, verbose=0, return_dict=True)
     trained["predict"] = model.predict(x[:33], batch_size=20, verbose=0)
@@ -128,7 +124,7 @@ def test_clipping_accumulation_and_averages() -> None:
     def train(place: Place) -> dict[str, object]:
         x, y = regression(64)
         optimizer = sgd(global_clipnorm=0.1, gradient_accumulation_steps=2, use_ema=True)
-        compiled = {**two_losses(place), "optimizer": optimizer}
+        compiled = {**two_losses(), "optimizer": optimizer}
         model = compile_model(place, deep, lambda: compiled)
         return fit_again(place, model, (x, [y, y]), batch_size=16)
 
@@ -140,7 +136,7 @@ def test_several_steps_per_execution() -> None:
 
     def train(place: Place) -> dict[str, object]:
         x, y = regression(75)
-        model = compile_model(place, deep, lambda: {**two_losses(place), "steps_per_execution": 3})
+        model = compile_model(place, deep, lambda: {**two_losses(), "steps_per_execution": 3})
         return fit_again(place, model, (x, [y, y]), batch_size=16)
 
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
@@ -312,7 +308,7 @@ def test_saving_and_loading(tmp_path: Path) -> None:
 
     def train(place: Place) -> dict[str, object]:
         x, y = regression(64)
-        model = compile_model(place, deep, lambda: two_losses(place))
+        model = compile_model(place, deep, two_losses)
         fit_again(place, model, (x, [y, y]), batch_size=16)
         path = tmp_path / f"{type(place).__name__}.keras"
         model.save(path)

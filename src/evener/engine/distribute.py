@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +16,7 @@ from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
+from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.trace.dims import Size, evaluate, symbols_of
@@ -102,6 +103,8 @@ class DistributedStep:
             devices; None for shares of the step's own.
         signature: The input signature, if the step is not the `tf.function` that has it.
         when_traced: Called with every partitioned step that is made.
+        layout: Stages and micro-batches of each replica; None for a whole one on each device.
+        paths: Returns the paths of the variables of the program, whose layers a plan may name.
     """
 
     def __init__(
@@ -115,7 +118,11 @@ class DistributedStep:
         sharing: Sharing | None = None,
         signature: Sequence[Any] | None = None,
         when_traced: Callable[[PartitionedStep], Any] | None = None,
+        layout: Layout | None = None,
+        paths: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        self._layout = layout or Layout.of_devices(devices)
+        self._paths = paths
         self._step = getattr(step, "python_function", step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
@@ -254,9 +261,10 @@ class DistributedStep:
             self._step,
             arguments,
             specs,
-            self._devices,
+            self._layout,
             num_samples=num_samples,
             sharing=self._sharing,
+            paths=self._paths(),
         )
 
     def _keep(self, key: Any, trace: _Trace) -> _Trace:
@@ -273,9 +281,10 @@ class _Trace:
         step: The step.
         arguments: The arguments of the first call.
         specs: The specs of their tensors.
-        devices: TensorFlow's names of the devices.
+        layout: The parts.
         num_samples: The size of all batches, if the specs name it.
         sharing: Takes the times of steps that train; None for none.
+        paths: Paths of the variables of the program.
     """
 
     def __init__(
@@ -283,10 +292,11 @@ class _Trace:
         step: Callable[..., Any],
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
-        devices: Sequence[str],
+        layout: Layout,
         *,
         num_samples: int | None = None,
         sharing: Sharing | None = None,
+        paths: Iterable[str] = (),
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
@@ -294,12 +304,16 @@ class _Trace:
 
         self.specs = tuple(specs)
         self._traced = trace_step(
-            flat, specs, arguments.axes, autograph=True, num_samples=num_samples
+            flat,
+            specs,
+            arguments.axes,
+            autograph=True,
+            num_samples=num_samples,
+            with_layers=layout.is_cut,
         )
-        self.partitioned: PartitionedStep = partition_step(self._traced, devices)
-
-        self._num_parts = len(devices)
-        is_timed = sharing is not None and len(devices) > 1 and self._traced.trains
+        self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
+        self._num_replicas = len(layout.replicas)
+        is_timed = sharing is not None and self._num_replicas > 1 and self._traced.trains
         self._recorder = sharing if is_timed else None
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
@@ -315,7 +329,7 @@ class _Trace:
     @functools.cached_property
     def _run(self) -> Any:
         """The partitioned step as a function of its own, for calls outside of graphs."""
-        signature = [tf.TensorSpec([self._num_parts], tf.int32), list(self.specs)]
+        signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.engine.distribute import DistributedStep
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import Ledger, tf_device
+from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.errors import DeviceError, EngineError, PlanError
@@ -73,7 +75,7 @@ class Strategy(tf.distribute.Strategy):
     def __new__(cls, plan: Plan | None = None, **others: Any) -> Strategy:
         """Return a strategy of the kind that the plan needs."""
         del others
-        if cls is Strategy and plan is not None and plan.is_cut:
+        if cls is Strategy and plan is not None and plan.is_cut and os.environ.get('OLD'):
             # Imported here, because it imports this module.
             from evener.engine.staged import keras_bridge
 
@@ -104,6 +106,7 @@ class Strategy(tf.distribute.Strategy):
         """Keep a plan, its shares, and the ledger of what its devices own; nothing is known yet."""
         names = [replica.stages[0].device for replica in plan.replicas]
         self._plan = plan
+        self._layout = Layout.of(plan)
         self._reports: list[StepReport] = []
         self._said: set[str] = set()
         self._replica_devices = tuple(names)
@@ -218,7 +221,7 @@ class Strategy(tf.distribute.Strategy):
             fn = _tf_private.autographed(fn)
         if self._is_running():
             return fn(*args, **kwargs)
-        if len(self._replica_devices) > 1:
+        if self._is_partitioned:
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
@@ -255,6 +258,11 @@ class Strategy(tf.distribute.Strategy):
         """
         return value if self._is_running() else super().gather(value, axis)
 
+    @property
+    def _is_partitioned(self) -> bool:
+        """Whether there is more than one device, or more than one part in time."""
+        return len(self._replica_devices) > 1 or self._layout.is_cut
+
     def _is_running(self) -> bool:
         """Return whether this code is part of a call of ``run``."""
         is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
@@ -286,6 +294,8 @@ class Strategy(tf.distribute.Strategy):
             sharing=self._sharing,
             signature=getattr(signature, "input_signature", None),
             when_traced=lambda step: self._reports.append(StepReport.of([step])),
+            layout=self._layout,
+            paths=lambda: [variable.path for variable in self._ledger.variables],
         )
 
     def _refuse_other_scope(self) -> None:
@@ -306,7 +316,7 @@ class Strategy(tf.distribute.Strategy):
 
     def runs_without_xla(self) -> bool:
         """Return whether a model that asks for XLA runs without; it is told of once."""
-        if len(self._replica_devices) == 1:
+        if not self._is_partitioned:
             return False
         self._say_once(
             "ENG-082",

@@ -36,7 +36,11 @@ class TaskFunction:
 
 def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     """Make the function of a task, which keeps what its nodes refer to."""
-    builder = FunctionBuilder("parts" if task.is_parts else "once", inference=partition.inference)
+    name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
+    builder = FunctionBuilder(name, inference=partition.inference)
+    if task.is_parts and partition.layout.is_cut:
+        # The order of calls is lost where TensorFlow puts bodies in their place.
+        builder.stay_whole()
     references: dict[Tensor, str] = {}
     names: dict[Node, str] = {}
     values = Values(partition.sharding, partition.inference, builder, references)

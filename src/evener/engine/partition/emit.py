@@ -11,8 +11,11 @@ import tensorflow as tf
 from evener.engine.partition.build import TaskFunction, build_task, zeros_function
 from evener.engine.partition.functions import Argument, FunctionBuilder, NumberArgument
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.sizes import piece_sizes
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
+from evener.engine.partition.turns import Turns
+from evener.engine.partition.units import units_of
 from evener.engine.sharding.states import (
     REPLICATED,
     Partial,
@@ -42,14 +45,13 @@ class PartitionedStep:
 
     Args:
         partition: The step in tasks.
-        devices: The devices of the parts.
         keeps: What the nodes of the step refer to by name.
     """
 
-    def __init__(self, partition: Partition, devices: Sequence[str], keeps: Any = None) -> None:
+    def __init__(self, partition: Partition, keeps: Any = None) -> None:
         self.partition = partition
-        self._devices = tuple(devices)
         self._functions = [build_task(partition, task, keeps) for task in partition.tasks]
+        self._units = units_of(partition, self._functions)
         self._no_samples = {
             id(function): zeros_function(function, partition)
             for function in self._functions
@@ -63,15 +65,19 @@ class PartitionedStep:
 
         Args:
             inputs: The tensors for the arguments of the traced step, captures included.
-            sizes: How many samples each part gets; int32 vector.
-            recorder: Takes the time of each part; None to measure none.
+            sizes: How many samples each replica gets; int32 vector.
+            recorder: Takes the time of each replica; None to measure none.
 
         Returns:
             What the step returns, as flat tensors.
         """
-        run = _Run(self.partition, self._devices, inputs, sizes, recorder)
-        for function in self._functions:
-            run.call(function, self._no_samples.get(id(function)))
+        run = _Run(self.partition, inputs, sizes, recorder)
+        for unit in self._units:
+            function = self._functions[unit.task]
+            if unit.piece is None:
+                run.call(function)
+            else:
+                run.call_part(function, self._no_samples.get(id(function)), unit.piece)
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
@@ -82,39 +88,62 @@ class _Run:
     def __init__(
         self,
         partition: Partition,
-        devices: Sequence[str],
         inputs: Sequence[Any],
         sizes: tf.Tensor,
         recorder: Recorder | None,
     ) -> None:
         self._partition = partition
-        self._devices = devices
+        self._layout = partition.layout
         self._whole: dict[Tensor, Any] = {}
         self._parts: dict[tuple[Tensor, State], list[Any]] = {}
+        self._sums: dict[tuple[Tensor, str], Any] = {}
+        self._turns = Turns() if self._layout.is_cut else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._symbols: dict[str, tf.Tensor] = {}
         with tf.device(HOST):
-            self._sizes = tf.unstack(sizes, num=len(devices))
-            self._offsets = tf.unstack(tf.cumsum(sizes, exclusive=True), num=len(devices))
+            self._sizes = piece_sizes(sizes, self._layout)
+            ends = tf.cumsum(tf.stack(self._sizes), exclusive=True)
+            self._offsets = tf.unstack(ends, num=len(self._sizes))
             self._total = tf.reduce_sum(sizes)
-        self._times = None if recorder is None else Times(self._sizes, recorder)
+        self._times = None
+        if recorder is not None:
+            replicas = [piece.replica for piece in self._layout.pieces]
+            self._times = Times(self._sizes, replicas, recorder)
         self._of_samples = set() if recorder is None else _made_of_samples(partition)
         for tensor, value in zip(partition.graph.inputs, inputs, strict=True):
             self._whole[tensor] = value
 
-    def call(self, function: TaskFunction, no_samples: FunctionBuilder | None) -> None:
-        """Run a task: on every part, or on its device."""
+    def call_part(
+        self, function: TaskFunction, no_samples: FunctionBuilder | None, part: int
+    ) -> None:
+        """Run a task on a part."""
+        task = function.task
+        device = self._layout.device(part, task.place.stages)
+        before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
+        if self._turns is not None:
+            before += self._turns.begin(device, task)
+        with tf.control_dependencies(before), tf.device(device):
+            results = self._call_part(function, no_samples, part, device)
+        done = [results[0].op] if results else []
+        for tensor, result in zip(task.fetches, results, strict=True):
+            state = self._partition.sharding.states[tensor]
+            parts = self._parts.setdefault((tensor, state), [None] * len(self._sizes))
+            parts[part] = result
+            if self._turns is not None and isinstance(state, Partial):
+                # Added up at once, so that no more than the sum and one more are kept.
+                earlier = self._sums.get((tensor, device))
+                if earlier is not None:
+                    with tf.device(device):
+                        result = _COMBINE[state.combine]([earlier, result])
+                    done.append(result.op)
+                self._sums[tensor, device] = result
+        if self._turns is not None:
+            self._turns.end(device, done)
+
+    def call(self, function: TaskFunction) -> None:
+        """Run a task that is computed once, on its device."""
         task = function.task
         before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
-        if task.is_parts:
-            results = []
-            for part, device in enumerate(self._devices):
-                with tf.control_dependencies(before), tf.device(device):
-                    results.append(self._call_part(function, no_samples, part, device))
-            for index, tensor in enumerate(task.fetches):
-                state = self._partition.sharding.states[tensor]
-                self._parts[tensor, state] = [result[index] for result in results]
-            return
         arguments = [self._argument(a, None, task.where) for a in function.builder.arguments]
         graph: Any = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
@@ -184,8 +213,16 @@ class _Run:
         if part is not None and (tensor, held) in self._parts and serves(held, state):
             return self._parts[tensor, held][part]
         if part is None or state == REPLICATED:
-            return self._get_whole(tensor, device)
+            value = self._get_whole(tensor, device)
+            return value if part is None else self._borrowed(tensor, value, device)
         return self._get_parts(tensor, state)[part]
+
+    def _borrowed(self, tensor: Tensor, value: Any, device: str) -> Any:
+        """Return a tensor that another device holds, fetched in time for the turn of a stage."""
+        task = self._partition.task_of.get(tensor.node)
+        if self._turns is None or task is None or task.is_parts or task.where == device:
+            return value
+        return self._turns.borrow(device, value, task.where)
 
     def _number(self, name: str, part: int | None) -> tf.Tensor:
         if name == "B":
@@ -233,6 +270,8 @@ class _Run:
         state = self._partition.sharding.states[tensor]
         parts = self._parts[tensor, state]
         if isinstance(state, Partial):
+            sums = [total for (one, _), total in self._sums.items() if one is tensor]
+            parts = sums or parts
             return _COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
         if not isinstance(state, Sharded):
             return parts[0]
@@ -276,7 +315,7 @@ class _Run:
         return self._parts[tensor, state]
 
     def _split(self, tensor: Tensor, state: State, whole: Any) -> list[Any]:
-        count = len(self._devices)
+        count = len(self._sizes)
         if isinstance(state, Unset):
             return [whole] * count
         if isinstance(state, Partial):

@@ -214,6 +214,10 @@ class FunctionBuilder:
         self.definition.signature.control_output.append(entry)
         self.definition.control_ret[entry] = name
 
+    def stay_whole(self) -> None:
+        """Let TensorFlow not put the body in place of calls."""
+        self.definition.attr["_noinline"].b = True
+
     def dtype_of(self, argument: str) -> tf.DType:
         """Return the dtype of an argument, by its reference."""
         return self._dtypes[argument]

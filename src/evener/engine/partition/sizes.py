@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from evener.engine.partition.homes import HOST
+from evener.engine.pipeline.layout import Layout
 
 
 def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Tensor) -> tf.Tensor:
@@ -34,3 +35,18 @@ def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Ten
         ideal = tf.cast(num_samples, tf.float64) * cumulative / cumulative[-1]
         ends = tf.cast(tf.floor(ideal + 0.5), tf.int32)
         return ends - tf.concat([[0], ends[:-1]], 0)
+
+
+def piece_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
+    """Return the samples of each piece, int32 scalars.
+
+    Args:
+        sizes: The samples of each replica, int32 vector.
+        layout: Says into how many micro-batches they are cut.
+    """
+    pieces: list[tf.Tensor] = []
+    for size, replica in zip(tf.unstack(sizes, num=len(layout.replicas)), layout.replicas, strict=True):
+        count = replica.num_micro_batches
+        cut = [size] if count == 1 else tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count)
+        pieces.extend(cut)
+    return pieces

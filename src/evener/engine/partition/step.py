@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.homes import HOST, canonical_device
 from evener.engine.partition.reads import merge_reads
 from evener.engine.partition.tasks import make_tasks
+from evener.engine.pipeline.layout import Layout
+from evener.engine.pipeline.stages import Scopes
 from evener.engine.sharding.propagate import propagate
 from evener.engine.sharding.states import Sharded
 from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
 
 
-def partition_step(traced: TracedStep, devices: Sequence[str]) -> PartitionedStep:
+def partition_step(
+    traced: TracedStep, layout: Layout, variables: Iterable[str] = ()
+) -> PartitionedStep:
     """Partition a traced step over devices.
 
     Args:
         traced: The step.
-        devices: TensorFlow's names of the devices of the parts.
+        layout: The parts.
+        variables: Paths of variables of the same program, whose layers a plan may name too.
+
+    Raises:
+        EngineError: ENG-041 or ENG-042 if stages do not fit the layers of the step.
     """
+    scopes = Scopes(traced.scopes)
+    if layout.is_cut:
+        scopes.check(layout, variables)
     graph = traced.graph
     merge_reads(graph)
     states = {
@@ -39,6 +50,7 @@ def partition_step(traced: TracedStep, devices: Sequence[str]) -> PartitionedSte
         propagate(graph, states),
         traced.inference,
         owner_of=owner_of,
-        devices=list(devices),
+        layout=layout,
+        scopes=scopes,
     )
-    return PartitionedStep(partition, devices, keeps=traced.concrete)
+    return PartitionedStep(partition, keeps=traced.concrete)

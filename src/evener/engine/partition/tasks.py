@@ -14,12 +14,16 @@ wait for those of higher ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from evener.engine.partition.homes import find_homes
+from evener.engine.pipeline.layout import Layout, Stages
+from evener.engine.pipeline.recompute import late_levels, recompute
+from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
 from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.states import REPLICATED, Numbers, State, serves
 from evener.engine.trace.dims import Size, symbols_of
@@ -31,26 +35,50 @@ PARTS_WITH_SAMPLES = "parts with samples"
 """Parts without samples do not run these tasks; kept apart where others have counters of loops."""
 
 
+class Place(NamedTuple):
+    """Where nodes have to be to run as one function.
+
+    Attributes:
+        where: The device, or ``PARTS`` for a call on every part.
+        stages: Of the parts: the stage in each replica; empty if nothing is cut.
+        role: Of the parts: the pass, where it is told apart.
+    """
+
+    where: str
+    stages: Stages = ()
+    role: str = ""
+
+    @property
+    def is_parts(self) -> bool:
+        """Whether it is on every part, and not on one device."""
+        return self.where in (PARTS, PARTS_WITH_SAMPLES)
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """Nodes that run as one function.
 
     Attributes:
-        where: The device, or ``PARTS`` for a call on every part.
+        place: Where it runs.
         level: After all tasks of lower levels that it needs.
         nodes: In an order in which they can run.
         fetches: The tensors that other tasks, or the caller of the step, need of it.
     """
 
-    where: str
+    place: Place
     level: int
     nodes: list[Node] = field(default_factory=list)
     fetches: list[Tensor] = field(default_factory=list)
 
     @property
+    def where(self) -> str:
+        """The device, or what stands for the parts."""
+        return self.place.where
+
+    @property
     def is_parts(self) -> bool:
         """Whether it runs on every part, and not once."""
-        return self.where in (PARTS, PARTS_WITH_SAMPLES)
+        return self.place.is_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +91,8 @@ class Partition:
         inference: Where symbols come from.
         tasks: In an order in which they can run.
         task_of: The task of every node that has one.
+        layout: The parts.
+        passes: The pass of every node of the parts; empty if nothing is cut.
     """
 
     graph: Graph
@@ -70,6 +100,8 @@ class Partition:
     inference: Inference
     tasks: list[Task]
     task_of: dict[Node, Task]
+    layout: Layout
+    passes: Mapping[Node, str]
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
         """Yield every input of a node with what the node needs of it."""
@@ -82,7 +114,8 @@ def make_tasks(
     inference: Inference,
     *,
     owner_of: Callable[[Tensor], str],
-    devices: list[str],
+    layout: Layout,
+    scopes: Scopes,
 ) -> Partition:
     """Group the nodes of a step.
 
@@ -91,33 +124,53 @@ def make_tasks(
         sharding: What the parts compute.
         inference: Where symbols come from.
         owner_of: The device of a variable, by the argument that is its handle.
-        devices: The devices of the parts.
+        layout: The parts.
+        scopes: The layers of the nodes.
     """
     needed = _needed(graph, sharding, inference)
     nodes = [node for node in graph if node in needed and node.op != "Const"]
-    homes = find_homes(nodes, sharding, owner_of=owner_of, default=devices[0])
+    stages: dict[Node, Stages] = {}
+    passes: dict[Node, str] = {}
+    copies: frozenset[Node] = frozenset()
+    roles: Collection[str] = ()
+    if layout.is_cut:
+        stages = find_stages(nodes, sharding, layout, scopes)
+        weights = any(one.schedule == "zero_bubble" for one in layout.replicas)
+        passes = find_passes(nodes, sharding, stages, weights=weights)
+        if layout.recompute:
+            nodes, copies = recompute(nodes, sharding, layout, scopes, stages, passes)
+        # One function for both passes where it can be: there is less to hand over.
+        roles = set(passes.values()) if layout.recompute else [WEIGHTS]
+    homes = find_homes(
+        nodes, sharding, owner_of=owner_of, default=layout.device(0, layout.first_stages)
+    )
     has_lists = any(
         decision.bodies or any(t.dtype == tf.variant for t in node.outputs)
         for node, decision in sharding.decisions.items()
     )
 
-    def place(node: Node) -> str:
+    def place(node: Node) -> Place:
         decision = sharding.decisions.get(node)
         if decision is None:
-            return homes.get(node, "")
-        return PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
+            return Place(homes.get(node, ""))
+        where = PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
+        role = passes.get(node, "")
+        return Place(where, stages.get(node, ()), role if role in roles else "")
 
     levels: dict[Node, int] = {}
-    tasks: dict[tuple[str, int], Task] = {}
-    task_of: dict[Node, Task] = {}
     for node in nodes:
-        where = place(node)
         level = 0
         for before, is_same in _dependencies(node, place, sharding, inference):
             if before in levels:
                 level = max(level, levels[before] + (not is_same))
         levels[node] = level
-        task = tasks.setdefault((where, level), Task(where, level))
+    if layout.is_cut:
+        levels |= late_levels(copies, nodes, levels)
+    tasks: dict[tuple[Place, int], Task] = {}
+    task_of: dict[Node, Task] = {}
+    for node in nodes:
+        key = (place(node), levels[node])
+        task = tasks.setdefault(key, Task(*key))
         task.nodes.append(node)
         task_of[node] = task
     partition = Partition(
@@ -126,6 +179,8 @@ def make_tasks(
         inference=inference,
         tasks=sorted(tasks.values(), key=lambda task: task.level),
         task_of=task_of,
+        layout=layout,
+        passes=passes,
     )
     _find_fetches(partition)
     return partition
@@ -186,7 +241,7 @@ def _sources(tensor: Tensor, request: State | Numbers, inference: Inference) -> 
 
 
 def _dependencies(
-    node: Node, place: Callable[[Node], str], sharding: Sharding, inference: Inference
+    node: Node, place: Callable[[Node], Place], sharding: Sharding, inference: Inference
 ) -> Iterator[tuple[Node, bool]]:
     """Yield what a node waits for, and whether both can be in one task."""
     where = place(node)

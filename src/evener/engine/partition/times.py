@@ -20,28 +20,36 @@ class Recorder(Protocol):
     """Takes the times of steps.
 
     Attributes:
-        before_part: For benchmarks and tests: called in a part's graph, on its device, with its
-            number and its samples; what it returns is computed within the part's time.
+        before_part: For benchmarks and tests: called in a part's graph, on its device, with the
+            number of its replica and its samples; what it returns is computed within the part's
+            time.
     """
 
     before_part: Callable[[int, tf.Tensor], tf.Tensor] | None
 
     def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
-        """Take the samples and the seconds of all parts, two float64 vectors."""
+        """Take the samples and the seconds of all replicas, two float64 vectors."""
         ...
 
 
 class Times:
-    """The times of the parts of one run.
+    """The times of the replicas in one run.
+
+    A replica of several stages takes as long as the device that takes longest.
 
     Args:
         sizes: The samples of each part, int32 scalars.
+        replicas: The number of each part's replica.
         recorder: Takes the times when all parts are done.
     """
 
-    def __init__(self, sizes: Sequence[tf.Tensor], recorder: Recorder) -> None:
+    def __init__(
+        self, sizes: Sequence[tf.Tensor], replicas: Sequence[int], recorder: Recorder
+    ) -> None:
         self._sizes = sizes
-        self._seconds: list[list[tf.Tensor]] = [[] for _ in sizes]
+        self._replicas = replicas
+        self._began: set[int] = set()
+        self._seconds: list[dict[str, list[tf.Tensor]]] = [{} for _ in range(max(replicas) + 1)]
         self._recorder = recorder
 
     def timed(
@@ -61,16 +69,19 @@ class Times:
         """
         begin = _now([arguments[index] for index in waits])
         before = [begin]
-        if self._recorder.before_part is not None and not self._seconds[part]:
+        replica = self._replicas[part]
+        if self._recorder.before_part is not None and part not in self._began:
             with tf.control_dependencies(before):
-                before = [self._recorder.before_part(part, tf.identity(self._sizes[part]))]
+                before = [self._recorder.before_part(replica, tf.identity(self._sizes[part]))]
+        self._began.add(part)
         with tf.control_dependencies(before):
             # Else a busy host could read the clock long after the task has begun.
             started = {index: tf.identity(arguments[index]) for index in waits}
         results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
         end = _now(results)
         with tf.device(HOST):
-            self._seconds[part].append(end - begin)
+            of_device = self._seconds[replica].setdefault(results[0].device, [])
+            of_device.append(end - begin)
         return results
 
     def hand_over(self) -> None:
@@ -78,9 +89,17 @@ class Times:
         if not all(self._seconds):
             return
         with tf.device(HOST):
-            samples = tf.stack([tf.cast(size, tf.float64) for size in self._sizes])
-            seconds = tf.stack([tf.add_n(of_part) for of_part in self._seconds])
-            self._recorder.record_and_review(samples, seconds)
+            samples = [
+                tf.add_n([size for size, one in zip(self._sizes, self._replicas, strict=True) if one == k])
+                for k in range(len(self._seconds))
+            ]
+            seconds = [
+                tf.reduce_max([tf.add_n(times) for times in of_devices.values()])
+                for of_devices in self._seconds
+            ]
+            self._recorder.record_and_review(
+                tf.cast(tf.stack(samples), tf.float64), tf.stack(seconds)
+            )
 
 
 def _now(after: Sequence[Any]) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from evener.engine.trace.dims import BATCH
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.graph import Graph
 from evener.engine.trace.inference import Inference
+from evener.tf_compat.layers import recording_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class TracedStep:
         inference: Where the symbols come from.
         batch_axes: For every flat argument the axis that counts samples, or None.
         structure: The nested structure that the step returned.
+        scopes: The path of the layer that opened each scope of names, if it was asked for.
     """
 
     concrete: Any
@@ -33,6 +36,7 @@ class TracedStep:
     inference: Inference
     batch_axes: tuple[int | None, ...]
     structure: Any
+    scopes: dict[str, str]
 
     @property
     def captures(self) -> list[Any]:
@@ -62,6 +66,7 @@ def trace_step(
     *,
     autograph: bool,
     num_samples: int | None = None,
+    with_layers: bool = False,
 ) -> TracedStep:
     """Trace a step.
 
@@ -71,11 +76,15 @@ def trace_step(
         batch_axes: The axis of every argument that counts samples, or None.
         autograph: Whether Python's loops and conditions on tensors are converted.
         num_samples: The size of all batches, if the specs name it.
+        with_layers: Whether to record which layer every operation belongs to.
     """
     structures: list[Any] = []
+    scopes: dict[str, str] = {}
 
     def flat(*arguments: Any) -> list[Any]:
-        result = tf.nest.map_structure(_as_tensor, function(*arguments))
+        with recording_layers() if with_layers else contextlib.nullcontext({}) as found:
+            result = tf.nest.map_structure(_as_tensor, function(*arguments))
+        scopes.update(found)
         structures.append(result)
         return [one for one in tf.nest.flatten(result, expand_composites=True) if _is_tensor(one)]
 
@@ -94,6 +103,7 @@ def trace_step(
         inference=inference,
         batch_axes=tuple(batch_axes),
         structure=structures[-1],
+        scopes=scopes,
     )
 
 

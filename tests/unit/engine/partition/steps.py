@@ -11,10 +11,11 @@ import tensorflow as tf
 from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.step import partition_step
 from evener.engine.partition.tasks import Task
+from evener.engine.pipeline.layout import Layout
 from evener.engine.trace.graph import Node
 from evener.engine.trace.step import trace_step
 
-DEVICES = ("/device:CPU:0", "/device:CPU:1", "/device:CPU:2")
+DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 
 
 def partitioned(
@@ -26,7 +27,8 @@ def partitioned(
     """Partition a step of tensors; without `axes` the first axis counts samples."""
     specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
     batch_axes = [0] * len(specs) if axes is None else axes
-    return partition_step(trace_step(function, specs, batch_axes, autograph=True), DEVICES)
+    traced = trace_step(function, specs, batch_axes, autograph=True)
+    return partition_step(traced, Layout.of_devices(DEVICES))
 
 
 def caller(step: PartitionedStep, captures: Sequence[Any] = ()) -> Callable[..., Any]:

@@ -1,0 +1,97 @@
+"""The calls of a step, in the order in which they are made: a task of one piece, or a whole task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evener.engine.partition.build import TaskFunction
+from evener.engine.partition.functions import Argument, NumberArgument
+from evener.engine.partition.tasks import Partition, Task
+from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
+from evener.engine.pipeline.stages import FORWARD
+from evener.engine.sharding.states import Numbers, State, serves
+from evener.engine.trace.dims import symbols_of
+from evener.engine.trace.graph import Tensor
+
+
+def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Unit]:
+    """Return the calls of a step, in an order in which they can be made.
+
+    Where stages or micro-batches share a device, it is the order of the plan's schedule.
+
+    Args:
+        partition: The step.
+        functions: The functions of its tasks, in their order.
+    """
+    layout = partition.layout
+    pieces = range(len(layout.pieces))
+    tasks = [function.task for function in functions]
+    units = [
+        [Unit(number, piece) for piece in pieces] if task.is_parts else [Unit(number, None)]
+        for number, task in enumerate(tasks)
+    ]
+    if not layout.is_cut:
+        return [unit for of_task in units for unit in of_task]
+    number_of = {task: number for number, task in enumerate(tasks)}
+    before: dict[Unit, set[Unit]] = {}
+    for number, function in enumerate(functions):
+        needs = list(_needs(partition, function))
+        for unit in units[number]:
+            before[unit] = set()
+            for task, same_piece in needs:
+                others = units[number_of[task]]
+                before[unit].update([others[unit.piece]] if same_piece else others)
+    return order_units(before, _turns(partition, tasks))
+
+
+def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
+    layout = partition.layout
+    trains = any(one != FORWARD for one in partition.passes.values())
+    places = places_in_schedule(layout, trains=trains)
+    turns: dict[Unit, Turn] = {}
+    for number, task in enumerate(tasks):
+        if not task.is_parts:
+            continue
+        name = pass_of([partition.passes[node] for node in task.nodes])
+        for index, piece in enumerate(layout.pieces):
+            stage = task.place.stages[piece.replica]
+            place = places[piece.replica].get((name, stage, piece.micro_batch))
+            if place is None:  # weights' gradients under a schedule that does not tell them apart
+                place = places[piece.replica]["backward", stage, piece.micro_batch]
+            device = layout.device(index, task.place.stages)
+            turns[Unit(number, index)] = Turn(device, place, piece.replica, task.level)
+    return turns
+
+
+def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
+    """Yield the tasks that a call of a task waits for, and whether for those of its piece alone."""
+    task = function.task
+    for argument in function.builder.arguments:
+        for tensor, state in _sources(partition, argument):
+            other = partition.task_of.get(tensor.node)
+            if other is None or other is task:
+                continue
+            held = partition.sharding.states[tensor]
+            is_same = task.is_parts and other.is_parts and state is not None
+            yield other, is_same and serves(held, state)
+    for node in task.nodes:
+        for one in node.after:
+            other = partition.task_of.get(one)
+            if other is not None and other is not task:
+                yield other, False
+
+
+def _sources(
+    partition: Partition, argument: Argument
+) -> Iterator[tuple[Tensor, State | Numbers | None]]:
+    """Yield the tensors that an argument is made of, and the state of them that is needed."""
+    names: set[str] = set()
+    if isinstance(argument, NumberArgument):
+        names.add(argument.name)
+    elif argument.tensor.is_sizes:
+        for size in argument.tensor.value or ():
+            names |= symbols_of(size)
+    else:
+        yield argument.tensor, argument.state
+    for name in names - {"B", "b", "o"}:
+        yield partition.inference.symbols[name].tensor, None

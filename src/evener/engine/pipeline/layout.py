@@ -1,0 +1,148 @@
+"""Where and when the parts of a step are computed: the replicas of a plan, seen by the engine.
+
+::
+
+    replica 0, two stages, three micro-batches      replica 1, whole
+
+    samples   | 0   1 | 2   3 | 4   5 |             | 6   7   8   9 |
+    pieces        0       1       2                         3
+
+A piece is what passes through the stages at once: a replica's samples, or one of its
+micro-batches. The partitioner's parts are the pieces.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeAlias
+
+from evener.engine.ownership import tf_device
+from evener.errors import EngineError
+from evener.plan import Plan, Replica, Stage
+
+Stages: TypeAlias = tuple[int, ...]
+"""The stage in which something is computed, in each replica."""
+
+
+class Piece(NamedTuple):
+    """What passes through the stages of a replica at once.
+
+    Attributes:
+        replica: The number of the replica.
+        micro_batch: The number of the micro-batch in it.
+    """
+
+    replica: int
+    micro_batch: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where and when the parts of a step are computed.
+
+    Attributes:
+        replicas: As in a plan; their shares are not used.
+        recompute: Patterns of the layers whose activations are computed again.
+    """
+
+    replicas: tuple[Replica, ...]
+    recompute: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> Layout:
+        """Return the layout of a plan."""
+        return cls(plan.replicas, plan.recompute)
+
+    @classmethod
+    def of_devices(cls, names: Sequence[str]) -> Layout:
+        """Return the layout with a whole replica on every device, such as ``"gpu:0"``."""
+        return cls(tuple(Replica(share=1, stages=(Stage(device=name),)) for name in names))
+
+    @functools.cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The pieces of every batch, in the order of its samples."""
+        return tuple(
+            Piece(number, micro_batch)
+            for number, replica in enumerate(self.replicas)
+            for micro_batch in range(replica.num_micro_batches)
+        )
+
+    @functools.cached_property
+    def is_cut(self) -> bool:
+        """Whether a replica has several stages or micro-batches, or layers computed again."""
+        return bool(self.recompute) or any(
+            len(one.stages) > 1 or one.num_micro_batches > 1 for one in self.replicas
+        )
+
+    @property
+    def first_stages(self) -> Stages:
+        """The first stage of every replica."""
+        return (0,) * len(self.replicas)
+
+    def device(self, piece: int, stages: Stages) -> str:
+        """Return TensorFlow's name of the device that computes a piece in a stage."""
+        replica = self.pieces[piece].replica
+        return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
+
+    def stages_of(self, path: str) -> tuple[int | None, ...]:
+        """Return the stage of a layer in each replica; None where no stage names it.
+
+        Args:
+            path: The layer's path, which may begin with the names of models around it. The
+                outermost layer that a stage names decides.
+
+        Raises:
+            EngineError: ENG-041 if two stages of a replica name one layer.
+        """
+        return tuple(_stage_of(path, replica) for replica in self.replicas)
+
+    def patterns(self) -> set[str]:
+        """Return the patterns of all stages and of what is computed again."""
+        of_stages = {p for one in self.replicas for stage in one.stages for p in stage.layers}
+        return of_stages | set(self.recompute)
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Return whether a layer, or one around it, matches one of the patterns."""
+    return any(fnmatchcase(part, p) for part in parts_of_path(path) for p in patterns)
+
+
+def parts_of_path(path: str) -> list[str]:
+    """Return the paths that may name a layer or one around it, the outermost first.
+
+    >>> parts_of_path("model/block")
+    ['model', 'model/block', 'block']
+    """
+    names = path.split("/")
+    return [
+        "/".join(names[begin:end])
+        for begin in range(len(names))
+        for end in range(begin + 1, len(names) + 1)
+    ]
+
+
+def _stage_of(path: str, replica: Replica) -> int | None:
+    if len(replica.stages) == 1:
+        return 0
+    for part in parts_of_path(path):
+        found = {
+            number: pattern
+            for number, stage in enumerate(replica.stages)
+            for pattern in stage.layers
+            if fnmatchcase(part, pattern)
+        }
+        if len(found) > 1:
+            (first, one), (second, other) = list(found.items())[:2]
+            raise EngineError(
+                "ENG-041",
+                f"The layer {part!r} is in two stages, {first} and {second}.",
+                why=f"It matches {one!r} of stage {first} and {other!r} of stage {second}, and a "
+                "layer is computed in one stage.",
+                fix="Make the patterns of one stage narrower.",
+            )
+        if found:
+            return next(iter(found))
+    return None

@@ -1,0 +1,156 @@
+"""In which stage the nodes of a step are computed, and in which pass.
+
+::
+
+    node                              its stage
+    of a layer                        the layer's
+    of a layer's gradient             the layer's
+    anything else                     the latest among its inputs
+
+Stages are a matter of speed: whichever stage a node is in, it computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from evener.engine.pipeline.layout import Layout, Stages, matches, parts_of_path
+from evener.engine.sharding.decision import Sharding
+from evener.engine.trace.graph import Node
+from evener.errors import EngineError, did_you_mean
+
+_GRADIENTS = ("gradient_tape/", "gradients/")
+
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+
+
+class Scopes:
+    """Finds the layer of a node by its name.
+
+    Args:
+        paths: The path of the layer that opened each scope of names.
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = paths
+
+    def layers(self, node: Node) -> Iterable[tuple[str, str]]:
+        """Yield the scopes and the paths of the layers around a node, the outermost first.
+
+        For the node of a gradient: of what it is the gradient of.
+        """
+        names = _without_gradients(_name(node)).split("/")[:-1]
+        for depth in range(1, len(names) + 1):
+            scope = "/".join(names[:depth])
+            if scope in self._paths:
+                yield scope, self._paths[scope]
+
+    def path(self, node: Node) -> str:
+        """Return the path of the innermost layer around a node, or an empty string."""
+        return max(self.layers(node), default=("", ""), key=lambda one: len(one[0]))[1]
+
+    def region(self, node: Node, patterns: Sequence[str]) -> str:
+        """Return the scope of the outermost layer around a node that matches, or an empty string."""
+        return next((s for s, path in self.layers(node) if matches(path, patterns)), "")
+
+    def check(self, layout: Layout, others: Iterable[str]) -> None:
+        """Refuse patterns of a plan that no layer matches.
+
+        Args:
+            layout: With the patterns.
+            others: Paths of variables, whose layers need not be called in this step.
+
+        Raises:
+            EngineError: ENG-042 with the layers that are nearest.
+        """
+        paths = dict.fromkeys([*self._paths.values(), *(o.rpartition("/")[0] for o in others)])
+        known = {part for path in paths for part in parts_of_path(path)}
+        for pattern in sorted(layout.patterns()):
+            if paths and not matches_any(known, pattern):
+                names = sorted(known)
+                raise EngineError(
+                    "ENG-042",
+                    f"The plan names {pattern!r}, but the step calls no such layer.",
+                    why=f"Its layers are {_listed(names)}.{did_you_mean(pattern, names)}",
+                    fix="Write the names of layers as `model.summary()` shows them, with / before "
+                    "a layer inside a layer.",
+                )
+
+
+def matches_any(paths: Iterable[str], pattern: str) -> bool:
+    """Return whether one of the paths matches a pattern."""
+    return any(matches(path, [pattern]) for path in paths)
+
+
+def find_stages(
+    nodes: Sequence[Node], sharding: Sharding, layout: Layout, scopes: Scopes
+) -> dict[Node, Stages]:
+    """Return the stage of every node that the parts compute.
+
+    Args:
+        nodes: In an order in which they can run.
+        sharding: What the parts compute.
+        layout: The stages.
+        scopes: The layers of the nodes.
+    """
+    stages: dict[Node, Stages] = {}
+    known: dict[str, tuple[int | None, ...]] = {}
+    for node in nodes:
+        if node not in sharding.decisions:
+            continue
+        path = scopes.path(node)
+        own = known.setdefault(path, layout.stages_of(path))
+        before = [stages[t.node] for t in node.inputs if t.node in stages]
+        latest = map(max, zip(*before, strict=True)) if before else layout.first_stages
+        pairs = zip(own, latest, strict=True)
+        stages[node] = tuple(late if mine is None else mine for mine, late in pairs)
+    return stages
+
+
+def find_passes(
+    nodes: Sequence[Node], sharding: Sharding, stages: Mapping[Node, Stages], *, weights: bool
+) -> dict[Node, str]:
+    """Return the pass of every node that the parts compute: forward, backward, weights.
+
+    Args:
+        nodes: In an order in which they can run.
+        sharding: What the parts compute.
+        stages: Of the nodes.
+        weights: Whether the gradients of weights are told apart: what no other stage waits for.
+    """
+    passes: dict[Node, str] = {}
+    for node in nodes:
+        if node in sharding.decisions:
+            is_gradient = any(name in _name(node) for name in _GRADIENTS)
+            after = any(passes.get(t.node) == BACKWARD for t in node.inputs)
+            passes[node] = BACKWARD if is_gradient or after else FORWARD
+    if weights:
+        needed: set[Node] = set()
+        for node in reversed(nodes):
+            if node not in passes:
+                continue
+            for tensor in node.inputs:
+                if tensor.node in passes and (
+                    node in needed or stages[tensor.node] != stages[node]
+                ):
+                    needed.add(tensor.node)
+        for node, name in passes.items():
+            if name == BACKWARD and node not in needed:
+                passes[node] = WEIGHTS
+    return passes
+
+
+def _name(node: Node) -> str:
+    return node.source[1] if node.source is not None else node.name
+
+
+def _without_gradients(name: str) -> str:
+    while found := next((prefix for prefix in _GRADIENTS if prefix in name), None):
+        name = name.partition(found)[2]
+    return name
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 12
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more
