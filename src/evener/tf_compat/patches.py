@@ -5,6 +5,7 @@ Tests: ``tests/unit/tf_compat/test_patches.py``.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from typing import Any
@@ -17,7 +18,7 @@ from tensorflow.python.distribute import distribute_lib
 _NAME = "_distribution_strategy"
 PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
-    "keras.Model._maybe_symbolic_build": "no batch is taken from the data to build the model",
+    "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
     "keras.Model.jit_compile": "a step that runs on several devices is not compiled by XLA",
 }
 """What is changed, by its name, and why."""
@@ -26,7 +27,7 @@ PATCHES = {
 def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
     """Let Keras treat strategies of a kind as one device. Safe to call again."""
     let_optimizers_follow(kind)
-    leave_building_to_steps(kind)
+    build_from_shapes(kind)
     run_without_xla(kind)
 
 
@@ -56,25 +57,38 @@ def run_without_xla(kind: type[Any]) -> None:
     keras.Model.jit_compile = property(get, original.fset, original.fdel, original.__doc__)
 
 
-def leave_building_to_steps(kind: type[tf.distribute.Strategy]) -> None:
-    """Let models of strategies of this kind be built by their first step, as on one device.
+def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
+    """Let models of strategies of this kind be built from the shapes of their batches.
 
     Why: under a strategy Keras takes a batch from the data to build a model, so that the order
-    of shuffled data is another one, and a generator loses its first batch.
-    If it changes: data comes in another order than on one device.
+    of shuffled data is another one, and a generator loses its first batch. Without a strategy it
+    leaves the building to the first step, which TensorFlow then traces twice.
+    If it changes: data comes in another order than on one device, or the first step takes twice
+    as long to begin.
     """
     original = keras.Model._maybe_symbolic_build
     if getattr(original, "_evener_kind", None) is kind:
         return
 
     @functools.wraps(original)
-    def build(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if type(model._distribute_strategy) is kind:
-            return None
-        return original(model, *args, **kwargs)
+    def build(model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+        if type(model._distribute_strategy) is not kind:
+            return original(model, iterator=iterator, data_batch=data_batch)
+        is_built = all(layer.built for layer in model._flatten_layers())
+        if is_built and iterator is not None and _has_steps_of_keras(model):
+            with model.distribute_strategy.scope(), contextlib.suppress(Exception):
+                # What fails here fails in the step too, which says so as it does on one device.
+                model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
+        return None
 
     vars(build)["_evener_kind"] = kind
     keras.Model._maybe_symbolic_build = build
+
+
+def _has_steps_of_keras(model: Any) -> bool:
+    """Return whether nothing that a person wrote is called when the model's step is built."""
+    names = ("train_step", "test_step", "compute_loss", "compute_metrics", "_symbolic_build")
+    return all(getattr(type(model), name) is getattr(keras.Model, name) for name in names)
 
 
 def let_optimizers_follow(kind: type[tf.distribute.Strategy]) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.functions import FunctionBuilder
+from evener.engine.partition.functions import FunctionBuilder, SumArgument
 from evener.engine.partition.nested import add_functional, copy_functional
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
-from evener.engine.sharding.states import Partial, Sharded, State
+from evener.engine.sharding.states import SUM, Partial, Sharded, State
 from evener.engine.trace.graph import Node, Tensor
+
+
+LARGE = 1 << 18
+"""Bytes from which a gradient is added up behind the call that gives it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +66,11 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
             names[node] = builder.last_name
         references.update(zip(node.outputs, outputs, strict=True))
     for tensor in task.fetches:
-        builder.output(references[tensor], tensor.dtype)
+        reference = references[tensor]
+        if is_added_inside(partition, tensor):
+            so_far = builder.argument(SumArgument(tensor), tensor.dtype)
+            reference = builder.op("AddV2", [so_far, reference], {"T": tensor.dtype})[0]
+        builder.output(reference, tensor.dtype)
     stateful = [node for node in task.nodes if node.is_stateful]
     for node in stateful:
         # Reads too: where the call is inlined, what has to come after it waits for these alone.
@@ -77,6 +86,23 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     )
 
 
+def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
+    """Return whether the pieces of a device add a tensor up within their calls, one after another.
+
+    For small gradients: a step has hundreds of them, and an addition of each for every
+    micro-batch would make the graph of the step large. A large one is added up behind the call,
+    where it can be freed at once.
+    """
+    if max(one.num_micro_batches for one in partition.layout.replicas) == 1:
+        return False
+    shape, state = tensor.shape, partition.sharding.states[tensor]
+    if state != SUM or shape is None or not tensor.dtype.is_floating:
+        return False
+    count = math.prod(size for size in shape if isinstance(size, int))
+    is_small = all(isinstance(size, int) for size in shape) and count * tensor.dtype.size < LARGE
+    return is_small and tensor in partition.summed
+
+
 def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
     """Make a function with the arguments of a task's that returns what a part without samples has.
 
@@ -88,6 +114,9 @@ def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuil
         builder.argument(argument, function.builder.dtype_of(name))
     for tensor in function.task.fetches:
         state, shape = partition.sharding.states[tensor], tensor.shape
+        if is_added_inside(partition, tensor):
+            builder.output(builder.arguments[SumArgument(tensor)], tensor.dtype)
+            continue
         if shape is None or tensor.dtype in (tf.variant, tf.resource):
             return None
         if isinstance(state, Sharded):

@@ -8,8 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction, build_task, zeros_function
-from evener.engine.partition.functions import Argument, FunctionBuilder, NumberArgument
+from evener import _tf_private
+from evener.engine.partition.build import TaskFunction, build_task, is_added_inside, zeros_function
+from evener.engine.partition.functions import (
+    Argument,
+    FunctionBuilder,
+    NumberArgument,
+    SumArgument,
+    TensorArgument,
+)
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import piece_sizes
 from evener.engine.partition.tasks import Partition
@@ -132,7 +139,7 @@ class _Run:
             if self._turns is not None and isinstance(state, Partial):
                 # Added up at once, so that no more than the sum and one more are kept.
                 earlier = self._sums.get((tensor, device))
-                if earlier is not None:
+                if earlier is not None and not is_added_inside(self._partition, tensor):
                     with tf.device(device):
                         result = _COMBINE[state.combine]([earlier, result])
                     done.append(result.op)
@@ -184,7 +191,10 @@ class _Run:
 
         def call(given: list[Any]) -> list[Any]:
             if no_samples is None:
-                return graphs.call(builder.function, given, builder.outputs, stateful=False)
+                results = graphs.call(builder.function, given, builder.outputs, stateful=False)
+                if self._turns is not None and results:
+                    _tf_private.without_search_for_references(results[0].op)
+                return results
             with tf.device(HOST):
                 has_samples = self._sizes[part] > 0
             return graphs.call_if(
@@ -194,7 +204,7 @@ class _Run:
         waits = [
             k
             for k, one in enumerate(builder.arguments)
-            if not isinstance(one, NumberArgument) and one.tensor in self._of_samples
+            if isinstance(one, TensorArgument) and one.tensor in self._of_samples
         ]
         if self._times is None or not waits:
             return call(arguments)
@@ -208,6 +218,8 @@ class _Run:
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):
             return self._number(argument.name, part)
+        if isinstance(argument, SumArgument):
+            return self._sum_so_far(argument.tensor, device)
         tensor, state = argument.tensor, argument.state
         held = self._partition.sharding.states[tensor]
         if part is not None and (tensor, held) in self._parts and serves(held, state):
@@ -216,6 +228,13 @@ class _Run:
             value = self._get_whole(tensor, device)
             return value if part is None else self._borrowed(tensor, value, device)
         return self._get_parts(tensor, state)[part]
+
+    def _sum_so_far(self, tensor: Tensor, device: str) -> Any:
+        key = (tensor, device)
+        if key not in self._sums:
+            with tf.device(device), tf.control_dependencies(None):
+                self._sums[key] = tf.zeros(tensor.shape, tensor.dtype)
+        return self._sums[key]
 
     def _borrowed(self, tensor: Tensor, value: Any, device: str) -> Any:
         """Return a tensor that another device holds, fetched in time for the turn of a stage."""

@@ -44,7 +44,18 @@ class TensorArgument:
     state: State
 
 
-Argument: TypeAlias = NumberArgument | TensorArgument
+@dataclass(frozen=True, slots=True)
+class SumArgument:
+    """What the pieces before have added up of a tensor of the step.
+
+    Attributes:
+        tensor: The tensor, of which every piece gives a partial sum.
+    """
+
+    tensor: Tensor
+
+
+Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument
 
 
 class FunctionBuilder:

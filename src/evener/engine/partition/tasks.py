@@ -14,7 +14,7 @@ wait for those of higher ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,10 +22,10 @@ import tensorflow as tf
 
 from evener.engine.partition.homes import find_homes
 from evener.engine.pipeline.layout import Layout, Stages
-from evener.engine.pipeline.recompute import late_levels, recompute
-from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
+from evener.engine.pipeline.recompute import recompute
+from evener.engine.pipeline.stages import FORWARD, WEIGHTS, Scopes, find_passes, find_stages
 from evener.engine.sharding.decision import Sharding
-from evener.engine.sharding.states import REPLICATED, Numbers, State, serves
+from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.dims import Size, symbols_of
 from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
@@ -93,6 +93,7 @@ class Partition:
         task_of: The task of every node that has one.
         layout: The parts.
         passes: The pass of every node of the parts; empty if nothing is cut.
+        summed: The partial sums of which nothing but the sum is needed.
     """
 
     graph: Graph
@@ -102,6 +103,7 @@ class Partition:
     task_of: dict[Node, Task]
     layout: Layout
     passes: Mapping[Node, str]
+    summed: set[Tensor] = field(default_factory=set)
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
         """Yield every input of a node with what the node needs of it."""
@@ -157,15 +159,19 @@ def make_tasks(
         role = passes.get(node, "")
         return Place(where, stages.get(node, ()), role if role in roles else "")
 
+    def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
+        return _dependencies(node, place, sharding, inference)
+
     levels: dict[Node, int] = {}
     for node in nodes:
         level = 0
-        for before, is_same in _dependencies(node, place, sharding, inference):
+        for before, is_same in dependencies(node):
             if before in levels:
                 level = max(level, levels[before] + (not is_same))
         levels[node] = level
     if layout.is_cut:
-        levels |= late_levels(copies, nodes, levels)
+        late = copies | {node for node in nodes if passes.get(node) == FORWARD}
+        _compute_late(nodes, levels, passes, late, dependencies)
     tasks: dict[tuple[Place, int], Task] = {}
     task_of: dict[Node, Task] = {}
     for node in nodes:
@@ -184,6 +190,27 @@ def make_tasks(
     )
     _find_fetches(partition)
     return partition
+
+
+def _compute_late(
+    nodes: Sequence[Node],
+    levels: dict[Node, int],
+    passes: Mapping[Node, str],
+    late: Collection[Node],
+    dependencies: Callable[[Node], Iterator[tuple[Node, bool]]],
+) -> None:
+    """Raise the levels of some nodes to where others of their pass need them: fewer tasks."""
+    most: dict[Node, int] = {}
+    is_needed: set[Node] = set()
+    for node in reversed(nodes):
+        if node in late and node in is_needed:
+            levels[node] = most[node]
+        for before, is_same in dependencies(node):
+            if before in levels:
+                level = levels[node] - (not is_same)
+                most[before] = min(level, most.get(before, level))
+                if is_same and passes.get(before) == passes.get(node):
+                    is_needed.add(before)
 
 
 def _requests(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
@@ -282,3 +309,9 @@ def _find_fetches(partition: Partition) -> None:
                 fetch(partition.inference.symbols[name].tensor, None)
     for task, tensors in fetched.items():
         task.fetches = list(tensors)
+        partition.summed.update(t for t in tensors if partition.sharding.states[t] == SUM)
+    for task in partition.tasks:
+        for node in task.nodes:
+            for tensor, request in partition.requests(node):
+                if isinstance(request, Partial) and partition.task_of.get(tensor.node) is not task:
+                    partition.summed.discard(tensor)

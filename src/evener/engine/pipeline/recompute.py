@@ -10,7 +10,7 @@ What draws or keeps state is never run twice: its results are kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.stages import BACKWARD, FORWARD, Scopes
@@ -71,21 +71,6 @@ def recompute(
             ]
         result.append(node)
     return result, frozenset(copies.values())
-
-
-def late_levels(
-    copies: frozenset[Node], nodes: Sequence[Node], levels: Mapping[Node, int]
-) -> dict[Node, int]:
-    """Return the levels of copies: as late as those that read them allow."""
-    late: dict[Node, int] = {}
-    for node in reversed(nodes):
-        mine = late.get(node) if node in copies else levels.get(node)
-        if mine is None:
-            continue
-        for tensor in node.inputs:
-            if tensor.node in copies:
-                late[tensor.node] = min(mine, late.get(tensor.node, mine))
-    return {node: max(level, levels[node]) for node, level in late.items()}
 
 
 def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:
