@@ -14,13 +14,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.backend.common.stateless_scope import get_stateless_scope as _stateless_scope
-from keras.src.losses import loss as keras_loss
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute import (
-    distribute_utils,
     input_lib,
     mirrored_run,
     values,
@@ -37,7 +34,6 @@ from tensorflow.python.ops import (
     default_gradient,
     gradients_util,
     handle_data_util,
-    nn_impl_distribute,
     resource_variable_ops,
     while_v2,
 )
@@ -61,21 +57,6 @@ def local_values(value: Any) -> tuple[Any, ...]:
     if isinstance(value, values.DistributedValues):
         return tuple(value.values)
     return (value,)
-
-
-def regroup(per_replica: Sequence[Any]) -> Any:
-    """Return nested values of all replicas as one nest of distributed values.
-
-    Why: `tf.distribute` hands them out so, and there is no public constructor that accepts
-    values on several logical devices of one process.
-    If it changes: reductions in the middle of a forward pass fail.
-    """
-    return distribute_utils.regroup(tuple(per_replica), always_wrap=True)
-
-
-def select_replica(index: int, value: Any) -> Any:
-    """Return one replica's part of a nest of distributed values."""
-    return distribute_utils.select_replica(index, value)
 
 
 def explicit_device() -> str:
@@ -105,58 +86,9 @@ def keras_variable_being_made(initial_value: Any) -> Any | None:
     return None
 
 
-def keras_mask(tensor: Any) -> Any | None:
-    """Return the mask that Keras carries along with a tensor.
-
-    Why: losses and metrics count only what the mask lets through, and a mask is lost where
-    a tensor is sliced, joined or handed to another function.
-    If it changes: masked losses are no longer exact.
-    """
-    return getattr(tensor, "_keras_mask", None)
-
-
-def set_keras_mask(tensor: Any, mask: Any) -> None:
-    """Attach a mask to a tensor as Keras does. See `keras_mask`."""
-    tensor._keras_mask = mask
-
-
-@contextlib.contextmanager
-def losses_replaced(model: keras.Model, wrap: Callable[[int, Any], Any]) -> Iterator[None]:
-    """Replace each compiled loss function of a model by ``wrap(index, loss)`` inside.
-
-    Why: Keras resolves the structures of targets, outputs and weights in one long method;
-    through it each loss is asked for its numerator and denominator instead of its mean.
-    If it changes: no model with a compiled loss trains; `flat_losses` fails first.
-    """
-    compiled = model._compile_loss
-    before = compiled._flat_losses
-    compiled._flat_losses = [
-        one._replace(loss=wrap(index, one.loss)) for index, one in enumerate(before)
-    ]
-    try:
-        yield
-    finally:
-        compiled._flat_losses = before
-
-
-def flat_losses(model: keras.Model) -> list[Any]:
-    """Return the compiled losses of a built model: ``loss``, ``loss_weights`` and ``name``."""
-    return list(model._compile_loss._flat_losses or ())
-
-
 def compiled_loss(model: keras.Model) -> Any | None:
     """Return the object that holds the losses given to ``compile``, or None."""
     return model._compile_loss
-
-
-def compiled_metrics(model: keras.Model) -> Any | None:
-    """Return the object that holds the metrics given to ``compile``, or None."""
-    return model._compile_metrics
-
-
-def loss_tracker(model: keras.Model) -> keras.metrics.Mean:
-    """Return the metric that is logged as ``loss``."""
-    return model._loss_tracker
 
 
 def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
@@ -196,27 +128,6 @@ def sublayers(layer: keras.Layer) -> list[keras.Layer]:
     return list(getattr(layer, "_layers", ()))
 
 
-def run_after(operation: tf.Operation, earlier: Sequence[tf.Operation]) -> None:
-    """Let an operation that exists wait for others.
-
-    Why: activations that are computed again must not be so before the backward pass has
-    come to them, and only the finished graph tells when that is. There is no public way to
-    add a control input to an operation that is there.
-    If it changes: recomputation saves no memory within a stage.
-    """
-    operation._add_control_inputs(list(earlier))
-
-
-def use_instead(operation: tf.Operation, index: int, tensor: tf.Tensor) -> None:
-    """Let an operation that exists use another tensor as one of its inputs.
-
-    Why: a person's tape has used activations that the plan wants computed again, and the whole
-    function has to be there before it is known which. There is no public way to change an input.
-    If it changes: plans with ``recompute`` fail in `strategy.run`.
-    """
-    operation._update_input(index, tensor)
-
-
 def outer_tensor(tensor: tf.Tensor) -> Any | None:
     """Return what a tensor of a function's graph stands for outside, or None.
 
@@ -247,73 +158,6 @@ def without_search_for_references(operation: tf.Operation) -> None:
     operation._set_func_attr("_evener_no_search", "TemporaryVariable")
 
 
-def call_with_captures(function: Any, args: Sequence[tf.Tensor], captured: Sequence[Any]) -> Any:
-    """Call a concrete function with other tensors in place of those that it captured.
-
-    Why: the update of one variable serves others of its kind, with their handles. An argument
-    would have to be a `tf.Variable`, but Keras's optimizers look their slots up themselves.
-    If it changes: the update of every variable has to be traced.
-    """
-    return function._call_flat(list(args), list(captured))
-
-
-def build_from_spec(model: keras.Model, spec: Any) -> None:
-    """Build a model, its losses, metrics and optimizer from the shapes of a batch.
-
-    Why: Keras draws a batch from the data for it, which loses the first batch of a
-    generator. If it changes: models that are not built yet fail in ``fit``.
-    """
-    model._symbolic_build(data_batch=spec)
-
-
-def step_loop(model: keras.Model, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return Keras's own loop over the batches of one execution, around another step.
-
-    Why: it is the loop behind ``steps_per_execution``, with its treatment of the last,
-    shorter execution and of ``run_eagerly``. The compiler is kept out of it because the
-    step runs on several devices; evener compiles each replica's part by itself.
-    If it changes: `make_train_function` has to bring a loop of its own.
-    """
-    jit_compile = model._jit_compile
-    model._jit_compile = False
-    try:
-        return model._make_function(step)
-    finally:
-        model._jit_compile = jit_compile
-
-
-@contextlib.contextmanager
-def losses_overridden(model: keras.Model, losses: list[tf.Tensor]) -> Iterator[None]:
-    """Let ``model.losses`` return the given tensors inside.
-
-    Why: a ``compute_loss`` that a person wrote sums ``self.losses``, which must be those of
-    the whole batch. If it changes: such models do not see their added losses.
-    """
-    before = model._losses_override
-    model._losses_override = losses
-    try:
-        yield
-    finally:
-        model._losses_override = before
-
-
-def current_stateless_scope() -> Any | None:
-    """Return the innermost `keras.StatelessScope` that is open, or None.
-
-    Why: a scope inside another must see the values that the outer one stands in for, and
-    Keras's scopes do not nest. If it changes: losses that read weights, such as those of
-    regularised outputs, see the owners' values instead of the borrowed ones.
-    """
-    return _stateless_scope()
-
-
-def call_model(model: keras.Model, x: Any, *, training: bool) -> Any:
-    """Call a model as Keras's own step does, with ``training`` only where it is accepted."""
-    if model._call_has_training_arg:
-        return model(x, training=training)
-    return model(x)
-
-
 def element_spec(epoch_iterator: Any) -> Any:
     """Return the spec of the batches that one of Keras's epoch iterators will give.
 
@@ -334,28 +178,6 @@ def without_program_order(operation: tf.Operation) -> None:
     order = getattr(operation.graph, "experimental_acd_manager", None)
     if order is not None:
         order.run_independently(operation)
-
-
-def optimizer_strategy(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the strategy in whose scope an optimizer was made, or TensorFlow's default one.
-
-    Why: its state has to be made in the same scope, wherever it is first applied.
-    If it changes: such optimizers have to be built by hand.
-    """
-    return optimizer._distribution_strategy
-
-
-def adopt_optimizer(
-    optimizer: keras.optimizers.Optimizer, strategy: tf.distribute.Strategy
-) -> None:
-    """Let an optimizer that was made outside a strategy's scope make its slots under it.
-
-    Why: Keras fixes the strategy when an optimizer is made, and refuses to build it under
-    another one. If it changes: such optimizers fail in ``fit`` with TensorFlow's error.
-    """
-    for one in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-        if one is not None and not one.built:
-            one._distribution_strategy = strategy
 
 
 def call_for_each_replica(
@@ -390,26 +212,6 @@ def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., An
     kind.__call__ = wrapper(kind.__call__)
 
 
-def clone_function(function: Any, python_function: Callable[..., Any]) -> Any:
-    """Return a `tf.function` with the same options around another Python function.
-
-    Why: a traced function given to `strategy.run` has to be traced with the replicas inside, and
-    one inside of them for each micro-batch, keeping its signature and its retracing options.
-    If it changes: such functions fail at their first call.
-    """
-    return function._clone(python_function=python_function)
-
-
-def without_xla(function: Any) -> Any:
-    """Let a `tf.function` that was not called yet be traced without XLA; return it.
-
-    Why: what `strategy.run` traces runs on several devices, and XLA compiles for one.
-    If it changes: functions with ``jit_compile=True`` given to `strategy.run` are refused.
-    """
-    function._jit_compile = None
-    return function
-
-
 def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function as AutoGraph converts it, if it converts the code around.
 
@@ -429,15 +231,6 @@ def autographed_always(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     unspecified = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
     return tf.__internal__.autograph.tf_convert(fn, unspecified)
-
-
-def replica_number(context: tf.distribute.ReplicaContext) -> int:
-    """Return the number of the replica of a context.
-
-    Why: the public property makes a tensor of it every time.
-    If it changes: `strategy.run` fails at its first call.
-    """
-    return int(context._replica_id_in_sync_group)
 
 
 def is_per_replica(value: Any) -> bool:
@@ -467,28 +260,6 @@ class PerReplica(values.PerReplica):
         return values.PerReplicaSpec(*(self._loosen(spec) for spec in specs))
 
 
-def regroup_or_one(per_replica: Sequence[Any], loosen: Callable[[Any], Any] | None = None) -> Any:
-    """Return a nest of distributed values; with one replica, its own nest.
-
-    Args:
-        per_replica: One nest per replica.
-        loosen: Makes of the spec of a value the one that functions are traced with.
-    """
-    if len(per_replica) == 1:
-        return per_replica[0]
-    wrap: Any = values.PerReplica
-    if loosen is not None:
-        wrap = functools.partial(PerReplica, loosen=loosen)
-    return distribute_utils.regroup(tuple(per_replica), wrap_class=wrap, always_wrap=True)
-
-
-def spec_per_replica(specs: Any) -> Any:
-    """Return the spec of a nest of distributed values from those of its replicas."""
-    if len(specs) == 1:
-        return specs[0]
-    return tf.nest.map_structure(lambda *leaf: values.PerReplicaSpec(*leaf), *specs)
-
-
 def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
     """Return a variable that no creator scope knows of.
 
@@ -508,31 +279,6 @@ def stack() -> list[tuple[str, int]]:
     If it changes: messages name lines of generated files.
     """
     return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
-
-
-def replace_loss_scaling(wrap_scale: Wrap, wrap_unscale: Wrap) -> None:
-    """Replace the functions by which Keras scales losses for `tf.distribute`.
-
-    Why: Keras divides by the number of replicas, which is only right if all have as many
-    samples, and does so outside of replicas too.
-    If it changes: losses in replicas are not exact.
-    """
-    for name, wrap in (
-        ("scale_loss_for_distribution", wrap_scale),
-        ("unscale_loss_for_distribution", wrap_unscale),
-    ):
-        setattr(keras_loss, name, wrap(getattr(keras_loss, name)))
-
-
-def replace_average_loss(wrap: Wrap) -> None:
-    """Replace `tf.nn.compute_average_loss` under all its names.
-
-    Why: without a global batch size it takes all replicas to have as many samples as this one.
-    If it changes: that loss is not exact with uneven shares.
-    """
-    wrapped = wrap(tf.nn.compute_average_loss)
-    for module in (tf.nn, tf.compat.v2.nn, nn_impl_distribute):
-        vars(module)["compute_average_loss"] = wrapped
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,9 +43,6 @@ class Strategy(tf.distribute.Strategy):
     ``evaluate`` and ``predict``. Every variable has one owner; every device computes its share of
     each batch.
 
-    A plan with stages, micro-batches or recomputation gives a `StagedStrategy`, which has a
-    replica for each micro-batch.
-
     Args:
         plan: What runs where. Excludes the other arguments.
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
@@ -71,17 +67,6 @@ class Strategy(tf.distribute.Strategy):
         >>> strategy.shares
         (0.75, 0.25)
     """
-
-    def __new__(cls, plan: Plan | None = None, **others: Any) -> Strategy:
-        """Return a strategy of the kind that the plan needs."""
-        del others
-        if cls is Strategy and plan is not None and plan.is_cut and os.environ.get('OLD'):
-            # Imported here, because it imports this module.
-            from evener.engine.staged import keras_bridge
-
-            keras_bridge.install()
-            cls = keras_bridge.StagedStrategy
-        return super().__new__(cls)
 
     def __init__(
         self,

@@ -15,7 +15,6 @@ from evener.engine.partition.values import Values
 from evener.engine.sharding.states import SUM, Partial, Sharded, State
 from evener.engine.trace.graph import Node, Tensor
 
-
 LARGE = 1 << 18
 """Bytes from which a gradient is added up behind the call that gives it."""
 

@@ -233,7 +233,8 @@ class _Run:
         key = (tensor, device)
         if key not in self._sums:
             with tf.device(device), tf.control_dependencies(None):
-                self._sums[key] = tf.zeros(tensor.shape, tensor.dtype)
+                shape: Any = tensor.shape
+                self._sums[key] = tf.zeros(shape, tensor.dtype)
         return self._sums[key]
 
     def _borrowed(self, tensor: Tensor, value: Any, device: str) -> Any:

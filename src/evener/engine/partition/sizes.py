@@ -45,8 +45,10 @@ def piece_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
         layout: Says into how many micro-batches they are cut.
     """
     pieces: list[tf.Tensor] = []
-    for size, replica in zip(tf.unstack(sizes, num=len(layout.replicas)), layout.replicas, strict=True):
-        count = replica.num_micro_batches
-        cut = [size] if count == 1 else tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count)
-        pieces.extend(cut)
+    for number, size in enumerate(tf.unstack(sizes, num=len(layout.replicas))):
+        count = layout.replicas[number].num_micro_batches
+        if count == 1:
+            pieces.append(size)
+        else:
+            pieces.extend(tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count))
     return pieces

@@ -89,10 +89,10 @@ class Times:
         if not all(self._seconds):
             return
         with tf.device(HOST):
-            samples = [
-                tf.add_n([size for size, one in zip(self._sizes, self._replicas, strict=True) if one == k])
-                for k in range(len(self._seconds))
-            ]
+            of_replicas: list[list[tf.Tensor]] = [[] for _ in self._seconds]
+            for size, replica in zip(self._sizes, self._replicas, strict=True):
+                of_replicas[replica].append(size)
+            samples = [tf.add_n(sizes) for sizes in of_replicas]
             seconds = [
                 tf.reduce_max([tf.add_n(times) for times in of_devices.values()])
                 for of_devices in self._seconds

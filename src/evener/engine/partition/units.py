@@ -1,4 +1,4 @@
-"""The calls of a step, in the order in which they are made: a task of one piece, or a whole task."""
+"""The calls of a step in the order in which they are made: tasks of one piece, and whole tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
             before[unit] = set()
             for task, same_piece in needs:
                 others = units[number_of[task]]
-                before[unit].update([others[unit.piece]] if same_piece else others)
+                is_one = same_piece and unit.piece is not None
+                before[unit].update([others[unit.piece or 0]] if is_one else others)
     return order_units(before, _turns(partition, tasks))
 
 
@@ -72,8 +73,8 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
             if other is None or other is task:
                 continue
             held = partition.sharding.states[tensor]
-            is_same = task.is_parts and other.is_parts and state is not None
-            yield other, is_same and serves(held, state)
+            is_same = task.is_parts and other.is_parts
+            yield other, is_same and state is not None and serves(held, state)
     for node in task.nodes:
         for one in node.after:
             other = partition.task_of.get(one)

@@ -99,11 +99,6 @@ class Layout:
         """
         return tuple(_stage_of(path, replica) for replica in self.replicas)
 
-    def patterns(self) -> set[str]:
-        """Return the patterns of all stages and of what is computed again."""
-        of_stages = {p for one in self.replicas for stage in one.stages for p in stage.layers}
-        return of_stages | set(self.recompute)
-
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
     """Return whether a layer, or one around it, matches one of the patterns."""

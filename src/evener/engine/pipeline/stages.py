@@ -13,6 +13,7 @@ Stages are a matter of speed: whichever stage a node is in, it computes the same
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from evener.engine.pipeline.layout import Layout, Stages, matches, parts_of_path
 from evener.engine.sharding.decision import Sharding
@@ -50,36 +51,34 @@ class Scopes:
         return max(self.layers(node), default=("", ""), key=lambda one: len(one[0]))[1]
 
     def region(self, node: Node, patterns: Sequence[str]) -> str:
-        """Return the scope of the outermost layer around a node that matches, or an empty string."""
+        """Return the scope of the outermost layer around a node that matches, or nothing."""
         return next((s for s, path in self.layers(node) if matches(path, patterns)), "")
 
-    def check(self, layout: Layout, others: Iterable[str]) -> None:
-        """Refuse patterns of a plan that no layer matches.
+    def check(self, layout: Layout, variables: Iterable[str]) -> None:
+        """Refuse patterns of a plan that name no layer, where a layer is left out for it.
+
+        A pattern may be for a layer that another step calls, or that a model does not have in
+        this program: then nothing is wrong as long as every layer with weights has a stage.
 
         Args:
             layout: With the patterns.
-            others: Paths of variables, whose layers need not be called in this step.
+            variables: Paths of the variables of the program.
 
         Raises:
             EngineError: ENG-042 with the layers that are nearest.
         """
-        paths = dict.fromkeys([*self._paths.values(), *(o.rpartition("/")[0] for o in others)])
-        known = {part for path in paths for part in parts_of_path(path)}
-        for pattern in sorted(layout.patterns()):
-            if paths and not matches_any(known, pattern):
-                names = sorted(known)
-                raise EngineError(
-                    "ENG-042",
-                    f"The plan names {pattern!r}, but the step calls no such layer.",
-                    why=f"Its layers are {_listed(names)}.{did_you_mean(pattern, names)}",
-                    fix="Write the names of layers as `model.summary()` shows them, with / before "
-                    "a layer inside a layer.",
-                )
-
-
-def matches_any(paths: Iterable[str], pattern: str) -> bool:
-    """Return whether one of the paths matches a pattern."""
-    return any(matches(path, [pattern]) for path in paths)
+        called = set(self._paths.values())
+        with_weights = {path.rpartition("/")[0] for path in variables}
+        known = {part for path in called | with_weights for part in parts_of_path(path)}
+        stages = [p for one in layout.replicas for stage in one.stages for p in stage.layers]
+        left_out = sorted(p for p in called & with_weights if not matches(p, stages))
+        for place, patterns, names in (
+            ("A stage", stages, left_out),
+            ("recompute", layout.recompute, sorted(called)),
+        ):
+            for pattern in patterns:
+                if names and not any(fnmatchcase(part, pattern) for part in known):
+                    raise _no_such_layer(place, pattern, names)
 
 
 def find_stages(
@@ -148,6 +147,16 @@ def _without_gradients(name: str) -> str:
     while found := next((prefix for prefix in _GRADIENTS if prefix in name), None):
         name = name.partition(found)[2]
     return name
+
+
+def _no_such_layer(place: str, pattern: str, names: Sequence[str]) -> EngineError:
+    return EngineError(
+        "ENG-042",
+        f"{place} names {pattern!r}, but there is no such layer.",
+        why=f"Layers that it could be: {_listed(names)}.{did_you_mean(pattern, names)}",
+        fix="Write the names of layers as `model.summary()` shows them, with / before a layer "
+        "inside a layer.",
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -112,8 +112,6 @@ def _install(progress: Progress) -> None:
     progress.after_enough.append(Placing(events, entries).tell)
     progress.sources += [functions.tell, reading.tell]
     waiting.watch()
-    # Its iterators are classes of their own.
-    Loading(("evener.engine.staged.loops.data",), waiting.watch_engine).watch()
     functions.watch()
     reading.watch()
     Fitting(progress, waiting, entries, functions).watch()

@@ -39,14 +39,6 @@ class Waiting:
         """Begin to time all iterators."""
         _tf_private.replace_next_batches(self._timed)
 
-    def watch_engine(self) -> None:
-        """Begin to time the iterators of evener's own strategies."""
-        from evener.engine.staged.loops.data import DistributedIterator
-
-        kind: Any = DistributedIterator
-        for name in ("__next__", "get_next", "get_next_as_optional"):
-            setattr(kind, name, self._timed(getattr(kind, name)))
-
     def seconds(self) -> float:
         """Return how long was waited in all so far."""
         if self._in_graphs is None:
