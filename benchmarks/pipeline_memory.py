@@ -1,7 +1,7 @@
 """Memory of training steps in stages, on every device, beside what evener says they need.
 
 Every device is a process of its own, whose allocator is the GPU's (BFC) and counts bytes; the
-host is another one. Predicted is what `evener.engine.footprint` says. What single operations
+host is another one. Predicted is what `Strategy.footprint` says. What single operations
 need while they run comes on top and is the same on both sides of a comparison:
 
       in flight       fewer micro-batches alive at once      saving
@@ -83,20 +83,20 @@ class StagedStep:
         import tensorflow as tf
 
         import evener
-        from evener.engine import footprint
 
         keras.utils.set_random_seed(1)
         make = mlp if settings.kind == "stack" else feed_forward
         more = {"num_classes": None, "use_bias": False} if settings.kind == "stack" else {}
         chain = make(num_blocks=settings.num_blocks, width=settings.width, **more)
         turns = [self._devices[k % settings.num_devices] for k in range(settings.num_stages)]
-        with evener.Strategy(plan_of(chain, turns, **order)).scope():
+        strategy = evener.Strategy(plan_of(chain, turns, **order))
+        with strategy.scope():
             model = chain.build()
             model.compile(optimizer, "mse")
         x = np.random.default_rng(0).random((settings.batch_size, settings.width), "float32")
         data = tf.data.Dataset.from_tensors((x, x)).repeat()
         self._fit = lambda: model.fit(data, steps_per_epoch=1, verbose=0)
-        self._needs = lambda: footprint(model, settings.batch_size)
+        self._needs = lambda: strategy.footprint(settings.batch_size)
         self._fit()
         self._fit()
 

@@ -20,8 +20,10 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.engine.distribute import DistributedStep
+from evener.engine.memory.footprint import Footprint, Lifetime, footprints, lifetimes_of
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import Ledger, tf_device
+from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
@@ -93,6 +95,7 @@ class Strategy(tf.distribute.Strategy):
         self._plan = plan
         self._layout = Layout.of(plan)
         self._reports: list[StepReport] = []
+        self._lifetimes: list[list[Lifetime]] = []
         self._said: set[str] = set()
         self._replica_devices = tuple(names)
         self._sharing = Sharing(names, [one.share for one in plan.replicas], measured=measured)
@@ -166,6 +169,38 @@ class Strategy(tf.distribute.Strategy):
         if len(self._replica_devices) > 1:
             self._tell_of_multiplied_batch(sys._getframe(1))
         return 1
+
+    def footprint(self, num_samples: int) -> dict[str, Footprint]:
+        """Return what the steps so far need in the memory of every device.
+
+        Args:
+            num_samples: Samples of the global batch.
+
+        Returns:
+            For every device, such as ``"gpu:0"``, what its most demanding step needs.
+
+        Raises:
+            EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
+        """
+        if not self._lifetimes:
+            raise EngineError(
+                "ENG-011",
+                "No step has been partitioned yet, so nothing is known of its memory.",
+                why="The footprint is counted from the traced step of a plan with several devices, "
+                "stages or micro-batches.",
+                fix="Call it after a first step, such as fit on one batch.",
+            )
+        owned = self._ledger.owned_bytes()
+        steps = [footprints(one, self.plan.replicas, num_samples, owned) for one in self._lifetimes]
+        return {
+            name: max((step[name] for step in steps if name in step), key=lambda one: one.total)
+            for name in dict.fromkeys(name for step in steps for name in step)
+        }
+
+    def _remember(self, step: PartitionedStep) -> None:
+        """Keep what there is to know of a new step, but not the step."""
+        self._reports.append(StepReport.of([step]))
+        self._lifetimes.append(lifetimes_of(step))
 
     def report(self) -> StepReport:
         """Return what was gathered in all steps so far."""
@@ -278,7 +313,7 @@ class Strategy(tf.distribute.Strategy):
             shares=self._sharing.shares,
             sharing=self._sharing,
             signature=getattr(signature, "input_signature", None),
-            when_traced=lambda step: self._reports.append(StepReport.of([step])),
+            when_traced=self._remember,
             layout=self._layout,
             paths=lambda: [variable.path for variable in self._ledger.variables],
         )

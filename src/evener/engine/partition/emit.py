@@ -53,15 +53,20 @@ class PartitionedStep:
     Args:
         partition: The step in tasks.
         keeps: What the nodes of the step refer to by name.
+
+    Attributes:
+        partition: As given.
+        functions: The functions of the tasks, in their order.
+        units: Their calls, in the order in which they are made.
     """
 
     def __init__(self, partition: Partition, keeps: Any = None) -> None:
         self.partition = partition
-        self._functions = [build_task(partition, task, keeps) for task in partition.tasks]
-        self._units = units_of(partition, self._functions)
+        self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
+        self.units = units_of(partition, self.functions)
         self._no_samples = {
             id(function): zeros_function(function, partition)
-            for function in self._functions
+            for function in self.functions
             if function.needs_samples
         }
 
@@ -79,8 +84,8 @@ class PartitionedStep:
             What the step returns, as flat tensors.
         """
         run = _Run(self.partition, inputs, sizes, recorder)
-        for unit in self._units:
-            function = self._functions[unit.task]
+        for unit in self.units:
+            function = self.functions[unit.task]
             if unit.piece is None:
                 run.call(function)
             else:

@@ -1,0 +1,259 @@
+"""What a step needs on every device, counted from what its tasks hand over.
+
+::
+
+    variables    weights, optimizer slots and other state that the device owns
+    borrowed     weights of other owners: of the stage that computes, and of the next one
+    gradients    partial sums that wait for their owner, and the next ones to be added
+    activations  what else tasks hand to later ones, and samples
+
+The figures of a device are those of one moment, its worst. What single operations need while they
+run comes on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from evener.engine.ownership import device_name
+from evener.engine.partition.emit import PartitionedStep, element_dtype
+from evener.engine.partition.functions import TensorArgument
+from evener.engine.partition.tasks import Task
+from evener.engine.pipeline.order import Unit
+from evener.engine.sharding.states import Partial, Sharded, part_sizes
+from evener.engine.trace.dims import Size, evaluate, symbols_of
+from evener.engine.trace.graph import Tensor
+from evener.plan import Replica, split_batch
+
+Kind = Literal["borrowed", "gradients", "activations"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a step needs on one device at its worst moment, in bytes.
+
+    Attributes:
+        variables: Weights, optimizer slots and other state that the device owns.
+        borrowed: Weights of other owners.
+        gradients: Partial sums that wait for their owner.
+        activations: What tasks hand to later ones, and samples.
+    """
+
+    variables: int = 0
+    borrowed: int = 0
+    gradients: int = 0
+    activations: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.variables + self.borrowed + self.gradients + self.activations
+
+
+class Lifetime(NamedTuple):
+    """A tensor in the memory of a device.
+
+    Attributes:
+        device: TensorFlow's name of the device.
+        kind: What it is counted as.
+        begin: The number of the device's call that makes it, or the first that needs it.
+        end: The number of the device's last call during which it is there.
+        shape: With the symbols of the step; ``b`` is the samples of its piece.
+        num_bytes: Of one element.
+        piece: The number of its piece; None for what all pieces share.
+    """
+
+    device: str
+    kind: Kind
+    begin: int
+    end: int
+    shape: tuple[Size, ...]
+    num_bytes: int
+    piece: int | None
+
+
+def lifetimes_of(step: PartitionedStep) -> list[Lifetime]:
+    """Return what the calls of a step keep in memory, on which device and how long."""
+    return list(_Reader(step).read())
+
+
+def footprints(
+    lifetimes: Sequence[Lifetime],
+    replicas: Sequence[Replica],
+    num_samples: int,
+    owned: Mapping[str, int],
+) -> dict[str, Footprint]:
+    """Return what a step needs on every device.
+
+    Args:
+        lifetimes: Of the step.
+        replicas: Of the plan.
+        num_samples: Samples of the global batch.
+        owned: The bytes of the variables of every device, by names such as ``"gpu:0"``.
+
+    Returns:
+        By names of devices. A size that the data alone decides counts as 1.
+    """
+    shares = split_batch(num_samples, [replica.share for replica in replicas])
+    sizes = [
+        size
+        for share, replica in zip(shares, replicas, strict=True)
+        for size in split_batch(share, [1.0] * replica.num_micro_batches)
+    ]
+    changes: dict[str, list[tuple[int, int, Kind, int]]] = defaultdict(list)
+    for one in lifetimes:
+        values = dict.fromkeys((s for size in one.shape for s in symbols_of(size)), 1)
+        values |= {"B": num_samples, "b": num_samples if one.piece is None else sizes[one.piece]}
+        count = math.prod(int(evaluate(size, values)) for size in one.shape)
+        of_device = changes[device_name(one.device)]
+        of_device.append((one.begin, 1, one.kind, count * one.num_bytes))
+        of_device.append((one.end + 1, 0, one.kind, -count * one.num_bytes))
+    needs = {name: Footprint(variables=num_bytes) for name, num_bytes in owned.items()}
+    for name, of_device in changes.items():
+        now: dict[Kind, int] = {"borrowed": 0, "gradients": 0, "activations": 0}
+        worst = dict(now)
+        for _, _, kind, num_bytes in sorted(of_device):
+            now[kind] += num_bytes
+            if sum(now.values()) > sum(worst.values()):
+                worst = dict(now)
+        needs[name] = Footprint(variables=owned.get(name, 0), **worst)
+    return needs
+
+
+class _Reader:
+    """Reads the lifetimes of what a step keeps.
+
+    Args:
+        step: The step.
+    """
+
+    def __init__(self, step: PartitionedStep) -> None:
+        self._partition = step.partition
+        self._functions = step.functions
+        self._units = step.units
+        # For every device its calls so far, and the call of each unit.
+        self._calls: dict[str, int] = defaultdict(int)
+        self._call_of: dict[Unit, int] = {}
+        self._turn_of: dict[Unit, int] = {}
+        self._turns: dict[str, list[range]] = defaultdict(list)
+
+    def read(self) -> Iterator[Lifetime]:
+        """Yield all lifetimes."""
+        self._number_calls()
+        users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
+        for unit in self._units:
+            if unit.piece is None:
+                continue
+            for argument in self._functions[unit.task].builder.arguments:
+                if isinstance(argument, TensorArgument):
+                    is_part = isinstance(argument.state, Sharded | Partial)
+                    users[argument.tensor, unit.piece if is_part else None].append(unit)
+        for (tensor, piece), units in users.items():
+            yield from self._of_tensor(tensor, piece, units)
+        yield from self._sums()
+
+    def _number_calls(self) -> None:
+        stages: dict[str, object] = {}
+        for unit in self._units:
+            if unit.piece is None:
+                continue
+            device = self._device(unit)
+            number = self._call_of[unit] = self._calls[device]
+            self._calls[device] += 1
+            now, turns = self._task(unit).place.stages, self._turns[device]
+            if turns and stages[device] == now:
+                turns[-1] = range(turns[-1].start, number + 1)
+            else:
+                turns.append(range(number, number + 1))
+            stages[device] = now
+            self._turn_of[unit] = len(turns) - 1
+
+    def _of_tensor(
+        self, tensor: Tensor, piece: int | None, units: Sequence[Unit]
+    ) -> Iterator[Lifetime]:
+        state = self._partition.sharding.states[tensor]
+        task = self._partition.task_of.get(tensor.node)
+        if isinstance(state, Partial) or tensor.is_sizes or tensor.shape is None:
+            return
+        by_device: dict[str, list[Unit]] = defaultdict(list)
+        for unit in units:
+            by_device[self._device(unit)].append(unit)
+        for device, of_device in by_device.items():
+            calls = [self._call_of[unit] for unit in of_device]
+            if piece is None:
+                if task is not None and task.where != device:
+                    yield from self._loans(tensor, device, of_device)
+                continue
+            # What comes from elsewhere arrives while the call before runs.
+            begin = max(0, min(calls) - 1)
+            if task is not None and task.is_parts:
+                maker = Unit(self._number(task), piece)
+                if self._device(maker) == device:
+                    begin = self._call_of[maker]
+            shape = part_sizes(tensor.shape, state) if isinstance(state, Sharded) else tensor.shape
+            num_bytes = element_dtype(tensor).size if tensor.dtype.size == 0 else tensor.dtype.size
+            yield Lifetime(device, "activations", begin, max(calls), shape, num_bytes, piece)
+
+    def _loans(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[Lifetime]:
+        """Yield the loans of a tensor: of each turn, from the begin of the one before it."""
+        turns = self._turns[device]
+        # The first two turns begin with the step, so what they borrow is one loan.
+        numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
+        for number in numbers:
+            last = turns[min(number, len(turns) - 1)].stop - 1
+            used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
+            begin = turns[number - 1].start
+            shape = tensor.shape or ()
+            yield Lifetime(
+                device, "borrowed", begin, min(last, max(used)), shape, tensor.dtype.size, None
+            )
+
+    def _sums(self) -> Iterator[Lifetime]:
+        """Yield the partial sums of every device, and the next ones that are added to them."""
+        owners: dict[Tensor, set[str]] = defaultdict(set)
+        for function in self._functions:
+            for argument in function.builder.arguments:
+                if isinstance(argument, TensorArgument) and not function.task.is_parts:
+                    owners[argument.tensor].add(function.task.where)
+        for number, function in enumerate(self._functions):
+            if not function.task.is_parts:
+                continue
+            calls: dict[str, list[int]] = defaultdict(list)
+            for piece in range(len(self._partition.layout.pieces)):
+                unit = Unit(number, piece)
+                calls[self._device(unit)].append(self._call_of[unit])
+            for tensor in function.task.fetches:
+                state = self._partition.sharding.states[tensor]
+                if not isinstance(state, Partial) or tensor.shape is None:
+                    continue
+                for device, numbers in calls.items():
+                    # To another device it goes while the next call runs.
+                    stays = not owners[tensor] or device in owners[tensor]
+                    end = self._calls[device] if stays else max(numbers) + 1
+                    copies = [(min(numbers), end)]
+                    if len(numbers) > 1:
+                        copies.append((sorted(numbers)[1], max(numbers)))
+                    for begin, end in copies:
+                        yield Lifetime(
+                            device,
+                            "gradients",
+                            begin,
+                            end,
+                            tensor.shape,
+                            tensor.dtype.size,
+                            None,
+                        )
+
+    def _device(self, unit: Unit) -> str:
+        assert unit.piece is not None
+        return self._partition.layout.device(unit.piece, self._task(unit).place.stages)
+
+    def _task(self, unit: Unit) -> Task:
+        return self._functions[unit.task].task
+
+    def _number(self, task: Task) -> int:
+        return next(k for k, function in enumerate(self._functions) if function.task is task)
