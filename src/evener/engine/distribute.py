@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.devices import resolve_devices, use_devices
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
@@ -17,19 +16,21 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
 from evener.engine.pipeline.layout import Layout
+from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.step import repack, trace_step
 from evener.engine.verify import Verification
 from evener.engine.verify import verify as verify_step
-from evener.plan import check_shares, split_batch
+from evener.plan import Plan, check_shares, split_batch
 from evener.tf_compat.shapes import noticing_unknown_sizes
 
 
 def distribute(
     step: Callable[..., Any] | None = None,
     *,
+    plan: Plan | None = None,
     devices: str | Sequence[str] | None = None,
     shares: Sequence[float] | None = None,
     in_axes: Any = FOUND,
@@ -45,6 +46,8 @@ def distribute(
     Args:
         step: Any function that `tf.function` can trace, written for one device. Without it, a
             decorator is returned.
+        plan: What runs where: stages, micro-batches, shares. Excludes devices and shares. The
+            variables of the step stay where they are made.
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
             Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device. Default: even.
@@ -60,7 +63,7 @@ def distribute(
 
     Raises:
         DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If the shares do not fit the devices.
+        PlanError: If the shares do not fit the devices, or the plan does not fit the machine.
 
     Example:
         >>> import evener, tensorflow as tf
@@ -75,18 +78,20 @@ def distribute(
     """
     if step is None:
         return functools.partial(
-            distribute, devices=devices, shares=shares, in_axes=in_axes, verify=verify
+            distribute, plan=plan, devices=devices, shares=shares, in_axes=in_axes, verify=verify
         )
-    if devices is None or isinstance(devices, str):
-        used = use_devices(devices)
+    if plan is None:
+        plan = data_parallel_plan(used_devices(devices), shares, None)
     else:
-        used = resolve_devices(devices)
+        refuse_with_plan(devices=devices, shares=shares)
+        use_devices_of(plan)
     return DistributedStep(
         step,
-        devices=[device.name for device in used],
-        shares=[1.0] * len(used) if shares is None else shares,
+        devices=[replica.stages[0].device for replica in plan.replicas],
+        shares=plan.shares,
         in_axes=in_axes,
         verify=verify,
+        layout=Layout.of(plan),
     )
 
 
@@ -95,8 +100,8 @@ class DistributedStep:
 
     Args:
         step: The step.
-        devices: Names of devices, such as ``"gpu:0"``.
-        shares: One per device.
+        devices: Names of the devices where replicas begin, such as ``"gpu:0"``.
+        shares: One per replica.
         in_axes: See `evener.distribute`.
         verify: See `evener.distribute`.
         sharing: Shares that can change between the runs of a graph, and take the times of the

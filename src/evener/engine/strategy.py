@@ -7,29 +7,34 @@ ours, nothing replaced in TensorFlow or Keras.
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Self
 
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.engine.distribute import DistributedStep
+from evener.engine.extended import Extended
 from evener.engine.memory.footprint import Footprint, Lifetime, footprints, lifetimes_of
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import Ledger, tf_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
+from evener.engine.plans import (
+    data_parallel_plan,
+    refuse_with_plan,
+    use_devices_of,
+    used_devices,
+)
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
-from evener.errors import DeviceError, EngineError, PlanError
+from evener.errors import EngineError
 from evener.own_code import is_own
-from evener.plan import OwnerRule, Plan, PlanDevice, check_shares
+from evener.plan import Plan, check_shares
 from evener.tf_compat.patches import patch_keras
 
 HOST = "cpu:0"
@@ -80,14 +85,14 @@ class Strategy(tf.distribute.Strategy):
     ) -> None:
         measured = False
         if plan is None:
-            plan = _plan_for(_use(devices), shares, owners)
+            plan = data_parallel_plan(used_devices(devices), shares, owners)
             measured = shares is None
         else:
             refuse_with_plan(devices=devices, shares=shares, owners=owners)
             use_devices_of(plan)
         self._take(plan, measured=measured)
         patch_keras(Strategy)
-        super().__init__(_Extended(self))
+        super().__init__(Extended(self))
 
     def _take(self, plan: Plan, *, measured: bool) -> None:
         """Keep a plan, its shares, and the ledger of what its devices own; nothing is known yet."""
@@ -124,7 +129,7 @@ class Strategy(tf.distribute.Strategy):
             >>> other.replica_devices
             ('cpu:1',)
         """
-        return tuple(cls(devices=[device.name]) for device in _use(devices))
+        return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
     @property
     def plan(self) -> Plan:
@@ -380,200 +385,3 @@ class Strategy(tf.distribute.Strategy):
                 fix=f"For a batch of that size on each device, multiply by "
                 f"{len(self._replica_devices)} instead, and adapt the learning rate.",
             )
-
-
-class OneWorkerExtended(tf.compat.v1.distribute.StrategyExtended):
-    """What is the same for all strategies of this process: one worker, whole variables."""
-
-    def read_var(self, v: Any) -> Any:
-        """Return the value of a variable."""
-        return v.read_value()
-
-    def value_container(self, value: Any) -> Any:
-        """Return the variable that holds a component; here every variable is whole."""
-        return value
-
-    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
-        return replica_id_in_sync_group
-
-    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
-        return replica_id
-
-    def _in_multi_worker_mode(self) -> bool:
-        return False
-
-    @property
-    def _global_batch_size(self) -> bool:
-        return True
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        """Whether each worker builds its own graph; there is one worker."""
-        return False
-
-    @property
-    def experimental_require_static_shapes(self) -> bool:
-        """Whether batches must have a fixed size; they need not."""
-        return False
-
-    @property
-    def experimental_should_init(self) -> bool:
-        """Whether this process initialises the variables."""
-        return True
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints."""
-        return True
-
-    @property
-    def should_save_summary(self) -> bool:
-        """Whether this process writes summaries."""
-        return True
-
-
-class _Extended(OneWorkerExtended):
-    """What TensorFlow and Keras ask a strategy behind its public face.
-
-    Args:
-        strategy: The strategy it belongs to.
-    """
-
-    def __init__(self, strategy: Strategy) -> None:
-        super().__init__(strategy)
-        self._ledger = strategy.ledger
-        self._first = tf_device(strategy.replica_devices[0])
-
-    def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
-        variable, _ = self._ledger.create(next_creator, **kwargs)
-        return variable
-
-    def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
-        """Accept every variable: one that was made elsewhere stays where it is."""
-
-    @contextlib.contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Let variables be made beside another one; outside of the scope too."""
-        outside = not tf.distribute.has_strategy()
-        scope = self._container_strategy().scope() if outside else contextlib.nullcontext()
-        with scope, super().colocate_vars_with(colocate_with_variable):
-            yield
-
-    def update(
-        self, var: Any, fn: Any, args: Any = (), kwargs: Any = None, group: bool = True
-    ) -> Any:
-        """Call ``fn`` on a variable, on its owner, from whichever context."""
-        return self._update(var, fn, args, kwargs or {}, group)
-
-    def _experimental_distribute_dataset(self, dataset: Any, options: Any) -> Any:
-        return dataset
-
-    def _distribute_datasets_from_function(self, dataset_fn: Any, options: Any) -> Any:
-        return dataset_fn(tf.distribute.InputContext())
-
-    def _experimental_distribute_values_from_function(self, value_fn: Any) -> Any:
-        return value_fn(tf.distribute.experimental.ValueContext(0, 1))
-
-    def _call_for_each_replica(self, fn: Any, args: Any, kwargs: Any) -> Any:
-        strategy = self._container_strategy()
-        with tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0):
-            return fn(*args, **kwargs)
-
-    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:
-        return value
-
-    def _batch_reduce_to(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:
-        return [value for value, _ in value_destination_pairs]
-
-    def _gather_to_implementation(
-        self, value: Any, destinations: Any, axis: Any, options: Any
-    ) -> Any:
-        return value
-
-    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:
-        return tensor
-
-    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
-        with tf.device(var.device):
-            result = fn(var, *args, **kwargs)
-        return result if group else tf.nest.map_structure(self._local_results, result)
-
-    def _update_non_slot(
-        self, colocate_with: Any, fn: Any, args: Any, kwargs: Any, group: bool
-    ) -> Any:
-        result = fn(*args, **kwargs)
-        return result if group else tf.nest.map_structure(self._local_results, result)
-
-    def _local_results(self, val: Any) -> tuple[Any, ...]:
-        return (val,)
-
-    @property
-    def worker_devices(self) -> tuple[str, ...]:
-        """The device of the one replica, as far as a program sees."""
-        return (self._first,)
-
-    @property
-    def parameter_devices(self) -> tuple[str, ...]:
-        """The device of the variables, as far as a program sees."""
-        return (self._first,)
-
-    def non_slot_devices(self, var_list: Any) -> tuple[str, ...]:
-        """Return the device for state that belongs to no variable."""
-        del var_list
-        return (self._first,)
-
-    @property
-    def _num_replicas_in_sync(self) -> int:
-        return 1
-
-
-def _use(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
-    if devices is None or isinstance(devices, str):
-        return use_devices(devices)
-    return resolve_devices(devices)
-
-
-def use_devices_of(plan: Plan) -> None:
-    """Take the devices of a plan into use.
-
-    Raises:
-        PlanError: If the plan is for devices that this machine does not have.
-    """
-    try:
-        resolve_devices(plan.device_names)
-    except DeviceError:
-        plan.check_devices([device.name for device in use_devices(None)])
-        raise
-
-
-def _plan_for(
-    used: Sequence[UsedDevice],
-    shares: str | Sequence[float] | None,
-    owners: str | Mapping[str, str] | None,
-) -> Plan:
-    if isinstance(shares, str):
-        if shares != "even":
-            raise PlanError(
-                "PLAN-050",
-                f"shares={shares!r} is not known.",
-                why="Shares are numbers, 'even', or None to have them measured.",
-                fix="Write shares='even' or for example shares=[320, 192].",
-            )
-        shares = None
-    rules: Any = owners or "sharded"
-    if isinstance(rules, Mapping):
-        rules = tuple(OwnerRule(pattern=p, device=d) for p, d in rules.items())
-    devices = [PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes) for d in used]
-    return Plan.data_parallel(devices, shares=shares, owners=rules)
-
-
-def refuse_with_plan(**others: Any) -> None:
-    """Refuse other arguments beside a plan: PLAN-051."""
-    given = [name for name, value in others.items() if value is not None]
-    if given:
-        raise PlanError(
-            "PLAN-051",
-            f"A plan was given together with {', '.join(given)}.",
-            why="The plan already says which devices, shares and owners there are.",
-            fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
-        )
