@@ -18,10 +18,10 @@ def explain(code: str) -> str | None:
         code: Of a finding, of an error or of a warning; small letters do as well.
 
     Example:
-        >>> print(explain("data-002"))
-        # DATA-002
+        >>> print(explain("data-010"))
+        # DATA-010
         <BLANKLINE>
-        a batch holds 0 samples
+        the arguments of a step have different numbers of samples
     """
     code = code.strip().upper()
     row = _rows().get(code)

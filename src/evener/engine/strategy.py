@@ -1,8 +1,8 @@
 """`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-does a loop of one's own; ``run`` partitions what it is given. Nothing else is needed: no step of
-ours, nothing replaced in TensorFlow or Keras.
+does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
+changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Strategy(tf.distribute.Strategy):
             fn = _tf_private.autographed(fn)
         if self._is_running():
             return fn(*args, **kwargs)
-        if self._is_partitioned:
+        if self.is_partitioned:
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
@@ -284,7 +284,7 @@ class Strategy(tf.distribute.Strategy):
         return value if self._is_running() else super().gather(value, axis)
 
     @property
-    def _is_partitioned(self) -> bool:
+    def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
         return len(self._replica_devices) > 1 or self._layout.is_cut
 
@@ -341,7 +341,7 @@ class Strategy(tf.distribute.Strategy):
 
     def runs_without_xla(self) -> bool:
         """Return whether a model that asks for XLA runs without; it is told of once."""
-        if not self._is_partitioned:
+        if not self.is_partitioned:
             return False
         self._say_once(
             "ENG-082",

@@ -35,10 +35,9 @@ def run_loops(strategy: Strategy, notes: Notes) -> None:
         strategy: Runs them.
         notes: Where it is told.
     """
-    if len(strategy.replica_devices) == 1:
+    if not strategy.is_partitioned:
         return
-    if strategy.num_replicas_in_sync == 1:
-        _distribute_functions(strategy, notes)
+    _distribute_functions(strategy, notes)
     _notice_steps(strategy, notes)
 
 
@@ -51,7 +50,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             if not _is_called_by_script(sys._getframe(2)) or not has_batch((args, kwargs)):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
-            devices = ", ".join(strategy.replica_devices)
+            devices = ", ".join(strategy.plan.device_names)
             notes.tell(f"{name} runs on {devices}", own_place())
             return strategy.run(function, args=args, kwargs=kwargs)
 
@@ -83,7 +82,9 @@ def _notice_steps(strategy: Strategy, notes: Notes) -> None:
             advice = advice_for(source, place.line, is_traced=not tf.executing_eagerly())
             if advice is not None:
                 told = True
-                first, *idle = strategy.replica_devices
+                first, *idle = strategy.plan.device_names
+                if not idle:
+                    return original(self, *args, **kwargs)
                 has = "have" if len(idle) > 1 else "has"
                 what = f"this training step computes every batch on {first}"
                 notes.tell(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", place)

@@ -45,7 +45,7 @@ def _adopting(
     original: Callable[..., None], strategy: Strategy, notes: Notes
 ) -> Callable[..., None]:
     """Return a replacement for the making of a model."""
-    where = f"in an evener scope, on {', '.join(strategy.replica_devices)}"
+    where = f"in an evener scope, on {', '.join(strategy.plan.device_names)}"
     told = False
 
     @instead_of(original)

@@ -58,7 +58,7 @@ class Session:
         models.adopt_models(self.strategy, self.notes)
         loops.run_loops(self.strategy, self.notes)
         mistakes.refuse_mistakes()
-        settings.skip_late_settings(self.strategy.replica_devices, self.notes)
+        settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         settings.watch_environment(os.environ, self.notes)
         try:
             run_as_main(self.script, args)

@@ -137,7 +137,7 @@ def _num_workers(config: str) -> int:
 
 
 def _named(strategy: Strategy) -> str:
-    return f"evener.Strategy on {', '.join(strategy.replica_devices)}"
+    return f"evener.Strategy on {', '.join(strategy.plan.device_names)}"
 
 
 def _differs(name: str) -> str:

@@ -158,14 +158,9 @@ def the_number_of_replicas(case: Case) -> int | None:
 
 
 def has_one_replica(program: Program) -> bool:
-    """Return whether all strategies of the program are evener's, and none of them has a plan.
+    """Return whether all strategies of the program are evener's.
 
     Such a strategy has one replica: what is wrong in several replicas is right there.
     """
     made = strategies(program)
-    return bool(made) and all(
-        one.is_evener
-        and not one.call.node.args
-        and all(keyword.arg not in (None, "plan") for keyword in one.call.node.keywords)
-        for one in made
-    )
+    return bool(made) and all(one.is_evener for one in made)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Program
 from evener.doctor.questions.makings import Making, makes, makings_of
-from evener.doctor.questions.raised import raised_place
 from evener.doctor.questions.strategies import (
     has_one_replica,
     scopes,
@@ -18,7 +17,6 @@ from evener.doctor.questions.strategies import (
 from evener.doctor.questions.trainings import trainings
 from evener.doctor.rule import Case, Family, Rule
 
-_CODES = ("ENG-007", "ENG-008")
 _WEIGHTS = ("trainable_variables", "trainable_weights")
 
 
@@ -31,14 +29,6 @@ def _look(case: Case) -> Iterator[Finding]:
             if (place.path, place.line) not in lines:
                 lines.add((place.path, place.line))
                 yield _finding(program, making, module, use)
-    place = raised_place(case, codes=(RULE.code, *_CODES))
-    if place is not None and not lines:
-        yield RULE.finding(
-            place,
-            "the model, or a layer of it, was made outside the strategy's scope.",
-            why="The run ended here.",
-            fix="make and compile the model in `with strategy.scope():`.",
-        )
 
 
 def _outside(program: Program) -> Iterator[tuple[Making, Module, ast.AST]]:
@@ -144,5 +134,4 @@ RULE = Rule(
     title="model made outside the strategy's scope",
     severity=Severity.ERROR,
     look=_look,
-    also=_CODES,
 )

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Kind, Module, Place, Program, argument
 from evener.doctor.questions.makings import makes, makings_of
-from evener.doctor.questions.raised import raised_place
 from evener.doctor.questions.strategies import has_one_replica, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Family, Rule
 
@@ -17,17 +16,12 @@ _APPLYING = ("apply_gradients", "apply", "minimize")
 
 def _look(case: Case) -> Iterator[Finding]:
     program = case.program
-    found = False
     if scopes(program) and not sets_one_for_all(program) and not has_one_replica(program):
         lines = set[tuple[str, int]]()
         for place, use, is_plain in (*_made_outside(program), *_compiled_outside(program)):
             if (place.path, place.line) not in lines:
                 lines.add((place.path, place.line))
-                found = True
                 yield _finding(place, use, is_plain)
-    place = raised_place(case, codes=(RULE.code,))
-    if place is not None and not found:
-        yield _finding(place, place, False)
 
 
 def _made_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:

@@ -66,6 +66,7 @@ class FunctionBuilder:
         inference: Where the symbols of the step come from.
 
     Attributes:
+        waits: The names of nodes after which alone the next ones run.
         origin: The traced graph and the operation in it that the next nodes are made for; error
             messages and audits lead back to it.
     """
@@ -73,6 +74,7 @@ class FunctionBuilder:
     def __init__(self, name: str, *, inference: Inference) -> None:
         self.inference = inference
         self.origin: tuple[Any, str] | None = None
+        self.waits: Sequence[str] = ()
         self._origins: dict[str, Any] = {}
         self.included: list[FunctionBuilder] = []
         self._function: graphs.Function | None = None
@@ -121,7 +123,7 @@ class FunctionBuilder:
         """Add a node with the attributes of a traced one; return its outputs."""
         node = self.definition.node_def.add()
         node.op, node.name, node.device = op, self._unique(name), device
-        node.input.extend([*inputs, *(f"^{name}" for name in after)])
+        node.input.extend([*inputs, *(f"^{name}" for name in (*after, *self.waits))])
         for key, value in attrs.items():
             if key not in ("_class", "_output_shapes"):
                 node.attr[key].CopyFrom(value)

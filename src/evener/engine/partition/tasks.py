@@ -93,6 +93,7 @@ class Partition:
         task_of: The task of every node that has one.
         layout: The parts.
         passes: The pass of every node of the parts; empty if nothing is cut.
+        waits: What a node that is computed again waits for in its task, without reading it.
         summed: The partial sums of which nothing but the sum is needed.
     """
 
@@ -103,6 +104,7 @@ class Partition:
     task_of: dict[Node, Task]
     layout: Layout
     passes: Mapping[Node, str]
+    waits: Mapping[Node, tuple[Tensor, ...]]
     summed: set[Tensor] = field(default_factory=set)
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
@@ -133,14 +135,14 @@ def make_tasks(
     nodes = [node for node in graph if node in needed and node.op != "Const"]
     stages: dict[Node, Stages] = {}
     passes: dict[Node, str] = {}
-    copies: frozenset[Node] = frozenset()
+    waits: dict[Node, tuple[Tensor, ...]] = {}
     roles: Collection[str] = ()
     if layout.is_cut:
         stages = find_stages(nodes, sharding, layout, scopes)
         weights = any(one.schedule == "zero_bubble" for one in layout.replicas)
         passes = find_passes(nodes, sharding, stages, weights=weights)
         if layout.recompute:
-            nodes, copies = recompute(nodes, sharding, layout, scopes, stages, passes)
+            nodes, waits = recompute(nodes, sharding, layout, scopes, stages, passes)
         # One function for both passes where it can be: there is less to hand over.
         roles = set(passes.values()) if layout.recompute else [WEIGHTS]
     homes = find_homes(
@@ -170,7 +172,7 @@ def make_tasks(
                 level = max(level, levels[before] + (not is_same))
         levels[node] = level
     if layout.is_cut:
-        late = copies | {node for node in nodes if passes.get(node) == FORWARD}
+        late = set(waits) | {node for node in nodes if passes.get(node) == FORWARD}
         _compute_late(nodes, levels, passes, late, dependencies)
     tasks: dict[tuple[Place, int], Task] = {}
     task_of: dict[Node, Task] = {}
@@ -187,6 +189,7 @@ def make_tasks(
         task_of=task_of,
         layout=layout,
         passes=passes,
+        waits=waits,
     )
     _find_fetches(partition)
     return partition

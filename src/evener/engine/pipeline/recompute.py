@@ -4,8 +4,10 @@
 
     forward     x ── layer ──> y          only x is kept
     backward    x ── layer again ──> gradient of the layer
+                         ^ once the gradient of y is there
 
-What draws or keeps state is never run twice: its results are kept.
+What draws or keeps state is never run twice: its results are kept. A layer waits for the gradient
+that comes to it, so that one layer's activations are there at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ def recompute(
     scopes: Scopes,
     stages: dict[Node, Stages],
     passes: dict[Node, str],
-) -> tuple[list[Node], frozenset[Node]]:
+) -> tuple[list[Node], dict[Node, tuple[Tensor, ...]]]:
     """Let the backward pass compute layers again.
 
     Args:
@@ -37,7 +39,7 @@ def recompute(
         passes: Of the nodes; the copies are entered.
 
     Returns:
-        All nodes, with the copies, and the copies alone.
+        All nodes, with the copies; and for every copy what it waits for.
     """
     regions: dict[Node, str] = {}
     for node in nodes:
@@ -46,6 +48,8 @@ def recompute(
             if region:
                 regions[node] = region
     copies: dict[tuple[Node, Stages], Node] = {}
+    gates: dict[tuple[str, Stages], tuple[Tensor, ...]] = {}
+    waits: dict[Node, tuple[Tensor, ...]] = {}
     result: list[Node] = []
 
     def again(tensor: Tensor, to: Stages) -> Tensor:
@@ -59,18 +63,22 @@ def recompute(
             copies[node, to] = _copy(node, inside, sharding)
             stages[copies[node, to]] = to
             passes[copies[node, to]] = BACKWARD
+            waits[copies[node, to]] = gates[regions[node], to]
             result.append(copies[node, to])
         return copies[node, to].outputs[tensor.index]
 
     for node in nodes:
         if passes.get(node, FORWARD) != FORWARD:
             # Only by the stage that has computed it: what comes from another one is kept here.
-            node.inputs = [
-                again(t, stages[node]) if stages.get(t.node) == stages[node] else t
-                for t in node.inputs
-            ]
+            mine = [t for t in node.inputs if stages.get(t.node) == stages.get(node)]
+            arrived = tuple(t for t in node.inputs if passes.get(t.node) == BACKWARD)
+            for tensor in mine:
+                if tensor.node in regions:
+                    # The first that needs the layer: what comes to it cannot come from the layer.
+                    gates.setdefault((regions[tensor.node], stages[node]), arrived)
+            node.inputs = [again(t, stages[node]) if t in mine else t for t in node.inputs]
         result.append(node)
-    return result, frozenset(copies.values())
+    return result, waits
 
 
 def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:

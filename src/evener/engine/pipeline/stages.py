@@ -70,7 +70,8 @@ class Scopes:
         called = set(self._paths.values())
         with_weights = {path.rpartition("/")[0] for path in variables}
         known = {part for path in called | with_weights for part in parts_of_path(path)}
-        stages = [p for one in layout.replicas for stage in one.stages for p in stage.layers]
+        staged = [one for one in layout.replicas if len(one.stages) > 1]
+        stages = [p for one in staged for stage in one.stages for p in stage.layers]
         left_out = sorted(p for p in called & with_weights if not matches(p, stages))
         for place, patterns, names in (
             ("A stage", stages, left_out),
