@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
@@ -10,10 +11,29 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener import Plan
 from exactness.steps.case import CASES, BuiltStep
 
+
+def data_parallel(*shares: int) -> Plan:
+    """Return the plan with a device for every share."""
+    return Plan.data_parallel([f"cpu:{k}" for k in range(len(shares))], shares=shares)
+
+
+def cut(plan: Plan, *num_micro_batches: int) -> Plan:
+    """Return a plan whose replicas are cut into micro-batches, two of them alive at once."""
+    pairs = zip(plan.replicas, num_micro_batches, strict=True)
+    replicas = [dataclasses.replace(r, num_micro_batches=n, in_flight=2) for r, n in pairs]
+    return dataclasses.replace(plan, replicas=tuple(replicas))
+
+
 # Each case runs on one of these; a step of three samples leaves devices without samples.
-LAYOUTS = {2: (5, 3), 3: (13, 4, 7), 5: (4, 0, 2, 1, 3)}
+PLANS = {
+    "2": data_parallel(5, 3),
+    "3": data_parallel(13, 4, 7),
+    "5": data_parallel(4, 0, 2, 1, 3),
+    "cut": cut(data_parallel(5, 3), 2, 3),
+}
 FLOOR = 1e-3
 """Arrays whose largest number is less are compared by absolute difference."""
 
@@ -47,21 +67,20 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     return float(np.abs(one - other)[finite].max()) / scale
 
 
-CASES_AND_LAYOUTS = [
-    pytest.param(name, count, id=f"{name}-{count}")
-    for name, count in zip(sorted(CASES), itertools.cycle(LAYOUTS), strict=False)
+CASES_AND_PLANS = [
+    pytest.param(name, plan, id=f"{name}-{plan}")
+    for name, plan in zip(sorted(CASES), itertools.cycle(PLANS), strict=False)
 ]
 
 
-@pytest.mark.parametrize(("name", "num_devices"), CASES_AND_LAYOUTS)
-def test_equals_one_device(name: str, num_devices: int) -> None:
+@pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
+def test_equals_one_device(name: str, plan: str) -> None:
     one = CASES[name]()
     expected = train(one, tf.function(one.step))
     case = CASES[name]()
     step = evener.distribute(
         case.step,
-        devices=[f"cpu:{index}" for index in range(num_devices)],
-        shares=LAYOUTS[num_devices],
+        plan=PLANS[plan],
         **({} if case.in_axes is None else {"in_axes": case.in_axes}),
     )
     actual = train(case, step)

@@ -42,6 +42,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     """Make the function of a task, which keeps what its nodes refer to."""
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     builder = FunctionBuilder(name, inference=partition.inference)
+    builder.may_be_on_cpu = partition.layout.may_be_on_cpu
     if task.is_parts and partition.layout.is_cut:
         # The order of calls is lost where TensorFlow puts bodies in their place.
         builder.stay_whole()

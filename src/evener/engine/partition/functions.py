@@ -67,12 +67,14 @@ class FunctionBuilder:
 
     Attributes:
         waits: The names of nodes after which alone the next ones run.
+        may_be_on_cpu: Whether a CPU may be among the devices that call the function.
         origin: The traced graph and the operation in it that the next nodes are made for; error
             messages and audits lead back to it.
     """
 
     def __init__(self, name: str, *, inference: Inference) -> None:
         self.inference = inference
+        self.may_be_on_cpu = True
         self.origin: tuple[Any, str] | None = None
         self.waits: Sequence[str] = ()
         self._origins: dict[str, Any] = {}

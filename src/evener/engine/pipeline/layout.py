@@ -77,6 +77,11 @@ class Layout:
             len(one.stages) > 1 or one.num_micro_batches > 1 for one in self.replicas
         )
 
+    @functools.cached_property
+    def may_be_on_cpu(self) -> bool:
+        """Whether a CPU is among the devices that compute."""
+        return any("cpu:" in stage.device for one in self.replicas for stage in one.stages)
+
     @property
     def first_stages(self) -> Stages:
         """The first stage of every replica."""

@@ -134,6 +134,16 @@ def depthwise(draw: Draw) -> Drawn:
     return Drawn(fn, (f32(B, 5, 6, 2), f32(2, 3, 2, 2)))
 
 
+def grouped(draw: Draw) -> Drawn:
+    """Kernels of some of the channels each; a CPU computes their gradients group by group."""
+    stride, groups = draw(st.integers(1, 2)), draw(st.sampled_from([2, 3]))
+
+    def fn(x: Any, w: Any) -> Any:
+        return tf.nn.conv2d(x, w, stride, "SAME")
+
+    return Drawn(fn, (f32(B, 5, 6, 2 * groups), f32(3, 2, 2, 2 * groups)))
+
+
 def separable(x: Any, w: Any, p: Any) -> Any:
     return tf.nn.separable_conv2d(x, w, p, [1, 1, 1, 1], "SAME")
 
@@ -211,6 +221,7 @@ CASES: tuple[OpCase, ...] = (
     *(convolution(rank) for rank in (1, 2, 3)),
     *(transposed(rank) for rank in (1, 2, 3)),
     OpCase("depthwise_conv_2d", depthwise, tolerance=3e-5),
+    OpCase("grouped_conv_2d", grouped, tolerance=3e-5),
     case("separable_conv", separable, f32(B, 4, 4, 2), f32(2, 2, 2, 1), f32(1, 1, 2, 3)),
     OpCase("fused_batch_norm", fused_batch_norm, tolerance=1e-4),
     OpCase("fused_batch_norm_inference", fused_batch_norm_inference, tolerance=1e-4),

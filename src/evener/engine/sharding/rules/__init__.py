@@ -5,6 +5,7 @@ then the operation is gathered and computed once.
 """
 
 from evener.engine.sharding.rules import (
+    convolutions,
     elementwise,
     lists,
     matmul,
@@ -16,6 +17,7 @@ from evener.engine.sharding.rules import (
 )
 
 __all__ = [
+    "convolutions",
     "elementwise",
     "lists",
     "matmul",

@@ -1,4 +1,4 @@
-"""Layers of neural networks: convolutions, pooling, normalisation, cross entropy."""
+"""Layers of neural networks: pooling, resizing, normalisation, cross entropy."""
 
 from __future__ import annotations
 
@@ -64,31 +64,6 @@ def _resize(node: Node, states: Sequence[State]) -> Decision | None:
         for t in node.inputs[1:]
     ]
     return Decision(inputs=(FIRST, *others), outputs=(FIRST,), needs_samples=True)
-
-
-@rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D")
-def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    if not _is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
-        return None
-    return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
-
-
-@rule("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
-def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not _is_first(states[2]):
-        return None
-    sizes = Numbers(part_sizes(shape, FIRST))
-    return Decision(inputs=(sizes, REPLICATED, FIRST), outputs=(FIRST,), needs_samples=True)
-
-
-@rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
-def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    if not (_is_first(states[0]) or _is_first(states[2])):
-        return None
-    if not all(is_shardable(node.inputs[k].shape, FIRST) for k in (0, 2)):
-        return None
-    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(SUM,), needs_samples=True)
 
 
 @rule("AvgPoolGrad", "AvgPool3DGrad")
