@@ -1,6 +1,5 @@
-"""What `tf.distribute` promises of a strategy, held against evener and MirroredStrategy.
+"""What `tf.distribute` promises of a strategy with one replica, held against evener.
 
-Every check runs under both, so that the check itself is known to state what MirroredStrategy
-does. Where evener differs on purpose, the check says so: it is in `differences.py`, and in
-docs/distribute.md.
+Every check also runs under TensorFlow's own `OneDeviceStrategy`, in the long campaign, so that
+the check itself is known to state what TensorFlow does.
 """

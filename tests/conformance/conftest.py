@@ -9,10 +9,9 @@ import tensorflow as tf
 
 from .strategies import Wrap, make
 
-ONE_REPLICA = ("evener-1", "evener-2", "evener-3", "one-1")
-SEVERAL_REPLICAS = ("staged-2", "staged-3", "mirrored-2")
+KINDS = ("evener-1", "evener-2", "evener-3", "cut-2", "one-1")
 # They show that the checks are TensorFlow's own, which changes rarely, or repeat others.
-RARELY = ("mirrored", "one-1", "evener-1", "evener-3", "staged-3")
+RARELY = ("mirrored", "one-1", "evener-1", "evener-3")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -21,19 +20,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent.name == "conformance":
             # MirroredStrategy's own loops over datasets in a graph.
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
-            if any(one in item.name for one in RARELY):
+            # Eagerly, a step runs as it is written, whatever the plan is.
+            repeats = "cut-2" in item.name and "eager" in item.name
+            if repeats or any(one in item.name for one in RARELY):
                 item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(params=(*ONE_REPLICA, *SEVERAL_REPLICAS))
+@pytest.fixture(params=KINDS)
 def strategy(request: pytest.FixtureRequest) -> tf.distribute.Strategy:
-    """Strategies of evener with one replica and with several, and TensorFlow's."""
-    return make(request.param)
-
-
-@pytest.fixture(params=("staged-2", "mirrored-2"))
-def two(request: pytest.FixtureRequest) -> tf.distribute.Strategy:
-    """A strategy with two replicas."""
+    """Strategies of evener for several devices and micro-batches, and TensorFlow's for one."""
     return make(request.param)
 
 

@@ -18,9 +18,9 @@ THREE = ("cpu:1", "cpu:2", "cpu:3")
 def make(name: str) -> tf.distribute.Strategy:
     """Return a new strategy by its kind and its number of devices.
 
-    ``"evener-2"``: one replica on two devices; ``"one-1"``: its reference, `OneDeviceStrategy`;
-    ``"staged-2"``: evener's strategy of plans with micro-batches, here of two replicas;
-    ``"mirrored-2"``: its reference.
+    ``"evener-2"``: one replica on two devices; ``"cut-2"``: one whose plan cuts the share of each
+    device into micro-batches; ``"one-1"``: their reference, `OneDeviceStrategy`; ``"mirrored-2"``:
+    what checkpoints may come from.
     """
     kind, _, count = name.partition("-")
     devices = [f"cpu:{index + 1}" for index in range(int(count))]
@@ -29,18 +29,16 @@ def make(name: str) -> tf.distribute.Strategy:
         return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
     if kind == "one":
         return tf.distribute.OneDeviceStrategy(devices[0])
-    if kind == "staged":
-        return staged(devices)
+    if kind == "cut":
+        return cut(devices)
     return evener.Strategy(devices=devices, shares="even")
 
 
-def staged(devices: Sequence[str], shares: Sequence[float] | None = None) -> evener.Strategy:
-    """Return a strategy with a replica on each device, for loops of one's own.
-
-    Recomputation of layers that no model has makes it one of several replicas.
-    """
+def cut(devices: Sequence[str], shares: Sequence[float] | None = None) -> evener.Strategy:
+    """Return a strategy with three micro-batches on each device."""
     plan = evener.Plan.data_parallel(list(devices), shares=shares)
-    return evener.Strategy(dataclasses.replace(plan, recompute=("no layer",)))
+    replicas = [dataclasses.replace(one, num_micro_batches=3) for one in plan.replicas]
+    return evener.Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
 
 
 def is_evener(strategy: tf.distribute.Strategy) -> bool:

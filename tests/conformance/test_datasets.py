@@ -8,11 +8,25 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from .strategies import Wrap, is_evener, local, make, same, staged, values
+import evener
+
+from .strategies import Wrap, local, same, values
 
 
 def numbers(count: int, batch: int, **how: Any) -> tf.data.Dataset:
     return tf.data.Dataset.range(count).map(lambda x: tf.cast(x, tf.float32)).batch(batch, **how)
+
+
+def is_partitioned(strategy: Any) -> bool:
+    return isinstance(strategy, evener.Strategy) and len(strategy.replica_devices) > 1
+
+
+def is_in_micro_batches(strategy: Any) -> bool:
+    return is_partitioned(strategy) and strategy.plan.is_cut
+
+
+def expect_failure(request: pytest.FixtureRequest, reason: str) -> None:
+    request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 def joined(strategy: Any, distributed: Any) -> list[list[float]]:
@@ -28,18 +42,6 @@ def test_no_sample_is_lost_or_doubled(
     dataset = numbers(count, batch, drop_remainder=drop_remainder)
     expected = [one.numpy().tolist() for one in dataset]
     assert joined(strategy, strategy.experimental_distribute_dataset(dataset)) == expected
-
-
-def test_a_batch_is_cut_evenly(two: Any) -> None:
-    batches = iter(two.experimental_distribute_dataset(numbers(6, 4)))
-    same(local(two, next(batches)), [[0.0, 1.0], [2.0, 3.0]])
-    same(local(two, next(batches)), [[4.0], [5.0]])
-
-
-def test_batches_of_an_uneven_size(two: Any) -> None:
-    """A remainder goes to the first replica."""
-    (batch,) = two.experimental_distribute_dataset(numbers(5, 5))
-    same(local(two, batch), [[0.0, 1.0, 2.0], [3.0, 4.0]])
 
 
 def test_fewer_samples_than_replicas(strategy: Any) -> None:
@@ -65,49 +67,53 @@ ELEMENTS = {
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_elements_of_every_structure(two: Any, call: Wrap, name: str) -> None:
+def test_elements_of_every_structure(
+    request: pytest.FixtureRequest, strategy: Any, call: Wrap, name: str
+) -> None:
+    if name == "text" and is_partitioned(strategy) and call is tf.function:
+        expect_failure(request, "the memory of text is asked for, and text has no size")
     element = ELEMENTS[name]()
     dataset = tf.data.Dataset.from_tensor_slices(element).batch(4)
-    (batch,) = two.experimental_distribute_dataset(dataset)
+    (batch,) = strategy.experimental_distribute_dataset(dataset)
     tf.nest.assert_same_structure(batch, element)
-    result = call(lambda batch: two.run(lambda b: b, (batch,)))(batch)
+    result = call(lambda batch: strategy.run(lambda b: b, (batch,)))(batch)
     for whole, part in zip(tf.nest.flatten(element), tf.nest.flatten(result), strict=True):
-        got = np.concatenate(local(two, part))
+        got = np.concatenate(local(strategy, part))
         assert got.tolist() == [w.encode() if isinstance(w, str) else w for w in whole.tolist()]
 
 
-def test_a_tuple_of_one(two: Any) -> None:
+def test_a_tuple_of_one(strategy: Any) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((np.arange(4.0),)).batch(4)
-    (batch,) = two.experimental_distribute_dataset(dataset)
+    (batch,) = strategy.experimental_distribute_dataset(dataset)
     assert isinstance(batch, tuple) and len(batch) == 1
 
 
-def test_ragged_batches(two: Any, call: Wrap) -> None:
+def test_ragged_batches(strategy: Any, call: Wrap) -> None:
     ragged = tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0, 5.0, 6.0]])
     dataset = tf.data.Dataset.from_tensor_slices(ragged).batch(4)
-    (batch,) = two.experimental_distribute_dataset(dataset)
-    result = call(lambda b: two.run(lambda x: x * 2.0, (b,)))(batch)
-    assert local(two, result) == [[[2.0], [4.0, 6.0]], [[], [8.0, 10.0, 12.0]]]
+    (batch,) = strategy.experimental_distribute_dataset(dataset)
+    result = call(lambda b: strategy.run(lambda x: x * 2.0, (b,)))(batch)
+    assert local(strategy, result) == [[[2.0], [4.0, 6.0], [], [8.0, 10.0, 12.0]]]
 
 
-def test_ragged_batches_in_a_dict(two: Any) -> None:
+def test_ragged_batches_in_a_dict(strategy: Any) -> None:
     ragged = tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0]])
     dataset = tf.data.Dataset.from_tensor_slices({"r": ragged, "d": tf.range(4)}).batch(4)
 
     @tf.function
     def total(iterator: Any) -> tf.Tensor:
-        result = two.run(lambda b: tf.reduce_sum(b["r"]), (next(iterator),))
-        return two.reduce("SUM", result, axis=None)
+        result = strategy.run(lambda b: tf.reduce_sum(b["r"]), (next(iterator),))
+        return strategy.reduce("SUM", result, axis=None)
 
-    assert total(iter(two.experimental_distribute_dataset(dataset))).numpy() == 10.0
+    assert total(iter(strategy.experimental_distribute_dataset(dataset))).numpy() == 10.0
 
 
-def test_sparse_batches(two: Any, call: Wrap) -> None:
+def test_sparse_batches(strategy: Any, call: Wrap) -> None:
     sparse = tf.sparse.from_dense(np.diag([1.0, 2.0, 3.0, 4.0]))
     dataset = tf.data.Dataset.from_tensor_slices(sparse).batch(4)
-    (batch,) = two.experimental_distribute_dataset(dataset)
-    result = call(lambda b: two.run(lambda x: tf.sparse.reduce_sum(x), (b,)))(batch)
-    same(local(two, result), [3.0, 7.0])
+    (batch,) = strategy.experimental_distribute_dataset(dataset)
+    result = call(lambda b: strategy.run(lambda x: tf.sparse.reduce_sum(x), (b,)))(batch)
+    same(local(strategy, result), [10.0])
 
 
 def test_an_infinite_dataset(strategy: Any) -> None:
@@ -122,54 +128,56 @@ def test_several_epochs(strategy: Any) -> None:
     assert first == joined(strategy, distributed) == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0]]
 
 
-def test_every_epoch_is_shuffled_anew(two: Any) -> None:
+def test_every_epoch_is_shuffled_anew(strategy: Any) -> None:
     dataset = tf.data.Dataset.range(32).shuffle(32, seed=1).batch(32)
-    distributed = two.experimental_distribute_dataset(dataset)
-    first, second = joined(two, distributed), joined(two, distributed)
+    distributed = strategy.experimental_distribute_dataset(dataset)
+    first, second = joined(strategy, distributed), joined(strategy, distributed)
     assert first != second
     assert sorted(first[0]) == sorted(second[0]) == list(range(32))
 
 
-def test_the_end_of_an_iterator(two: Any) -> None:
-    batches = iter(two.experimental_distribute_dataset(numbers(4, 4)))
+def test_the_end_of_an_iterator(strategy: Any) -> None:
+    batches = iter(strategy.experimental_distribute_dataset(numbers(4, 4)))
     next(batches)
     with pytest.raises(StopIteration):
         next(batches)
-    batches = iter(two.experimental_distribute_dataset(numbers(4, 4)))
+    batches = iter(strategy.experimental_distribute_dataset(numbers(4, 4)))
     batches.get_next()
     with pytest.raises((StopIteration, tf.errors.OutOfRangeError)):
         batches.get_next()
 
 
-def test_the_end_inside_a_function(two: Any) -> None:
+def test_the_end_inside_a_function(strategy: Any) -> None:
     @tf.function
     def take(iterator: Any) -> Any:
-        return two.run(lambda x: tf.reduce_sum(x), (next(iterator),))
+        return strategy.run(lambda x: tf.reduce_sum(x), (next(iterator),))
 
-    iterator = iter(two.experimental_distribute_dataset(numbers(8, 4)))
-    same(local(two, take(iterator)), [1.0, 5.0])
-    same(local(two, take(iterator)), [9.0, 13.0])
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(8, 4)))
+    same(local(strategy, take(iterator)), [6.0])
+    same(local(strategy, take(iterator)), [22.0])
     with pytest.raises(tf.errors.OutOfRangeError):
         take(iterator)
 
 
-def test_get_next_as_optional(two: Any, call: Wrap) -> None:
-    iterator = iter(two.experimental_distribute_dataset(numbers(5, 4)))
+def test_get_next_as_optional(strategy: Any, call: Wrap) -> None:
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(5, 4)))
 
     @call
     def take(iterator: Any) -> Any:
         found = iterator.get_next_as_optional()
         return tf.cond(
             found.has_value(),
-            lambda: two.reduce("SUM", two.run(tf.reduce_sum, (found.get_value(),)), axis=None),
+            lambda: strategy.reduce(
+                "SUM", strategy.run(tf.reduce_sum, (found.get_value(),)), axis=None
+            ),
             lambda: tf.constant(-1.0),
         )
 
     assert [take(iterator).numpy() for _ in range(3)] == [6.0, 4.0, -1.0]
 
 
-def test_get_next_as_optional_in_a_loop(two: Any) -> None:
-    iterator = iter(two.experimental_distribute_dataset(numbers(10, 4)))
+def test_get_next_as_optional_in_a_loop(strategy: Any) -> None:
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(10, 4)))
 
     @tf.function
     def total(iterator: Any) -> tf.Tensor:
@@ -179,7 +187,9 @@ def test_get_next_as_optional_in_a_loop(two: Any) -> None:
             found = iterator.get_next_as_optional()
             going = found.has_value()
             if going:
-                result += two.reduce("SUM", two.run(tf.reduce_sum, (found.get_value(),)), None)
+                result += strategy.reduce(
+                    "SUM", strategy.run(tf.reduce_sum, (found.get_value(),)), None
+                )
         return result
 
     assert total(iterator).numpy() == 45.0
@@ -187,7 +197,11 @@ def test_get_next_as_optional_in_a_loop(two: Any) -> None:
 
 @pytest.mark.parametrize("as_argument", [True, False])
 @pytest.mark.parametrize("of", ["dataset", "iterator"])
-def test_a_loop_in_a_function(strategy: Any, of: str, as_argument: bool) -> None:
+def test_a_loop_in_a_function(
+    request: pytest.FixtureRequest, strategy: Any, of: str, as_argument: bool
+) -> None:
+    if of == "dataset" and is_in_micro_batches(strategy):
+        expect_failure(request, "TensorFlow looks for a function that there is not")
     distributed = strategy.experimental_distribute_dataset(numbers(10, 4))
     with strategy.scope():
         v = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
@@ -210,39 +224,24 @@ def test_a_loop_in_a_function(strategy: Any, of: str, as_argument: bool) -> None
     assert v.numpy() == 45.0
 
 
-def test_breaking_out_of_a_loop_in_a_function_is_refused(two: Any) -> None:
-    """AutoGraph has no `break` for loops over distributed data."""
-    distributed = two.experimental_distribute_dataset(numbers(100, 4).repeat())
-
-    @tf.function
-    def total() -> tf.Tensor:
-        result = tf.constant(0.0)
-        for batch in distributed:
-            result += two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None)
-            if result > 20.0:
-                break
-        return result
-
-    with pytest.raises(NotImplementedError, match="break"):
-        total()
-
-
-def test_a_counted_loop_over_an_iterator(two: Any) -> None:
-    iterator = iter(two.experimental_distribute_dataset(numbers(16, 4)))
+def test_a_counted_loop_over_an_iterator(strategy: Any) -> None:
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(16, 4)))
 
     @tf.function
     def total(iterator: Any) -> tf.Tensor:
         result = tf.constant(0.0)
         for _ in tf.range(3):
-            result += two.reduce("SUM", two.run(tf.reduce_sum, (next(iterator),)), axis=None)
+            result += strategy.reduce(
+                "SUM", strategy.run(tf.reduce_sum, (next(iterator),)), axis=None
+            )
         return result
 
     assert total(iterator).numpy() == sum(range(12))
-    same(local(two, next(iterator)), [[12.0, 13.0], [14.0, 15.0]])
+    same(local(strategy, next(iterator)), [[12.0, 13.0, 14.0, 15.0]])
 
 
-def test_a_loop_with_enumerate(two: Any) -> None:
-    distributed = two.experimental_distribute_dataset(numbers(8, 4))
+def test_a_loop_with_enumerate(strategy: Any) -> None:
+    distributed = strategy.experimental_distribute_dataset(numbers(8, 4))
     assert [k for k, _ in enumerate(distributed)] == [0, 1]
 
 
@@ -263,78 +262,57 @@ def test_the_spec_of_elements_is_a_signature(strategy: Any) -> None:
     assert iterator.element_spec == distributed.element_spec
 
 
-def test_a_function_is_not_traced_for_every_batch(two: Any) -> None:
-    distributed = two.experimental_distribute_dataset(numbers(18, 4))
+def test_a_function_is_not_traced_for_every_batch(strategy: Any) -> None:
+    distributed = strategy.experimental_distribute_dataset(numbers(18, 4))
     traces = []
 
     @tf.function
     def total(batch: Any) -> tf.Tensor:
         traces.append(1)
-        return two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None)
+        return strategy.reduce("SUM", strategy.run(tf.reduce_sum, (batch,)), axis=None)
 
     for _ in range(2):
         assert sum(total(batch).numpy() for batch in distributed) == sum(range(18))
     assert len(traces) <= 2
 
 
-def test_the_length(two: Any) -> None:
-    distributed = two.experimental_distribute_dataset(numbers(10, 4))
-    assert int(distributed.cardinality) == 3
+def test_the_length(strategy: Any) -> None:
+    distributed = strategy.experimental_distribute_dataset(numbers(10, 4))
+    count = distributed.cardinality  # a property of TensorFlow's
+    assert int(count() if callable(count) else count) == 3
 
 
-def test_the_length_by_len() -> None:
-    """MirroredStrategy has none."""
-    assert len(make("staged-2").experimental_distribute_dataset(numbers(10, 4))) == 3
-
-
-def test_static_shapes_are_kept(two: Any) -> None:
+def test_static_shapes_are_kept(strategy: Any) -> None:
     dataset = numbers(8, 4, drop_remainder=True)
-    (spec,) = tf.nest.flatten(two.experimental_distribute_dataset(dataset).element_spec)
-    shapes = {tuple(s.shape) for s in spec._value_specs}
-    assert shapes == {(2,)}
-
-
-def test_what_is_no_dataset_is_refused(two: Any) -> None:
-    for wrong in ([1, 2], np.ones(3), None, iter(())):
-        with pytest.raises((ValueError, TypeError, AttributeError, RuntimeError)):
-            two.experimental_distribute_dataset(wrong)
-
-
-def test_data_without_batches_is_refused(two: Any) -> None:
-    with pytest.raises(Exception) as caught:
-        next(iter(two.experimental_distribute_dataset(tf.data.Dataset.range(4))))
-    assert not is_evener(two) or "DATA-004" in str(caught.value)
-
-
-def test_a_distributed_dataset_is_not_distributed_again(two: Any) -> None:
-    distributed = two.experimental_distribute_dataset(numbers(4, 4))
-    with pytest.raises(Exception, match=r"."):
-        two.experimental_distribute_dataset(distributed)
+    (spec,) = tf.nest.flatten(strategy.experimental_distribute_dataset(dataset).element_spec)
+    assert spec.shape == (4,)
 
 
 @pytest.mark.parametrize("in_scope", [True, False])
-def test_inside_and_outside_of_the_scope(two: Any, in_scope: bool) -> None:
+def test_inside_and_outside_of_the_scope(strategy: Any, in_scope: bool) -> None:
     if in_scope:
-        with two.scope():
-            distributed = two.experimental_distribute_dataset(numbers(4, 4))
-            assert joined(two, distributed) == [[0.0, 1.0, 2.0, 3.0]]
+        with strategy.scope():
+            distributed = strategy.experimental_distribute_dataset(numbers(4, 4))
+            assert joined(strategy, distributed) == [[0.0, 1.0, 2.0, 3.0]]
     else:
-        assert joined(two, two.experimental_distribute_dataset(numbers(4, 4))) == [
+        assert joined(strategy, strategy.experimental_distribute_dataset(numbers(4, 4))) == [
             [0.0, 1.0, 2.0, 3.0]
         ]
 
 
-def test_input_options(two: Any) -> None:
+def test_input_options(strategy: Any) -> None:
     options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
-    distributed = two.experimental_distribute_dataset(numbers(4, 4), options)
-    assert joined(two, distributed) == [[0.0, 1.0, 2.0, 3.0]]
+    distributed = strategy.experimental_distribute_dataset(numbers(4, 4), options)
+    assert joined(strategy, distributed) == [[0.0, 1.0, 2.0, 3.0]]
 
 
-def test_one_batch_of_two_datasets_in_a_run(two: Any) -> None:
-    one = iter(two.experimental_distribute_dataset(numbers(4, 4)))
-    other = iter(two.experimental_distribute_dataset(numbers(8, 8)))
-    result = two.run(lambda a, b: tf.reduce_sum(a) * tf.reduce_sum(b), (next(one), next(other)))
-    same(local(two, result), [1.0 * 6.0, 5.0 * 22.0])
+def test_one_batch_of_two_datasets_in_a_run(strategy: Any) -> None:
+    one = iter(strategy.experimental_distribute_dataset(numbers(4, 4)))
+    other = iter(strategy.experimental_distribute_dataset(numbers(8, 8)))
+    result = strategy.run(
+        lambda a, b: tf.reduce_sum(a) * tf.reduce_sum(b), (next(one), next(other))
+    )
+    same(local(strategy, result), [6.0 * 28.0])
 
 
 def batches_of_a_replica(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -361,65 +339,49 @@ PER_REPLICA = tf.distribute.InputOptions(
 )
 
 
-def test_one_pipeline_per_replica(two: Any) -> None:
-    """The function is called once for each replica, with its number."""
-    seen = []
-
-    def fn(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        seen.append((context.input_pipeline_id, context.num_input_pipelines))
-        return numbers(12, 2).shard(context.num_input_pipelines, context.input_pipeline_id)
-
-    distributed = two.distribute_datasets_from_function(fn, PER_REPLICA)
-    same(local(two, next(iter(distributed))), [[0.0, 1.0], [2.0, 3.0]])
-    assert seen == [(0, 2), (1, 2)]
-
-
-def test_a_pipeline_per_replica_of_a_dataset_is_refused(two: Any) -> None:
-    with pytest.raises((NotImplementedError, RuntimeError), match="PER_REPLICA"):
-        two.experimental_distribute_dataset(numbers(4, 4), PER_REPLICA)
-
-
-def test_datasets_from_a_function_whose_last_batch_is_partial(two: Any) -> None:
-    distributed = two.distribute_datasets_from_function(lambda _: numbers(7, 2))
-    got = joined(two, distributed)
+def test_datasets_from_a_function_whose_last_batch_is_partial(strategy: Any) -> None:
+    distributed = strategy.distribute_datasets_from_function(lambda _: numbers(7, 2))
+    got = joined(strategy, distributed)
     assert [x for one in got for x in one] == list(range(7))
-    assert got[0] == [0.0, 1.0, 2.0, 3.0]
+    assert got[0] == [0.0, 1.0]
 
 
-def test_datasets_from_a_function_of_nests(two: Any) -> None:
+def test_datasets_from_a_function_of_nests(strategy: Any) -> None:
     def fn(context: Any) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(({"a": np.arange(8.0)}, np.arange(8))).batch(2)
 
-    x, y = next(iter(two.distribute_datasets_from_function(fn)))
-    same(local(two, x["a"]), [[0.0, 1.0], [2.0, 3.0]])
-    same(local(two, y), [[0, 1], [2, 3]])
+    x, y = next(iter(strategy.distribute_datasets_from_function(fn)))
+    same(local(strategy, x["a"]), [[0.0, 1.0]])
+    same(local(strategy, y), [[0, 1]])
 
 
-def test_datasets_from_a_function_in_a_loop(two: Any) -> None:
-    distributed = two.distribute_datasets_from_function(lambda _: numbers(8, 2))
+def test_datasets_from_a_function_in_a_loop(request: pytest.FixtureRequest, strategy: Any) -> None:
+    if is_in_micro_batches(strategy):
+        expect_failure(request, "TensorFlow looks for a function that there is not")
+    distributed = strategy.distribute_datasets_from_function(lambda _: numbers(8, 2))
 
     @tf.function
     def total() -> tf.Tensor:
         result = tf.constant(0.0)
         for batch in distributed:
-            result += two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None)
+            result += strategy.reduce("SUM", strategy.run(tf.reduce_sum, (batch,)), axis=None)
         return result
 
     assert total().numpy() == 28.0
     assert total().numpy() == 28.0
 
 
-def test_datasets_from_a_function_of_ragged_batches(two: Any) -> None:
+def test_datasets_from_a_function_of_ragged_batches(strategy: Any) -> None:
     def fn(context: Any) -> tf.data.Dataset:
         ragged = tf.ragged.constant([[1.0], [2.0, 3.0], [], [4.0]])
         return tf.data.Dataset.from_tensor_slices(ragged).batch(2)
 
-    batch = next(iter(two.distribute_datasets_from_function(fn)))
-    assert local(two, batch) == [[[1.0], [2.0, 3.0]], [[], [4.0]]]
+    batch = next(iter(strategy.distribute_datasets_from_function(fn)))
+    assert local(strategy, batch) == [[[1.0], [2.0, 3.0]]]
 
 
-def test_datasets_from_a_function_of_padded_batches(two: Any, call: Wrap) -> None:
-    """Neighbouring batches are as wide as their own longest sample."""
+def test_datasets_from_a_function_of_padded_batches(strategy: Any, call: Wrap) -> None:
+    """Every batch is as wide as its longest sample."""
 
     def fn(context: Any) -> tf.data.Dataset:
         rows = tf.data.Dataset.from_tensor_slices(tf.range(1, 5)).map(lambda n: tf.ones([n]))
@@ -427,21 +389,16 @@ def test_datasets_from_a_function_of_padded_batches(two: Any, call: Wrap) -> Non
 
     @call
     def total(batch: Any) -> Any:
-        return two.reduce("SUM", two.run(tf.reduce_sum, (batch,)), axis=None)
+        return strategy.reduce("SUM", strategy.run(tf.reduce_sum, (batch,)), axis=None)
 
-    distributed = two.distribute_datasets_from_function(fn)
-    assert [total(batch).numpy() for batch in distributed] == [10.0]
+    distributed = strategy.distribute_datasets_from_function(fn)
+    assert [total(batch).numpy() for batch in distributed] == [3.0, 7.0]
 
 
-def test_padded_batches(two: Any) -> None:
+def test_padded_batches(strategy: Any) -> None:
     rows = tf.data.Dataset.from_tensor_slices(tf.range(1, 5)).map(lambda n: tf.ones([n]))
-    (batch,) = two.experimental_distribute_dataset(rows.padded_batch(4, [None]))
-    same(local(two, two.run(tf.reduce_sum, (batch,))), [3.0, 7.0])
-
-
-def test_datasets_from_a_function_that_gives_none(two: Any) -> None:
-    with pytest.raises((ValueError, TypeError, RuntimeError, AttributeError)):
-        iter(two.distribute_datasets_from_function(lambda _: [1, 2, 3]))
+    (batch,) = strategy.experimental_distribute_dataset(rows.padded_batch(4, [None]))
+    same(local(strategy, strategy.run(tf.reduce_sum, (batch,))), [10.0])
 
 
 def test_values_from_a_function(strategy: Any, call: Wrap) -> None:
@@ -456,11 +413,14 @@ def test_values_from_a_function(strategy: Any, call: Wrap) -> None:
     assert set(strategy.experimental_local_results(made["k"])) == {3}
 
 
-def test_values_from_a_function_of_arrays(two: Any) -> None:
-    made = two.experimental_distribute_values_from_function(
+def test_values_from_a_function_of_arrays(strategy: Any) -> None:
+    made = strategy.experimental_distribute_values_from_function(
         lambda context: np.full([2], context.replica_id_in_sync_group)
     )
-    same(local(two, two.run(lambda x: tf.convert_to_tensor(x) + 1, (made,))), [[1, 1], [2, 2]])
+    same(
+        local(strategy, strategy.run(lambda x: tf.convert_to_tensor(x) + 1, (made,))),
+        [[1, 1]],
+    )
 
 
 def test_local_results(strategy: Any) -> None:
@@ -472,17 +432,3 @@ def test_local_results(strategy: Any) -> None:
     plain = tf.constant(1.0)
     assert strategy.experimental_local_results(plain)[0] is plain
     assert len(strategy.experimental_local_results(plain)) == 1
-
-
-def test_local_results_inside_a_function(two: Any) -> None:
-    @tf.function
-    def total(x: Any) -> tf.Tensor:
-        return tf.add_n(two.experimental_local_results(x))
-
-    assert total(values(two, [1.0, 2.0])).numpy() == 3.0
-
-
-def test_uneven_shares_cut_unevenly() -> None:
-    strategy = staged(["cpu:1", "cpu:2"], [3, 1])
-    (batch,) = strategy.experimental_distribute_dataset(numbers(4, 4))
-    same(local(strategy, batch), [[0.0, 1.0, 2.0], [3.0]])

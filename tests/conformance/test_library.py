@@ -33,11 +33,10 @@ def checks() -> Checks:
 
 
 def counted(_: Any = None) -> tf.data.Dataset:
-    """Two replicas get two numbers each."""
+    """Batches of two numbers."""
     return tf.data.Dataset.range(12).batch(2)
 
 
-@pytest.mark.filterwarnings(r"ignore:\[ENG-060\]")
 @pytest.mark.parametrize(
     "name",
     [
@@ -53,13 +52,6 @@ def test_every_strategy(checks: Checks, strategy: Any, name: str) -> None:
     getattr(checks, f"_test_{name}")(strategy)
 
 
-@pytest.mark.parametrize("in_function", [False, True])
-def test_run_of_two_devices(checks: Checks, two: Any, in_function: bool) -> None:
-    # A strategy of TensorFlow 1 called this so.
-    two.unwrap = two.experimental_local_results
-    checks._test_run(two, run_in_function=in_function)
-
-
 def test_run_of_one_device() -> None:
     class One(library.OneDeviceDistributionTestBase):
         def runTest(self) -> None:
@@ -70,20 +62,21 @@ def test_run_of_one_device() -> None:
     One()._test_run(strategy)
 
 
-def test_datasets_from_a_function(checks: Checks, two: Any) -> None:
+def test_datasets_from_a_function(checks: Checks, strategy: Any) -> None:
     def dataset_fn() -> tf.data.Dataset:
         return counted()
 
     input_fn = checks._input_fn_to_test_input_context(
         dataset_fn,
-        expected_num_replicas_in_sync=2,
+        expected_num_replicas_in_sync=1,
         expected_num_input_pipelines=1,
         expected_input_pipeline_id=0,
     )
-    expected = [[[k, k + 1], [k + 2, k + 3]] for k in range(0, 12, 4)]
-    iterable = two.distribute_datasets_from_function(input_fn)
+    expected = [[[k, k + 1]] for k in range(0, 12, 2)]
+    iterable = strategy.distribute_datasets_from_function(input_fn)
     for _ in range(2):
         got = [
-            [part.numpy().tolist() for part in two.experimental_local_results(x)] for x in iterable
+            [part.numpy().tolist() for part in strategy.experimental_local_results(x)]
+            for x in iterable
         ]
         assert got == expected

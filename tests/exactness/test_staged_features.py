@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keras import layers, ops
 
-from evener.engine.staged.stages import gradients
+from evener.engine.partition import build
 from evener.plan import Plan, PlanDevice, Replica, Stage
 
 from .candidates import OneDevice, Place, make_candidate
@@ -88,7 +88,7 @@ def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
 )
 def test_large_gradients(monkeypatch: pytest.MonkeyPatch, cut: Cut, large: int) -> None:
     """Those that are added up behind the calls that give them."""
-    monkeypatch.setattr(gradients, "LARGE", large)
+    monkeypatch.setattr(build, "LARGE", large)
     agree(train_deep, make_place=place_for(deep_plan(cut)))
 
 
@@ -374,23 +374,109 @@ def test_drawn_plans_for_long(
     check_drawn(name, drawn, recompute, owners)
 
 
-def test_dropout_draws_differently_in_each_micro_batch() -> None:
-    """Masks differ between micro-batches, and the same seed gives the same masks again."""
-    from evener.engine import Strategy
+def dropping() -> keras.Model:
+    """A model with dropout in both of two stages, and noise in between."""
+    return keras.Sequential(
+        [
+            keras.Input((8,)),
+            layers.Dropout(0.5, seed=3, name="early"),
+            layers.Dense(16, activation="tanh", name="first"),
+            layers.GaussianNoise(0.3, seed=4, name="noise"),
+            layers.Dropout(0.5, name="late"),
+            layers.Dense(4, name="last"),
+        ]
+    )
 
-    def step(seed: int) -> np.ndarray:
-        keras.utils.clear_session()
-        keras.utils.set_random_seed(seed)
-        plan = plan_of(["dropout", "dense"], TWO_STAGES)
-        with Strategy(plan).scope():
-            stack = [keras.Input((6,)), layers.Dropout(0.5), layers.Dense(1, use_bias=False)]
-            model = keras.Sequential(stack)
-            model.compile(keras.optimizers.SGD(1.0), "mse")
-        before = model.get_weights()[0]
-        x = np.ones((8, 6), "float32")
-        x[2:] = 0.0  # only the first micro-batch counts
-        model.train_on_batch(x, np.ones((8, 1), "float32"))
-        return model.get_weights()[0] - before
 
-    assert np.array_equal(step(3), step(3))
-    assert not np.array_equal(step(3), step(4))
+@pytest.mark.parametrize("cuts", [(TWO_STAGES,), HYBRID], ids=["stages", "hybrid"])
+@pytest.mark.parametrize("recompute", [(), ("*",)], ids=["kept", "recomputed"])
+def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
+    """Every sample has the mask that one device draws for it, whatever micro-batch it is in."""
+    plan = plan_of(layer_names(dropping), *cuts, recompute=recompute)
+
+    def train(place: Place) -> dict[str, object]:
+        return fit_model(place, dropping, tabular(75), classes)
+
+    agree(train, make_place=place_for(plan))
+
+
+def remembering() -> keras.Model:
+    """A recurrent model that keeps the states of samples from batch to batch."""
+    x = keras.Input(batch_shape=(16, 3, 2))
+    recurrent = layers.LSTM(4, stateful=True, name="memory")
+    return keras.Model(x, layers.Dense(1, name="last")(recurrent(x)))
+
+
+def test_states_that_are_kept_between_batches() -> None:
+    """Those of every sample, although a micro-batch has a few of them."""
+    x = np.random.default_rng(3).normal(size=(64, 3, 2)).astype("float32")
+
+    def train(place: Place) -> dict[str, object]:
+        model = compile_model(place, remembering, lambda: {"loss": "mse"})
+        results = fit_again(place, model, (x, x[:, 0, :1]), batch_size=16)
+        return {**results, "predict": model.predict(x, batch_size=16, verbose=0)}
+
+    plan = plan_of(["memory", "last"], TWO_STAGES)
+    agree(train, make_place=place_for(plan))
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_statistics_of_the_batch(synchronized: bool) -> None:
+    """BatchNormalization in both of two stages sees the whole batch, although it is split."""
+
+    def build() -> keras.Model:
+        def norm(name: str) -> keras.Layer:
+            return layers.BatchNormalization(synchronized=synchronized, name=name)
+
+        first = [
+            layers.Dense(8, name="first"),
+            norm("norm"),
+            layers.Dense(8, "tanh", name="second"),
+        ]
+        return keras.Sequential(
+            [keras.Input((8,)), *first, norm("later"), layers.Dense(4, name="last")]
+        )
+
+    def train(place: Place) -> dict[str, object]:
+        return fit_model(place, build, tabular(75), classes)
+
+    plan = plan_of(layer_names(build), TWO_STAGES)
+    agree(train, make_place=place_for(plan))
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_more_micro_batches_than_samples(name: str) -> None:
+    """Some have no sample; statistics are still those of the batch."""
+    case = BY_NAME[name]
+    x, y = case.data(35)
+
+    def train(place: Place) -> dict[str, object]:
+        return fit_model(place, case.build, (x, y), case.compiled)
+
+    cut = Cut(devices=(0, 1), micro_batches=20, in_flight=3)
+    agree(train, make_place=place_for(plan_of(layer_names(case.build), cut)))
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        (["dense_0", "dense_1"], ["dense_4", "late"]),
+        (["dense_[0124]", "add_[013]"], ["add_2", "dense_3"]),
+        (["dense_0", "add_3"], ["add_0", "dense_3"]),
+        (["late", "join"], ["dense_*"]),
+        (["dense_0"], ["early"]),
+    ],
+    ids=["in no stage", "out of line", "to and fro", "backwards", "two alone"],
+)
+def test_stages_are_a_matter_of_speed(stages: tuple[list[str], list[str]]) -> None:
+    """Layers that no stage names, stages against the order of the layers: the same numbers."""
+    replica = Replica(
+        share=1,
+        num_micro_batches=3,
+        in_flight=2,
+        stages=tuple(
+            Stage(device=f"cpu:{k}", layers=tuple(patterns)) for k, patterns in enumerate(stages)
+        ),
+    )
+    plan = Plan(devices=tuple(PlanDevice.named(f"cpu:{k}") for k in (0, 1)), replicas=(replica,))
+    agree(train_deep, make_place=place_for(plan))

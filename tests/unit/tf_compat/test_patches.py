@@ -89,3 +89,145 @@ def test_the_list_is_whole() -> None:
     )
     assert hasattr(keras.Model._maybe_symbolic_build, "_evener_kind")
     assert len(PATCHES) == 3
+
+
+class Counts(keras.layers.Layer):
+    """Counts how often Python calls it, in all and to train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_calls = self.num_traces = 0
+
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Count, and return what is given."""
+        self.num_calls += 1
+        self.num_traces += bool(training)
+        return x
+
+
+class OwnStep(keras.Model):
+    """A model with a step of its own, which counts how often it is called."""
+
+    num_steps = 0
+
+    def train_step(self, data: object) -> dict[str, object]:
+        """Count, and train as Keras does."""
+        self.num_steps += 1
+        return super().train_step(data)
+
+
+def counting(kind: type[keras.Model] = keras.Model) -> tuple[keras.Model, Counts]:
+    """Return a model that has all its weights, compiled, and its layer that counts."""
+    with Strategy(devices=["cpu:1", "cpu:2"], shares="even").scope():
+        counts = Counts()
+        x = keras.Input((4,))
+        model = kind(x, keras.layers.Dense(1)(counts(x)))
+        model.compile("sgd", "mse", metrics=["mae"])
+    counts.num_calls = counts.num_traces = 0
+    return model, counts
+
+
+X = np.arange(24, dtype="float32").reshape(6, 4) / 24.0
+
+
+def test_a_step_is_traced_once_in_the_first_fit() -> None:
+    """Losses, metrics and the optimizer are built from the shapes of a batch before."""
+    model, counts = counting()
+    model.fit(X, X[:, :1], batch_size=3, epochs=1, verbose=0)
+    assert counts.num_traces == 1
+    model.fit(X, X[:, :1], batch_size=3, epochs=2, verbose=0)
+    assert counts.num_traces == 1
+
+
+def test_a_model_of_no_strategy_is_left_to_keras() -> None:
+    """Which builds it in its first step, and traces that twice."""
+    patch_keras(Strategy)
+    counts = Counts()
+    x = keras.Input((4,))
+    model = keras.Model(x, keras.layers.Dense(1)(counts(x)))
+    model.compile("sgd", "mse", metrics=["mae"])
+    model.fit(X, X[:, :1], batch_size=3, verbose=0)
+    assert counts.num_traces == 2
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # how Keras finds the end
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_stream_loses_no_batch(is_built: bool) -> None:
+    """Batches that come once, and not again for another iterator."""
+    given: list[int] = []
+    seen: list[float] = []
+
+    def batches() -> object:
+        for number in range(4):
+            given.append(number)
+            yield np.full([2, 4], number, "f4"), np.zeros([2, 1], "f4")
+
+    class Keep(keras.layers.Layer):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            tf.py_function(lambda one: seen.append(float(one[0, 0])), [x], [])
+            return x
+
+    with Strategy(devices=["cpu:1", "cpu:2"], shares="even").scope():
+        inputs = [keras.Input((4,))] if is_built else []
+        model = keras.Sequential([*inputs, Keep(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    stream = batches()
+    signature = (tf.TensorSpec([2, 4]), tf.TensorSpec([2, 1]))
+    data = tf.data.Dataset.from_generator(lambda: stream, output_signature=signature)
+    model.fit(data, epochs=1, shuffle=False, verbose=0)
+    # In parts or as a whole, but none of them twice.
+    assert list(dict.fromkeys(seen)) == [0.0, 1.0, 2.0, 3.0]
+    assert seen == sorted(seen)
+    assert given == [0, 1, 2, 3]
+
+
+def test_a_model_with_a_step_of_its_own_is_left_to_it() -> None:
+    """Nothing that a person wrote is called to build the model."""
+    model, counts = counting(OwnStep)
+    model.fit(X, X[:, :1], batch_size=3, verbose=0)
+    # Every call of the layer is one of the step.
+    assert counts.num_calls == counts.num_traces == model.num_steps > 0
+
+
+def test_a_loss_that_fails_on_shapes_gives_the_error_of_the_step() -> None:
+    """What fails while building is not raised there; the step says what is wrong."""
+    calls: list[int] = []
+
+    def loss(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        calls.append(1)
+        raise ValueError(f"number {len(calls)} of my own")
+
+    with Strategy(devices=["cpu:1", "cpu:2"], shares="even").scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="of my own") as caught:
+        model.fit(X, X[:, :1], batch_size=3, verbose=0)
+    assert len(calls) >= 2
+    assert "number 1 " not in str(caught.value)
+
+
+def test_a_loss_that_fails_on_symbolic_shapes_alone_trains() -> None:
+    """It is built by its first step then, as on one device."""
+    calls: list[int] = []
+
+    def loss(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        calls.append(1)
+        if len(calls) == 1 and not is_plain:
+            raise TypeError("not without numbers")
+        return keras.ops.mean(keras.ops.square(y - y_pred), axis=-1)
+
+    weights = []
+    for is_plain in (True, False):
+        calls.clear()
+        keras.utils.set_random_seed(1)
+        if is_plain:
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+            model.compile("sgd", loss)
+        else:
+            with Strategy(devices=["cpu:1", "cpu:2"], shares="even").scope():
+                model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+                model.compile("sgd", loss)
+        model.fit(X, X[:, :1], batch_size=3, shuffle=False, verbose=0)
+        weights.append(model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)

@@ -1,0 +1,176 @@
+"""Units follow the schedule of the plan, and every barrier over the batch is passed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evener.engine.pipeline.layout import Layout
+from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
+from evener.plan import Plan, Replica, Schedule, Stage, Task, dependencies, schedule_for
+
+KINDS = ("forward", "backward", "weights")
+
+
+def replica(num_stages: int, schedule: str = "1f1b", **more: int) -> Replica:
+    stages = [Stage(device=f"cpu:{k}", layers=(f"{k}*",)) for k in range(num_stages)]
+    return Replica(share=1, stages=tuple(stages), schedule=schedule, **more)  # type: ignore[arg-type]
+
+
+def units_of(schedule: Schedule, num_stages: int) -> tuple[dict[Unit, Task], dict, dict]:
+    """Return a unit for each task of a schedule, what each needs, and the turns."""
+
+    def unit(task: Task) -> Unit:
+        return Unit(KINDS.index(task.kind) * num_stages + task.stage, task.micro_batch)
+
+    tasks = {unit(task): task for order in schedule.orders for task in order}
+    before = {
+        one: {unit(needed) for needed in dependencies(task, num_stages=num_stages)}
+        for one, task in tasks.items()
+    }
+    turns = {
+        unit(task): Turn(device, place, 0, KINDS.index(task.kind))
+        for device, order in zip(schedule.devices, schedule.orders, strict=True)
+        for place, task in enumerate(order)
+    }
+    return tasks, before, turns
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble"])
+@pytest.mark.parametrize("in_flight", [1, 2, 4])
+def test_every_device_follows_its_schedule(schedule: str, in_flight: int) -> None:
+    made = schedule_for(replica(3, schedule, num_micro_batches=4, in_flight=in_flight))
+    tasks, before, turns = units_of(made, 3)
+    ordered = order_units(before, turns)
+    by_device: dict[str, list[Task]] = defaultdict(list)
+    for unit in ordered:
+        by_device[turns[unit].device].append(tasks[unit])
+    assert {name: tuple(order) for name, order in by_device.items()} == dict(
+        zip(made.devices, made.orders, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("num_micro_batches", "in_flight"), [(4, 1), (4, 2), (3, 3), (1, 1)])
+def test_a_barrier_over_the_batch_does_not_deadlock(num_micro_batches: int, in_flight: int) -> None:
+    """Forward passes up to a mean of the batch, the mean, the rest of them, backward passes."""
+    pieces = range(num_micro_batches)
+    made = schedule_for(replica(1, num_micro_batches=num_micro_batches, in_flight=in_flight))
+    place = {(t.kind, t.micro_batch): k for k, t in enumerate(made.orders[0])}
+    mean = Unit(1, None)
+    before = {Unit(0, k): set() for k in pieces} | {mean: {Unit(0, k) for k in pieces}}
+    before |= {Unit(2, k): {mean, Unit(0, k)} for k in pieces}
+    before |= {Unit(3, k): {Unit(2, k)} for k in pieces}
+    turns = {
+        Unit(task, k): Turn("cpu:0", place[kind, k], 0, task)
+        for task, kind in ((0, "forward"), (2, "forward"), (3, "backward"))
+        for k in pieces
+    }
+    ordered = order_units(before, turns)
+    assert ordered[: num_micro_batches + 1] == [*(Unit(0, k) for k in pieces), mean]
+    # After it, the schedule again.
+    rest = [(u.task, u.piece) for u in ordered[num_micro_batches + 1 :]]
+    expected = [(2 if t.kind == "forward" else 3, t.micro_batch) for t in made.orders[0]]
+    assert rest == expected
+
+
+def test_what_takes_no_turn_runs_as_soon_as_it_can() -> None:
+    update, first, second = Unit(2, None), Unit(0, 0), Unit(1, 0)
+    before = {first: set(), second: {first}, update: {first}}
+    turns = {first: Turn("cpu:0", 0, 0, 0), second: Turn("cpu:0", 1, 0, 1)}
+    ordered = order_units(before, turns)
+    assert ordered[0] == first and set(ordered) == set(before)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[dict[Unit, set[Unit]], dict[Unit, Turn]]:
+    """Draw tasks of parts and tasks that are computed once, in an order in which they can run."""
+    num_tasks, num_pieces = draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    once = draw(st.lists(st.booleans(), min_size=num_tasks, max_size=num_tasks))
+    devices = draw(st.lists(st.sampled_from("xyz"), min_size=num_tasks, max_size=num_tasks))
+    units = [
+        [Unit(task, None)] if once[task] else [Unit(task, k) for k in range(num_pieces)]
+        for task in range(num_tasks)
+    ]
+    before: dict[Unit, set[Unit]] = {unit: set() for of_task in units for unit in of_task}
+    for earlier, later in itertools.combinations(range(num_tasks), 2):
+        if not draw(st.booleans()):
+            continue
+        same_piece = not once[earlier] and not once[later] and draw(st.booleans())
+        for unit in units[later]:
+            before[unit].update([units[earlier][unit.piece]] if same_piece else units[earlier])
+    turns = {
+        unit: Turn(devices[unit.task], draw(st.integers(0, 9)), draw(st.integers(0, 1)), unit.task)
+        for unit in before
+        if unit.piece is not None
+    }
+    return before, turns
+
+
+@settings(max_examples=150)
+@given(steps())
+def test_every_unit_comes_once_and_after_what_it_needs(
+    drawn: tuple[dict[Unit, set[Unit]], dict[Unit, Turn]],
+) -> None:
+    """Whatever the places in the schedule are, sensible or not."""
+    before, turns = drawn
+    ordered = order_units(before, turns)
+    assert sorted(ordered, key=str) == sorted(before, key=str)
+    place = {unit: k for k, unit in enumerate(ordered)}
+    assert all(place[one] < place[unit] for unit in before for one in before[unit])
+
+
+@settings(max_examples=100)
+@given(steps())
+def test_places_that_can_be_kept_are_kept(
+    drawn: tuple[dict[Unit, set[Unit]], dict[Unit, Turn]],
+) -> None:
+    """Without a barrier that contradicts them, a device takes its units by their places."""
+    before, drawn_turns = drawn
+    # Places in the order of the tasks contradict nothing.
+    turns = {
+        u: turn._replace(place=u.task, replica=u.piece or 0) for u, turn in drawn_turns.items()
+    }
+    taken: dict[str, list[Turn]] = defaultdict(list)
+    for unit in order_units(before, turns):
+        if unit in turns:
+            taken[turns[unit].device].append(turns[unit])
+    assert all(list(one) == sorted(one) for one in taken.values())
+
+
+def test_places_of_a_hybrid() -> None:
+    """Each replica has its own schedule."""
+    alone = Replica(share=1, num_micro_batches=2, stages=(Stage(device="cpu:2"),))
+    layout = Layout((alone, replica(2, num_micro_batches=2, in_flight=2)))
+    first, second = places_in_schedule(layout, trains=True)
+    assert first == {
+        ("forward", 0, 0): 0, ("backward", 0, 0): 1, ("forward", 0, 1): 2, ("backward", 0, 1): 3,
+    }  # fmt: skip
+    assert second["forward", 0, 1] < second["backward", 0, 0]
+    assert second["backward", 1, 0] < second["forward", 1, 1]
+    for places in places_in_schedule(layout, trains=False):
+        assert {kind for kind, _, _ in places} == {"forward"}
+
+
+@pytest.mark.parametrize(
+    ("passes", "expected"),
+    [
+        (["backward", "forward"], "forward"),
+        (["weights", "backward"], "backward"),
+        (["weights"], "weights"),
+    ],
+)
+def test_a_task_of_two_passes_begins_with_the_first(passes: list[str], expected: str) -> None:
+    assert pass_of(passes) == expected
+
+
+def test_a_plan_of_two_stages_on_one_device_goes_back_and_forth() -> None:
+    plan = Plan.pipeline([("cpu:0", "a*"), ("cpu:0", "b*")], num_micro_batches=2, in_flight=1)
+    (places,) = places_in_schedule(Layout.of(plan), trains=True)
+    in_order = sorted(places, key=lambda one: places[one])
+    assert in_order[:4] == [
+        ("forward", 0, 0), ("forward", 1, 0), ("backward", 1, 0), ("backward", 0, 0),
+    ]  # fmt: skip

@@ -1,0 +1,244 @@
+"""Every operation of a graph is known to belong to its layer, whatever the scope is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener.tf_compat.layers import recording_layers
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+
+
+def traced(function: Callable[[tf.Tensor], Any], width: int = 4) -> tuple[Any, dict[str, str]]:
+    """Trace a function of a batch; return its graph and what was recorded."""
+    scopes: dict[str, str] = {}
+
+    def called(x: tf.Tensor) -> Any:
+        with recording_layers() as found:
+            result = function(x)
+        scopes.update(found)
+        return result
+
+    concrete = tf.function(called).get_concrete_function(tf.TensorSpec([None, width]))
+    return concrete.graph, scopes
+
+
+def layers_of(graph: Any, scopes: dict[str, str], op_type: str, prefix: str = "") -> list[str]:
+    """Return the paths of the innermost layers around operations of a type, in their order."""
+    found = []
+    for op in graph.get_operations():
+        if op.type == op_type and op.name.startswith(prefix):
+            name = op.name.removeprefix(prefix).rpartition("/")[0]
+            while name and name not in scopes:
+                name = name.rpartition("/")[0]
+            found.append(scopes.get(name, ""))
+    return found
+
+
+def dense(name: str) -> keras.Layer:
+    return layers.Dense(4, activation="tanh", name=name)
+
+
+def test_layers_in_line() -> None:
+    model = keras.Sequential([keras.Input((4,)), dense("one"), dense("two")], name="line")
+    assert layers_of(*traced(model), "MatMul") == ["line/one", "line/two"]
+    assert layers_of(*traced(model), "Tanh") == ["line/one", "line/two"]
+
+
+def test_what_is_outside_of_layers_belongs_to_none() -> None:
+    layer = dense("one")
+    graph, scopes = traced(lambda x: tf.exp(layer(tf.sin(x))))
+    assert layers_of(graph, scopes, "Sin") == layers_of(graph, scopes, "Exp") == [""]
+    assert layers_of(graph, scopes, "MatMul") == ["one"]
+
+
+def test_a_scope_of_ones_own_is_no_layer() -> None:
+    layer = dense("one")
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("mine"):
+            return tf.exp(layer(tf.sin(x)))
+
+    graph, scopes = traced(step)
+    assert layers_of(graph, scopes, "Sin") == [""]
+    assert layers_of(graph, scopes, "MatMul") == ["one"]
+
+
+class Block(layers.Layer):
+    """Layers inside of a layer, with work of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.inner, self.outer = dense("inner"), dense("outer")
+
+    def call(self, x: Any) -> Any:
+        """Call both, and add."""
+        with tf.name_scope("own"):
+            x = keras.ops.sin(x)
+        return self.outer(self.inner(x)) + keras.ops.cos(x)
+
+
+def test_nested_layers() -> None:
+    model = keras.Sequential([keras.Input((4,)), Block("b0"), Block("b1")], name="model")
+    graph, scopes = traced(model)
+    assert layers_of(graph, scopes, "MatMul") == [
+        "model/b0/inner", "model/b0/outer", "model/b1/inner", "model/b1/outer",
+    ]  # fmt: skip
+    for op_type in ("Sin", "Cos"):
+        assert layers_of(graph, scopes, op_type) == ["model/b0", "model/b1"]
+
+
+def test_a_model_inside_of_a_model() -> None:
+    inner = keras.Sequential([keras.Input((4,)), dense("one")], name="inner")
+    x = keras.Input((4,))
+    model = keras.Model(x, dense("last")(inner(x)), name="outer")
+    # As Keras calls their variables: the layers of a functional model are not inside of it.
+    assert layers_of(*traced(model), "MatMul") == ["inner/one", "last"]
+
+
+def test_a_shared_layer_that_is_called_twice() -> None:
+    """The scope of its second call has a number; its path is the same."""
+    shared = dense("shared")
+    x = keras.Input((4,))
+    model = keras.Model(x, shared(dense("between")(shared(x))), name="model")
+    graph, scopes = traced(model)
+    assert layers_of(graph, scopes, "MatMul") == ["shared", "between", "shared"]
+    names = [op.name for op in graph.get_operations() if op.type == "MatMul"]
+    assert len({name.rpartition("/")[0] for name in names}) == 3
+
+
+def test_a_model_that_is_called_twice() -> None:
+    model = keras.Sequential([keras.Input((4,)), dense("one")], name="model")
+    graph, scopes = traced(lambda x: model(model(x)))
+    assert layers_of(graph, scopes, "MatMul") == ["model/one", "model/one"]
+
+
+def test_layers_whose_names_begin_alike() -> None:
+    """The scope of ``dense_1`` is also that of a second call of ``dense``."""
+    model = keras.Sequential(
+        [keras.Input((4,)), dense("dense"), dense("dense_1"), dense("dense_1_1")], name="model"
+    )
+    graph, scopes = traced(lambda x: model(model(x)))
+    expected = ["model/dense", "model/dense_1", "model/dense_1_1"]
+    assert layers_of(graph, scopes, "MatMul") == expected * 2
+
+
+class Tower(keras.Model):
+    """A subclassed model that calls a shared layer before and after the others."""
+
+    def __init__(self) -> None:
+        super().__init__(name="tower")
+        self.blocks = [Block(f"b{k}") for k in range(2)]
+        self.shared = dense("shared")
+
+    def call(self, x: Any) -> Any:
+        """Call all."""
+        x = self.shared(x)
+        for block in self.blocks:
+            x = block(x) + x
+        return self.shared(x)
+
+
+def test_a_subclassed_model_that_is_built_by_its_first_call() -> None:
+    graph, scopes = traced(Tower())
+    assert layers_of(graph, scopes, "MatMul") == [
+        "tower/shared",
+        *(f"tower/{block}/{name}" for block in ("b0", "b1") for name in ("inner", "outer")),
+        "tower/shared",
+    ]
+
+
+def functional() -> keras.Model:
+    inner = keras.Sequential([keras.Input((4,)), dense("one")], name="inner")
+    x = keras.Input((4,))
+    return keras.Model(x, Block("block")(dense("last")(inner(x))), name="outer")
+
+
+@pytest.mark.parametrize("build", [Tower, functional, lambda: Block("block")])
+def test_paths_are_those_of_variables(build: Callable[[], keras.Model]) -> None:
+    """A plan names both by the same patterns."""
+    model = build()
+    _, scopes = traced(model)
+    owners = {variable.path.rpartition("/")[0] for variable in model.trainable_variables}
+    assert owners and owners <= set(scopes.values())
+
+
+def test_gradients_bear_the_scope_of_their_layer() -> None:
+    model = keras.Sequential([keras.Input((4,)), Block("b0"), dense("last")], name="model")
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x))
+        return tape.gradient(loss, model.trainable_variables)
+
+    graph, scopes = traced(step)
+    gradients = layers_of(graph, scopes, "TanhGrad", "gradient_tape/")
+    assert gradients == ["model/last", "model/b0/outer", "model/b0/inner"]
+
+
+def test_a_layer_in_a_function_inside() -> None:
+    """Its operations are in the graph of the inner function; they are recorded all the same."""
+    model = keras.Sequential([keras.Input((4,)), dense("one"), dense("two")], name="line")
+    graphs: list[Any] = []
+
+    @tf.function
+    def inside(x: tf.Tensor) -> Any:
+        graphs.append(tf.compat.v1.get_default_graph())
+        return model(x)
+
+    _, scopes = traced(inside)
+    assert layers_of(graphs[-1], scopes, "MatMul") == ["line/one", "line/two"]
+
+
+def test_a_layer_in_a_loop() -> None:
+    """The body of the loop is a graph of its own."""
+    layer = dense("one")
+    layer.build((None, 4))
+    graphs: list[Any] = []
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        for _ in tf.range(3):
+            graphs.append(tf.compat.v1.get_default_graph())
+            x = layer(x)
+        return x
+
+    _, scopes = traced(step)
+    assert layers_of(graphs[-1], scopes, "MatMul") == ["one"]
+
+
+def test_devices_are_left_as_they_are() -> None:
+    layer = dense("one")
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.device("CPU:2"):
+            x = layer(x)
+        return tf.sin(x)
+
+    graph, _ = traced(step)
+    devices = {op.type: op.device for op in graph.get_operations()}
+    assert devices["MatMul"] == "/device:CPU:2"
+    assert devices["Sin"] == ""
+
+
+def test_nothing_is_recorded_afterwards() -> None:
+    one, two = dense("one"), dense("two")
+    found: list[tuple[set[str], set[str]]] = []
+
+    def called(x: tf.Tensor) -> Any:
+        with recording_layers() as scopes:
+            x = one(x)
+        inside = set(scopes.values())
+        x = two(x)
+        found.append((inside, set(scopes.values())))
+        return x
+
+    for layer in (one, two):
+        layer.build((None, 4))
+    tf.function(called).get_concrete_function(tf.TensorSpec([None, 4]))
+    assert found == [({"one"}, {"one"})]
