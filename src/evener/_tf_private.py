@@ -27,7 +27,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
-from tensorflow.python.framework import kernels, op_def_registry
+from tensorflow.python.framework import kernels, op_callbacks, op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import (
     control_flow_util,
@@ -270,6 +270,33 @@ def stack() -> list[tuple[str, int]]:
     If it changes: messages name lines of generated files.
     """
     return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
+
+
+@contextlib.contextmanager
+def watching_operations(watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
+    """Call ``watch(type, inputs, outputs)`` after every eager operation inside.
+
+    Why: in a graph it can be seen how a number was computed; eagerly nothing keeps that.
+    If it changes: metrics of losses that a person composes are wrong in eager replicas.
+    """
+
+    def callback(
+        op_type: str,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: str | None = None,
+        graph: Any = None,
+    ) -> None:
+        del attrs, op_name
+        if graph is None:
+            watch(op_type, inputs, outputs)
+
+    op_callbacks.add_op_callback(callback)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(callback)
 
 
 @contextlib.contextmanager

@@ -466,7 +466,7 @@ def test_more_micro_batches_than_samples(name: str) -> None:
         (["late", "join"], ["dense_*"]),
         (["dense_0"], ["early"]),
     ],
-    ids=["in no stage", "out of line", "to and fro", "backwards", "two alone"],
+    ids=["in no stage", "out of line", "there and back", "backwards", "two alone"],
 )
 def test_stages_are_a_matter_of_speed(stages: tuple[list[str], list[str]]) -> None:
     """Layers that no stage names, stages against the order of the layers: the same numbers."""

@@ -22,7 +22,7 @@ def one_replica(devices: Sequence[str] = TWO) -> Strategy:
 
 
 def in_micro_batches(devices: Sequence[str] = TWO) -> Strategy:
-    """Return a strategy with two micro-batches on every device, which is one of replicas."""
+    """Return a strategy with two micro-batches on every device."""
     plan = Plan.data_parallel(list(devices))
     replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
     return Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))

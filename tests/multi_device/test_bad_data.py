@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 
 import keras
@@ -11,17 +10,15 @@ import pytest
 import tensorflow as tf
 from keras import layers, ops
 
-from evener import EvenerError, EvenerWarning, Strategy
+from evener import Strategy
 
 from .mistakes import (
     acts_as_plain_keras,
-    assert_house_form,
     compiled_under,
     data,
     in_micro_batches,
     one_replica,
     plain_like,
-    refused,
 )
 
 WHEN = pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
@@ -45,8 +42,6 @@ def test_a_batch_of_no_samples(make: Callable[[], Strategy], act: str, first: bo
     assert strategy.report().num_operations > 0
 
 
-
-
 def good_then_empty() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield a good batch and then one without samples."""
     x, y = data()
@@ -61,7 +56,7 @@ def as_dataset() -> tf.data.Dataset:
 
 
 SOURCES = pytest.mark.parametrize(
-    "make", [good_then_empty, as_dataset], ids=["generator", "dataset"]
+    "source", [good_then_empty, as_dataset], ids=["generator", "dataset"]
 )
 
 
@@ -79,8 +74,6 @@ def test_a_source_that_yields_no_samples(
     model = compiled_under(make())
     acts_as_plain_keras(model, plain_like(model), lambda one: fit(one, source()))
     assert int(model.optimizer.iterations.numpy()) == 2
-
-
 
 
 # What it is, and what Keras says of it.
@@ -115,8 +108,6 @@ def test_data_that_is_no_tensor(make: Callable[[], Strategy], name: str, first: 
         assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
         assert int(model.optimizer.iterations.numpy()) == (0 if first else 1)
     assert raised[0] is raised[1]
-
-
 
 
 @MAKE
@@ -156,9 +147,3 @@ def test_a_loss_that_is_nan(make: Callable[[], Strategy], sample: int) -> None:
     x[sample, 0] = -1.0
     acts_as_plain_keras(model, reference, lambda one: one.train_on_batch(x, y))
     assert all(np.isnan(weight).all() for weight in model.get_weights())
-
-
-
-
-
-

@@ -143,8 +143,6 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
     assert strategy.report().num_operations > 0
 
 
-
-
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("second", [one_replica, in_micro_batches])
 @pytest.mark.parametrize("first", [one_replica, in_micro_batches])
@@ -177,8 +175,6 @@ def test_a_layer_made_outside_the_scope(make: Callable[[], Strategy], act: str) 
     model = compiled_under(strategy, with_a_layer_made_outside())
     acts_as_plain_keras(model, plain_like(model, with_a_layer_made_outside()), ACTS[act])
     assert strategy.report().num_operations > 0
-
-
 
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {

@@ -13,18 +13,15 @@ from keras import layers
 
 from evener import Strategy
 
-from .mistakes import TWO, one_replica
+from .mistakes import in_micro_batches, one_replica
 
-
-
-
-
-
+MAKE = pytest.mark.parametrize("make", [one_replica, in_micro_batches])
 
 
 @pytest.mark.parametrize("aggregation", ["NONE", "SUM", "MEAN"])
-def test_places_that_one_replica_overwrites(aggregation: str) -> None:
-    strategy = one_replica(TWO)
+@MAKE
+def test_places_that_one_replica_overwrites(make: Callable[[], Strategy], aggregation: str) -> None:
+    strategy = make()
     with strategy.scope():
         variable = tf.Variable([1.0, 2.0], aggregation=tf.VariableAggregation[aggregation])
 
@@ -34,8 +31,6 @@ def test_places_that_one_replica_overwrites(aggregation: str) -> None:
     strategy.run(tf.function(overwrite), args=(tf.ones([5]),))
     np.testing.assert_array_equal(variable, [5.0, 2.0])
     assert strategy.report().num_operations > 0
-
-
 
 
 def masked_step(strategy: Strategy) -> tuple[keras.Model, keras.losses.Loss, Callable[..., Any]]:
@@ -66,10 +61,9 @@ def sentences(strategy: Strategy) -> Any:
     return batch
 
 
-
-
-def test_a_masked_loss_in_a_function_inside_the_one_replica() -> None:
-    strategy = one_replica(TWO)
+@MAKE
+def test_a_masked_loss_in_a_function_inside_the_one_replica(make: Callable[[], Strategy]) -> None:
+    strategy = make()
     model, loss_of, step = masked_step(strategy)
     # Three words of six count: a mean of the devices' means would be another number.
     plain = loss_of(tf.zeros([2, 3, 1]), model(SENTENCES))
@@ -77,16 +71,13 @@ def test_a_masked_loss_in_a_function_inside_the_one_replica() -> None:
     assert strategy.report().num_operations > 0
 
 
-
-
-def test_one_pipeline_per_replica_of_a_dataset() -> None:
+@MAKE
+def test_one_pipeline_per_replica_of_a_dataset(make: Callable[[], Strategy]) -> None:
     mode = tf.distribute.InputReplicationMode.PER_REPLICA
     options = tf.distribute.InputOptions(experimental_replication_mode=mode)
     dataset = tf.data.Dataset.range(8).batch(4)
-    whole = one_replica(TWO).experimental_distribute_dataset(dataset, options)
+    whole = make().experimental_distribute_dataset(dataset, options)
     assert [batch.numpy().tolist() for batch in whole] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
 
 
 @pytest.mark.parametrize(
@@ -97,8 +88,11 @@ def test_one_pipeline_per_replica_of_a_dataset() -> None:
     ],
     ids=["mean", "none"],
 )
-def test_whole_numbers_that_one_replica_keeps(options: dict[str, Any]) -> None:
-    strategy = one_replica(TWO)
+@MAKE
+def test_whole_numbers_that_one_replica_keeps(
+    make: Callable[[], Strategy], options: dict[str, Any]
+) -> None:
+    strategy = make()
     with strategy.scope():
         seen = tf.Variable(1, **options)
 

@@ -76,7 +76,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
             return original(model, iterator=iterator, data_batch=data_batch)
         is_built = all(layer.built for layer in model._flatten_layers())
         if is_built and iterator is not None and _has_steps_of_keras(model):
-            with model.distribute_strategy.scope(), contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), model.distribute_strategy.scope():
                 # What fails here fails in the step too, which says so as it does on one device.
                 model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
         return None

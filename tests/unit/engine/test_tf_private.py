@@ -463,3 +463,11 @@ def test_a_call_without_a_search_runs_as_before() -> None:
     assert marks.count("TemporaryVariable") == 1
     # What TensorFlow looks for: an operation of its own with a reference among its results.
     assert tf.raw_ops.TemporaryVariable
+
+
+def test_eager_operations_are_seen_and_then_no_more() -> None:
+    seen = []
+    with _tf_private.watching_operations(lambda by, given, made: seen.append(by)):
+        tf.reduce_mean(tf.constant([1.0, 2.0]))
+    tf.reduce_sum(tf.constant([1.0, 2.0]))
+    assert "Mean" in seen and "Sum" not in seen

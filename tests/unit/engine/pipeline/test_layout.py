@@ -103,7 +103,7 @@ def test_paths_of_layers_around_a_layer() -> None:
         ("model/block/dense", "block", True),
         ("model/block/dense", "model/block", True),
         ("model/block/dense", "block/de*", True),
-        ("model/block/dense", "bloc", False),
+        ("model/block/dense", "blo", False),
         ("model/block/dense", "model/dense", False),
         ("model/block_10", "block_1", False),
         ("model/block_10", "block_1?", True),
