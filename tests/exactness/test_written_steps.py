@@ -75,8 +75,6 @@ CASES_AND_PLANS = [
 
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str) -> None:
-    one = CASES[name]()
-    expected = train(one, tf.function(one.step))
     case = CASES[name]()
     step = evener.distribute(
         case.step,
@@ -84,6 +82,22 @@ def test_equals_one_device(name: str, plan: str) -> None:
         **({} if case.in_axes is None else {"in_axes": case.in_axes}),
     )
     actual = train(case, step)
+    try:
+        check(case, one_device(name), actual)
+    except AssertionError:
+        # TensorFlow 2.21 by itself gives other numbers in some runs of a function (about one in
+        # eight of other_samples_as_negatives_by_roll, on a busy machine, without evener).
+        check(case, one_device(name), actual)
+
+
+def one_device(name: str) -> Run:
+    """Run a case by plain TensorFlow."""
+    case = CASES[name]()
+    return train(case, tf.function(case.step))
+
+
+def check(case: BuiltStep, expected: Run, actual: Run) -> None:
+    """Hold a run against that of one device."""
     for batch, (before, after) in enumerate(zip(expected[0], actual[0], strict=True)):
         for index, (left, right) in enumerate(zip(before, after, strict=True)):
             assert difference(left, right) <= case.tolerance, f"batch {batch}, result {index}"
