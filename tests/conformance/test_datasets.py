@@ -8,25 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import evener
-
 from .strategies import Wrap, local, same, values
 
 
 def numbers(count: int, batch: int, **how: Any) -> tf.data.Dataset:
     return tf.data.Dataset.range(count).map(lambda x: tf.cast(x, tf.float32)).batch(batch, **how)
-
-
-def is_partitioned(strategy: Any) -> bool:
-    return isinstance(strategy, evener.Strategy) and len(strategy.replica_devices) > 1
-
-
-def is_in_micro_batches(strategy: Any) -> bool:
-    return is_partitioned(strategy) and strategy.plan.is_cut
-
-
-def expect_failure(request: pytest.FixtureRequest, reason: str) -> None:
-    request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 def joined(strategy: Any, distributed: Any) -> list[list[float]]:
@@ -67,11 +53,7 @@ ELEMENTS = {
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_elements_of_every_structure(
-    request: pytest.FixtureRequest, strategy: Any, call: Wrap, name: str
-) -> None:
-    if name == "text" and is_partitioned(strategy) and call is tf.function:
-        expect_failure(request, "the memory of text is asked for, and text has no size")
+def test_elements_of_every_structure(strategy: Any, call: Wrap, name: str) -> None:
     element = ELEMENTS[name]()
     dataset = tf.data.Dataset.from_tensor_slices(element).batch(4)
     (batch,) = strategy.experimental_distribute_dataset(dataset)
@@ -197,11 +179,7 @@ def test_get_next_as_optional_in_a_loop(strategy: Any) -> None:
 
 @pytest.mark.parametrize("as_argument", [True, False])
 @pytest.mark.parametrize("of", ["dataset", "iterator"])
-def test_a_loop_in_a_function(
-    request: pytest.FixtureRequest, strategy: Any, of: str, as_argument: bool
-) -> None:
-    if of == "dataset" and is_in_micro_batches(strategy):
-        expect_failure(request, "TensorFlow looks for a function that there is not")
+def test_a_loop_in_a_function(strategy: Any, of: str, as_argument: bool) -> None:
     distributed = strategy.experimental_distribute_dataset(numbers(10, 4))
     with strategy.scope():
         v = tf.Variable(0.0, aggregation=tf.VariableAggregation.SUM)
@@ -355,9 +333,7 @@ def test_datasets_from_a_function_of_nests(strategy: Any) -> None:
     same(local(strategy, y), [[0, 1]])
 
 
-def test_datasets_from_a_function_in_a_loop(request: pytest.FixtureRequest, strategy: Any) -> None:
-    if is_in_micro_batches(strategy):
-        expect_failure(request, "TensorFlow looks for a function that there is not")
+def test_datasets_from_a_function_in_a_loop(strategy: Any) -> None:
     distributed = strategy.distribute_datasets_from_function(lambda _: numbers(8, 2))
 
     @tf.function

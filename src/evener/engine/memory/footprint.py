@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import tensorflow as tf
+
 from evener.engine.ownership import device_name
 from evener.engine.partition.emit import PartitionedStep, element_dtype
 from evener.engine.partition.functions import TensorArgument
@@ -195,7 +197,9 @@ class _Reader:
                 if self._device(maker) == device:
                     begin = self._call_of[maker]
             shape = part_sizes(tensor.shape, state) if isinstance(state, Sharded) else tensor.shape
-            num_bytes = element_dtype(tensor).size if tensor.dtype.size == 0 else tensor.dtype.size
+            num_bytes = (
+                element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
+            )
             yield Lifetime(device, "activations", begin, max(calls), shape, num_bytes, piece)
 
     def _loans(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[Lifetime]:

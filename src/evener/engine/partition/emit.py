@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import _tf_private
 from evener.engine.partition.build import TaskFunction, build_task, is_added_inside, zeros_function
 from evener.engine.partition.functions import (
     Argument,
@@ -134,8 +133,10 @@ class _Run:
         before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
         if self._turns is not None:
             before += self._turns.begin(device, task)
+        # Outside of the call's own place and order: what is lent comes from another device, early.
+        arguments = [self._argument(a, part, device) for a in function.builder.arguments]
         with tf.control_dependencies(before), tf.device(device):
-            results = self._call_part(function, no_samples, part, device)
+            results = self._call_part(function, no_samples, part, arguments)
         done = [results[0].op] if results else []
         for tensor, result in zip(task.fetches, results, strict=True):
             state = self._partition.sharding.states[tensor]
@@ -189,17 +190,17 @@ class _Run:
         return value
 
     def _call_part(
-        self, function: TaskFunction, no_samples: FunctionBuilder | None, part: int, device: str
+        self,
+        function: TaskFunction,
+        no_samples: FunctionBuilder | None,
+        part: int,
+        arguments: list[Any],
     ) -> list[Any]:
         builder = function.builder
-        arguments = [self._argument(a, part, device) for a in builder.arguments]
 
         def call(given: list[Any]) -> list[Any]:
             if no_samples is None:
-                results = graphs.call(builder.function, given, builder.outputs, stateful=False)
-                if self._turns is not None and results:
-                    _tf_private.without_search_for_references(results[0].op)
-                return results
+                return graphs.call(builder.function, given, builder.outputs, stateful=False)
             with tf.device(HOST):
                 has_samples = self._sizes[part] > 0
             return graphs.call_if(

@@ -105,7 +105,6 @@ def weights_on_host(plan: Plan) -> list[Any]:
     return on("CPU:1", calls(step_of(plan, model).graph()))
 
 
-@pytest.mark.xfail(reason="fetches wait for the call before, so they come after it", strict=True)
 def test_weights_of_a_later_turn_are_fetched_when_the_turn_before_the_last_has_ended() -> None:
     """Two loans at most: of the turn that is computed, and of the next one."""
     made = weights_on_host(on_host(*ALONE))
@@ -125,7 +124,6 @@ def test_weights_of_a_later_turn_are_fetched_when_the_turn_before_the_last_has_e
     assert len(flat) == len(set(flat))
 
 
-@pytest.mark.xfail(reason="scopes of devices merge: the host becomes that machine's", strict=True)
 def test_weights_are_fetched_from_this_host_for_a_device_of_another_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
