@@ -145,19 +145,6 @@ def outer_tensor(tensor: tf.Tensor) -> Any | None:
     return None
 
 
-def without_search_for_references(operation: tf.Operation) -> None:
-    """Spare TensorFlow a search in the bodies of a call and of all calls that come after it.
-
-    Why: before a function runs first, a pass of XLA's looks for variables of TensorFlow 1,
-    which have references. It makes the body of every call anew to look into it, twice, which
-    takes minutes for a step of hundreds of calls, though only clusters that XLA compiles ask
-    for the answer. It takes an attribute that names an operation with a reference among its
-    results for such a call, and what comes after it for concerned, without a look.
-    If it changes: the first step takes longer to begin.
-    """
-    operation._set_func_attr("_evener_no_search", "TemporaryVariable")
-
-
 def without_program_order(operation: tf.Operation) -> None:
     """Take an operation out of the order in which a function's stateful operations run.
 

@@ -446,25 +446,6 @@ def test_what_a_captured_tensor_stands_for_is_found() -> None:
         assert _tf_private.outer_tensor(tf.constant(1.0)) is None
 
 
-def test_a_call_without_a_search_runs_as_before() -> None:
-    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-    def double(x: tf.Tensor) -> tf.Tensor:
-        return 2.0 * x
-
-    @tf.function(autograph=False)
-    def step(x: tf.Tensor) -> tf.Tensor:
-        y = double(x)
-        _tf_private.without_search_for_references(y.op)
-        return double(y)
-
-    assert step(tf.constant(3.0)) == 12.0
-    calls = [op for op in step.get_concrete_function(tf.constant(3.0)).graph.get_operations()]
-    marks = [op.node_def.attr["_evener_no_search"].func.name for op in calls]
-    assert marks.count("TemporaryVariable") == 1
-    # What TensorFlow looks for: an operation of its own with a reference among its results.
-    assert tf.raw_ops.TemporaryVariable
-
-
 def test_eager_operations_are_seen_and_then_no_more() -> None:
     seen = []
     with _tf_private.watching_operations(lambda by, given, made: seen.append(by)):
