@@ -87,11 +87,10 @@ def distribute(
         use_devices_of(plan)
     return DistributedStep(
         step,
-        devices=[replica.stages[0].device for replica in plan.replicas],
+        layout=Layout.of(plan),
         shares=plan.shares,
         in_axes=in_axes,
         verify=verify,
-        layout=Layout.of(plan),
     )
 
 
@@ -100,7 +99,7 @@ class DistributedStep:
 
     Args:
         step: The step.
-        devices: Names of the devices where replicas begin, such as ``"gpu:0"``.
+        layout: The devices, stages and micro-batches of each replica.
         shares: One per replica.
         in_axes: See `evener.distribute`.
         verify: See `evener.distribute`.
@@ -108,7 +107,6 @@ class DistributedStep:
             devices; None for shares of the step's own.
         signature: The input signature, if the step is not the `tf.function` that has it.
         when_traced: Called with every partitioned step that is made.
-        layout: Stages and micro-batches of each replica; None for a whole one on each device.
         paths: Returns the paths of the variables of the program, whose layers a plan may name.
     """
 
@@ -116,23 +114,22 @@ class DistributedStep:
         self,
         step: Callable[..., Any],
         *,
-        devices: Sequence[str],
+        layout: Layout,
         shares: Sequence[float],
         in_axes: Any = FOUND,
         verify: bool = False,
         sharing: Sharing | None = None,
         signature: Sequence[Any] | None = None,
         when_traced: Callable[[PartitionedStep], Any] | None = None,
-        layout: Layout | None = None,
         paths: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        self._layout = layout or Layout.of_devices(devices)
+        self._layout = layout
         self._paths = paths
         self._step = getattr(step, "python_function", step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
-        self._names = tuple(devices)
-        self._devices = [tf_device(name) for name in devices]
+        self._names = layout.devices
+        self._devices = [tf_device(name) for name in layout.devices]
         self._in_axes = in_axes
         self._sharing = sharing
         self._when_traced = when_traced

@@ -27,8 +27,7 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
         self._first = tf_device(strategy.replica_devices[0])
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
-        variable, _ = self._ledger.create(next_creator, **kwargs)
-        return variable
+        return self._ledger.create(next_creator, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         """Accept every variable: one that was made elsewhere stays where it is."""

@@ -62,14 +62,8 @@ class Ledger:
         """Return whether this variable was made in the strategy's scope."""
         return variable._unique_id in self._variables
 
-    def create(
-        self, next_creator: Callable[..., tf.Variable], **kwargs: Any
-    ) -> tuple[tf.Variable, Any | None]:
-        """Make a variable on its owner and enter it in the ledger.
-
-        Returns:
-            The variable, and the Keras variable it was made for, or None.
-        """
+    def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        """Make a variable on its owner, enter it in the ledger, and return it."""
         beside = kwargs.pop("colocate_with", None)
         made = _tf_private.keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
@@ -86,7 +80,7 @@ class Ledger:
             path=path, device=device, num_bytes=num_bytes
         )
         self._load[device] = self._load.get(device, 0) + num_bytes
-        return variable, made
+        return variable
 
     def forget(self, variable: tf.Variable) -> None:
         """Take a variable out whose place another one has taken."""

@@ -90,21 +90,16 @@ class Strategy(tf.distribute.Strategy):
         else:
             refuse_with_plan(devices=devices, shares=shares, owners=owners)
             use_devices_of(plan)
-        self._take(plan, measured=measured)
-        patch_keras(Strategy)
-        super().__init__(Extended(self))
-
-    def _take(self, plan: Plan, *, measured: bool) -> None:
-        """Keep a plan, its shares, and the ledger of what its devices own; nothing is known yet."""
-        names = [replica.stages[0].device for replica in plan.replicas]
         self._plan = plan
         self._layout = Layout.of(plan)
         self._reports: list[StepReport] = []
         self._lifetimes: list[list[Lifetime]] = []
         self._said: set[str] = set()
-        self._replica_devices = tuple(names)
-        self._sharing = Sharing(names, [one.share for one in plan.replicas], measured=measured)
+        self._replica_devices = self._layout.devices
+        self._sharing = Sharing(self._replica_devices, plan.shares, measured=measured)
         self._ledger = Ledger(plan, [device.name for device in plan.devices], HOST)
+        patch_keras(Strategy)
+        super().__init__(Extended(self))
 
     @classmethod
     def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Self, ...]:
@@ -314,12 +309,11 @@ class Strategy(tf.distribute.Strategy):
 
         return DistributedStep(
             call,
-            devices=self._replica_devices,
+            layout=self._layout,
             shares=self._sharing.shares,
             sharing=self._sharing,
             signature=getattr(signature, "input_signature", None),
             when_traced=self._remember,
-            layout=self._layout,
             paths=lambda: [variable.path for variable in self._ledger.variables],
         )
 
@@ -347,7 +341,7 @@ class Strategy(tf.distribute.Strategy):
             "ENG-082",
             "A model was compiled with jit_compile=True; its steps run without XLA.",
             why="XLA compiles a step for one device, and this one runs on "
-            f"{', '.join(self._replica_devices)}. The results are the same up to rounding.",
+            f"{', '.join(self._plan.device_names)}. The results are the same up to rounding.",
             fix="Leave out jit_compile=True, or use one device.",
         )
         return True
@@ -357,7 +351,7 @@ class Strategy(tf.distribute.Strategy):
             "ENG-084",
             "strategy.run was called inside of a function that XLA compiles.",
             why="XLA compiles a function for one device, and the variables and the work of this "
-            f"strategy are on {', '.join(self._replica_devices)}.",
+            f"strategy are on {', '.join(self._plan.device_names)}.",
             fix="Leave out jit_compile=True where strategy.run is called.",
         )
 

@@ -43,6 +43,7 @@ def run_loops(strategy: Strategy, notes: Notes) -> None:
 
 def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     """Let a `tf.function` that the script calls with a batch run on all devices."""
+    devices = ", ".join(strategy.plan.device_names)
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
@@ -50,7 +51,6 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             if not _is_called_by_script(sys._getframe(2)) or not has_batch((args, kwargs)):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
-            devices = ", ".join(strategy.plan.device_names)
             notes.tell(f"{name} runs on {devices}", own_place())
             return strategy.run(function, args=args, kwargs=kwargs)
 

@@ -136,6 +136,7 @@ class _Reader:
     def __init__(self, step: PartitionedStep) -> None:
         self._partition = step.partition
         self._functions = step.functions
+        self._number_of = {one.task: number for number, one in enumerate(step.functions)}
         self._units = step.units
         # For every device its calls so far, and the call of each unit.
         self._calls: dict[str, int] = defaultdict(int)
@@ -193,7 +194,7 @@ class _Reader:
             # What comes from elsewhere arrives while the call before runs.
             begin = max(0, min(calls) - 1)
             if task is not None and task.is_parts:
-                maker = Unit(self._number(task), piece)
+                maker = Unit(self._number_of[task], piece)
                 if self._device(maker) == device:
                     begin = self._call_of[maker]
             shape = part_sizes(tensor.shape, state) if isinstance(state, Sharded) else tensor.shape
@@ -208,13 +209,10 @@ class _Reader:
         # The first two turns begin with the step, so what they borrow is one loan.
         numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
         for number in numbers:
-            last = turns[min(number, len(turns) - 1)].stop - 1
             used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
             begin = turns[number - 1].start
             shape = tensor.shape or ()
-            yield Lifetime(
-                device, "borrowed", begin, min(last, max(used)), shape, tensor.dtype.size, None
-            )
+            yield Lifetime(device, "borrowed", begin, max(used), shape, tensor.dtype.size, None)
 
     def _sums(self) -> Iterator[Lifetime]:
         """Yield the partial sums of every device, and the next ones that are added to them."""
@@ -258,6 +256,3 @@ class _Reader:
 
     def _task(self, unit: Unit) -> Task:
         return self._functions[unit.task].task
-
-    def _number(self, task: Task) -> int:
-        return next(k for k, function in enumerate(self._functions) if function.task is task)

@@ -29,6 +29,8 @@ class TaskFunction:
         is_stateful: Whether it reads or writes state.
         is_read_only: Whether it only reads variables.
         needs_samples: Whether a kernel in it fails on a part without samples.
+        after: The tasks that have to come before it, although it reads nothing of them.
+        added_inside: The results that the calls of a device add up, one after another.
     """
 
     task: Task
@@ -36,6 +38,8 @@ class TaskFunction:
     is_stateful: bool
     is_read_only: bool
     needs_samples: bool
+    after: frozenset[Task]
+    added_inside: frozenset[Tensor]
 
 
 def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
@@ -67,9 +71,10 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         if node.is_stateful:
             names[node] = builder.last_name
         references.update(zip(node.outputs, outputs, strict=True))
+    added_inside = frozenset(t for t in task.fetches if is_added_inside(partition, t))
     for tensor in task.fetches:
         reference = references[tensor]
-        if is_added_inside(partition, tensor):
+        if tensor in added_inside:
             so_far = builder.argument(SumArgument(tensor), tensor.dtype)
             reference = builder.op("AddV2", [so_far, reference], {"T": tensor.dtype})[0]
         builder.output(reference, tensor.dtype)
@@ -78,6 +83,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         # Reads too: where the call is inlined, what has to come after it waits for these alone.
         builder.keep(names[node])
     builder.register(keeps)
+    after = {partition.task_of.get(one) for node in task.nodes for one in node.after}
     decisions = [partition.sharding.decisions.get(node) for node in task.nodes]
     return TaskFunction(
         task=task,
@@ -85,6 +91,8 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         is_stateful=bool(stateful),
         is_read_only=not any(node.has_side_effect for node in stateful),
         needs_samples=any(d is not None and d.needs_samples for d in decisions),
+        after=frozenset(one for one in after if one is not None and one is not task),
+        added_inside=added_inside,
     )
 
 
@@ -116,7 +124,7 @@ def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuil
         builder.argument(argument, function.builder.dtype_of(name))
     for tensor in function.task.fetches:
         state, shape = partition.sharding.states[tensor], tensor.shape
-        if is_added_inside(partition, tensor):
+        if tensor in function.added_inside:
             builder.output(builder.arguments[SumArgument(tensor)], tensor.dtype)
             continue
         if shape is None or tensor.dtype in (tf.variant, tf.resource):

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction, build_task, is_added_inside, zeros_function
+from evener.engine.partition.build import TaskFunction, build_task, zeros_function
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -130,7 +130,7 @@ class _Run:
         """Run a task on a part."""
         task = function.task
         device = self._layout.device(part, task.place.stages)
-        before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
+        before = [op for one in function.after for op in self._ran.get(one, ())]
         if self._turns is not None:
             before += self._turns.begin(device, task)
         # Outside of the call's own place and order: what is lent comes from another device, early.
@@ -145,7 +145,7 @@ class _Run:
             if self._turns is not None and isinstance(state, Partial):
                 # Added up at once, so that no more than the sum and one more are kept.
                 earlier = self._sums.get((tensor, device))
-                if earlier is not None and not is_added_inside(self._partition, tensor):
+                if earlier is not None and tensor not in function.added_inside:
                     with tf.device(device):
                         result = _COMBINE[state.combine]([earlier, result])
                     done.append(result.op)
@@ -156,7 +156,7 @@ class _Run:
     def call(self, function: TaskFunction) -> None:
         """Run a task that is computed once, on its device."""
         task = function.task
-        before = [op for one in self._waits(function) for op in self._ran.get(one, ())]
+        before = [op for one in function.after for op in self._ran.get(one, ())]
         arguments = [self._argument(a, None, task.where) for a in function.builder.arguments]
         graph: Any = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
@@ -215,11 +215,6 @@ class _Run:
         if self._times is None or not waits:
             return call(arguments)
         return self._times.timed(part, call, arguments, waits)
-
-    def _waits(self, function: TaskFunction) -> set[Any]:
-        task_of = self._partition.task_of
-        tasks = {task_of.get(n) for node in function.task.nodes for n in node.after}
-        return tasks - {None, function.task}
 
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):

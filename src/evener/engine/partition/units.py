@@ -75,11 +75,8 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
             held = partition.sharding.states[tensor]
             is_same = task.is_parts and other.is_parts
             yield other, is_same and state is not None and serves(held, state)
-    for node in task.nodes:
-        for one in node.after:
-            other = partition.task_of.get(one)
-            if other is not None and other is not task:
-                yield other, False
+    for other in function.after:
+        yield other, False
 
 
 def _sources(

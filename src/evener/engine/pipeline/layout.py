@@ -83,6 +83,11 @@ class Layout:
         return any("cpu:" in stage.device for one in self.replicas for stage in one.stages)
 
     @property
+    def devices(self) -> tuple[str, ...]:
+        """The device where each replica begins, such as ``"gpu:0"``."""
+        return tuple(replica.stages[0].device for replica in self.replicas)
+
+    @property
     def first_stages(self) -> Stages:
         """The first stage of every replica."""
         return (0,) * len(self.replicas)

@@ -74,8 +74,14 @@ State: TypeAlias = Replicated | Sharded | Partial | Unset
 REPLICATED = Replicated()
 SUM = Partial("sum")
 UNSET = Unset()
+FIRST = Sharded(0)
 PART_BATCH: Dim = symbol("b")
 PART_OFFSET: Dim = symbol("o")
+
+
+def is_first(state: State) -> bool:
+    """Return whether the first axis counts samples."""
+    return isinstance(state, Sharded) and state.axis == 0
 
 
 def serves(state: State, wanted: State | Numbers) -> bool:

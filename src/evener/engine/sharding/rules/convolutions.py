@@ -14,11 +14,12 @@ import tensorflow as tf
 
 from evener.engine.sharding.decision import Decision, Lower, rule
 from evener.engine.sharding.states import (
+    FIRST,
     REPLICATED,
     SUM,
     Numbers,
-    Sharded,
     State,
+    is_first,
     is_shardable,
     part_sizes,
 )
@@ -28,16 +29,10 @@ from evener.engine.trace.graph import Node, Tensor
 if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
 
-FIRST = Sharded(0)
-
-
-def _is_first(state: State) -> bool:
-    return isinstance(state, Sharded) and state.axis == 0
-
 
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D")
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    if not _is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
+    if not is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
         return None
     return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
 
@@ -45,7 +40,7 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not _is_first(states[2]):
+    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[2]):
         return None
     sizes = part_sizes(shape, FIRST)
     return Decision(
@@ -58,7 +53,7 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    if not (_is_first(states[0]) or _is_first(states[2])):
+    if not (is_first(states[0]) or is_first(states[2])):
         return None
     if not all(is_shardable(node.inputs[k].shape, FIRST) for k in (0, 2)):
         return None

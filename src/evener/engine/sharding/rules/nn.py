@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from evener.engine.sharding.decision import Decision, rule
 from evener.engine.sharding.states import (
+    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     Sharded,
     State,
+    is_first,
     is_shardable,
     part_sizes,
 )
 from evener.engine.trace.graph import Node
-
-FIRST = Sharded(0)
 
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
@@ -31,13 +31,9 @@ RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
 RESIZE_GRADIENTS = "ResizeBilinearGrad ResizeBicubicGrad ResizeNearestNeighborGrad".split()
 
 
-def _is_first(state: State) -> bool:
-    return isinstance(state, Sharded) and state.axis == 0
-
-
 @rule(*PER_SAMPLE)
 def _per_sample(node: Node, states: Sequence[State]) -> Decision | None:
-    if any(_is_first(state) for state in states):
+    if any(is_first(state) for state in states):
         tensors = (*node.inputs, *node.outputs)
         if all(is_shardable(t.shape, FIRST) or not t.rank for t in tensors):
             wanted = tuple(FIRST if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
@@ -57,7 +53,7 @@ def _images(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule(*RESIZE, *RESIZE_GRADIENTS)
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    if not _is_first(states[0]) or not is_shardable(node.outputs[0].shape, FIRST):
+    if not is_first(states[0]) or not is_shardable(node.outputs[0].shape, FIRST):
         return None
     others = [
         FIRST if is_shardable(t.shape, FIRST) and (t.rank or 0) > 1 else REPLICATED
@@ -69,7 +65,7 @@ def _resize(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("AvgPoolGrad", "AvgPool3DGrad")
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
     shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not _is_first(states[1]):
+    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[1]):
         return None
     sizes = Numbers(part_sizes(shape, FIRST))
     return Decision(inputs=(sizes, FIRST), outputs=(FIRST,), needs_samples=True)
@@ -105,7 +101,7 @@ def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
 def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
-    target = next((s for s in states if _is_first(s)), None)
+    target = next((s for s in states if is_first(s)), None)
     if not isinstance(target, Sharded):
         return None
     if not all(is_shardable(t.shape, target) for t in node.inputs):
@@ -115,7 +111,7 @@ def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("InTopKV2", "InTopK")
 def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
-    state = next((s for s in states[:2] if _is_first(s)), None)
+    state = next((s for s in states[:2] if is_first(s)), None)
     if not isinstance(state, Sharded):
         return None
     others = (REPLICATED,) * (len(states) - 2)
