@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -48,19 +48,40 @@ def stand_ins(num_devices: int) -> list[str]:
     return [f"CPU:{index}" for index in range(num_devices)]
 
 
+def logical_gpus(limits_mib: Sequence[int]) -> list[str]:
+    """Cut the first GPU into logical devices of so much memory; return TensorFlow's names."""
+    import tensorflow as tf
+
+    gpu = tf.config.list_physical_devices("GPU")[0]
+    tf.config.set_visible_devices(gpu, "GPU")
+    tf.config.set_logical_device_configuration(
+        gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for limit in limits_mib]
+    )
+    return [f"GPU:{index}" for index in range(len(limits_mib))]
+
+
 class Fit:
     """Keras's ``fit`` under a strategy, or under none.
 
     Args:
         num_devices: Logical CPUs.
+        gpu_limits_mib: Memory of logical GPUs, which are used instead where it is given.
         make_strategy: Makes the strategy from the devices' names; None for no strategy.
+        jit_compile: As in ``compile``.
     """
 
     def __init__(
-        self, *, num_devices: int, make_strategy: Callable[[list[str]], Any] | None = None
+        self,
+        *,
+        num_devices: int = 1,
+        gpu_limits_mib: Sequence[int] = (),
+        make_strategy: Callable[[list[str]], Any] | None = None,
+        jit_compile: bool | str = "auto",
     ) -> None:
-        devices = stand_ins(num_devices)
-        self._make_strategy = make_strategy and (lambda: make_strategy(devices))
+        self._devices = logical_gpus(gpu_limits_mib) if gpu_limits_mib else stand_ins(num_devices)
+        self._make_strategy = make_strategy and (lambda: make_strategy(self._devices))
+        self._jit_compile = jit_compile
+        self._batch_size = 0
         self.strategy: Any = None
 
     def prepare(self, name: str, optimizer: str) -> None:
@@ -73,12 +94,15 @@ class Fit:
         self.strategy = self._make_strategy() if self._make_strategy else None
         with self.strategy.scope() if self.strategy else contextlib.nullcontext():
             self.model = problem.build()
-            self.model.compile(make_optimizer(optimizer), make_loss())
+            self.model.compile(
+                make_optimizer(optimizer), make_loss(), jit_compile=self._jit_compile
+            )
+        self._batch_size = problem.batch_size
         self.dataset = make_dataset(problem)
 
     def run(self, num_steps: int) -> Ran:
         """Train for some steps; return what they took."""
-        clock = step_clock()
+        clock = step_clock(waits_at=(_UNTIMED, num_steps + _UNTIMED))
         self.model.fit(
             self.dataset, steps_per_epoch=num_steps + _UNTIMED, verbose=0, callbacks=[clock]
         )
@@ -98,6 +122,23 @@ class Fit:
             "events": [str(event) for event in self.strategy.sharing.events],
         }
 
+    def peak_bytes(self) -> dict[str, int]:
+        """Return the most that a step had allocated on every GPU."""
+        import tensorflow as tf
+
+        for device in self._devices:
+            tf.config.experimental.reset_memory_stats(device)
+        self.run(2)
+        info = tf.config.experimental.get_memory_info
+        return {device.lower(): info(device)["peak"] for device in self._devices}
+
+    def predicted_bytes(self) -> dict[str, int]:
+        """Return what evener says that the steps need on every device."""
+        if not hasattr(self.strategy, "footprint"):
+            return {}
+        needs = self.strategy.footprint(self._batch_size)
+        return {device.lower(): needs[device.lower()].total for device in self._devices}
+
 
 class Instant(NamedTuple):
     """A moment by two clocks, in seconds."""
@@ -111,9 +152,14 @@ def now() -> Instant:
     return Instant(time.perf_counter(), time.process_time())
 
 
-def step_clock() -> Any:
-    """Return a callback that notes when training began and when each step ended."""
+def step_clock(waits_at: Collection[int] = ()) -> Any:
+    """Return a callback that notes when training began and when each step ended.
+
+    Args:
+        waits_at: After how many steps it waits for what GPUs still compute.
+    """
     import keras
+    import tensorflow as tf
 
     class StepClock(keras.callbacks.Callback):
         """Notes times."""
@@ -128,6 +174,8 @@ def step_clock() -> Any:
                 self.begin = now()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if len(self.ends) + 1 in waits_at:
+                tf.test.experimental.sync_devices()
             self.ends.append(now())
 
     return StepClock()
@@ -183,10 +231,13 @@ class PlainLoop:
     Args:
         part: Of each global batch, so much.
         start: A barrier to wait at before each turn, where several such loops add up.
+        gpu_limits_mib: Memory of a logical GPU, which is used instead of a CPU where it is given.
     """
 
-    def __init__(self, *, part: float = 1.0, start: Any = None) -> None:
-        stand_ins(1)
+    def __init__(
+        self, *, part: float = 1.0, start: Any = None, gpu_limits_mib: Sequence[int] = ()
+    ) -> None:
+        _ = logical_gpus(gpu_limits_mib) if gpu_limits_mib else stand_ins(1)
         self._part = part
         self._start = start
 
@@ -234,10 +285,11 @@ def _gradient_step(problem: Problem, model: Any, optimizer: Any, batch_size: int
 
 def run_steps(step: Callable[..., Any], batches: Any, num_steps: int) -> Ran:
     """Take some steps, the first of which do not count; return what the others took."""
+    value: Any = 0.0
     for _ in range(_UNTIMED):
-        step(*next(batches))
+        value = step(*next(batches))
+    float(value)
     begin = now()
-    value: Any = None
     for _ in range(num_steps):
         value = step(*next(batches))
     float(value)

@@ -28,6 +28,7 @@ class Problem:
         build: Makes the model.
         data: Makes that many samples and targets.
         targets_per_sample: Over how many targets the loss of one sample is a mean.
+        in_batches: Whether the data is in memory by batches: a GPU would wait for single samples.
         least_of_limit: The aim: evener's speed over the limit's.
     """
 
@@ -37,6 +38,7 @@ class Problem:
     build: Callable[[], Any]
     data: Callable[[np.random.Generator, int], Arrays]
     targets_per_sample: int = 1
+    in_batches: bool = False
     least_of_limit: float = 0.90
 
 
@@ -118,11 +120,31 @@ def _text(rng: np.random.Generator, num_samples: int, vocabulary: int) -> Arrays
     return text[:, :-1], text[:, 1:]
 
 
+def _resnet() -> Any:
+    import keras
+
+    return keras.applications.ResNet50(weights=None, classes=10, classifier_activation=None)
+
+
+def _photographs(rng: np.random.Generator, num_samples: int) -> Arrays:
+    x = rng.random((num_samples, 224, 224, 3), dtype="float32")
+    return x, rng.integers(0, 10, num_samples).astype("int32")
+
+
+def _long_text(rng: np.random.Generator, num_samples: int) -> Arrays:
+    text = rng.integers(0, 8192, (num_samples, 257)).astype("int32")
+    return text[:, :-1], text[:, 1:]
+
+
 # Few different tokens, so that the head does not make the second half longer than the first.
 _BYTES = 256
 
 CHAINS = {
     "deep_mlp": mlp(num_blocks=8, width=1024, num_classes=10),
+    "wide_mlp": mlp(num_blocks=8, width=4096, num_classes=10),
+    "language_model": transformer(
+        num_blocks=8, width=768, num_heads=12, length=256, vocabulary=8192
+    ),
     "deep_transformer": transformer(
         num_blocks=6, width=192, num_heads=4, length=_LENGTH, vocabulary=_BYTES
     ),
@@ -164,6 +186,32 @@ PROBLEMS = {
             data=_bytes,
             targets_per_sample=_LENGTH,
         ),
+        # For a GPU.
+        Problem(
+            name="wide_mlp",
+            batch_size=4096,
+            num_batches=4,
+            build=CHAINS["wide_mlp"].build,
+            data=_vectors(4096),
+            in_batches=True,
+        ),
+        Problem(
+            name="resnet50",
+            batch_size=64,
+            num_batches=4,
+            build=_resnet,
+            data=_photographs,
+            in_batches=True,
+        ),
+        Problem(
+            name="language_model",
+            batch_size=32,
+            num_batches=16,
+            build=CHAINS["language_model"].build,
+            data=_long_text,
+            targets_per_sample=256,
+            in_batches=True,
+        ),
     )
 }
 
@@ -172,7 +220,11 @@ def make_dataset(problem: Problem, *, batch_size: int | None = None) -> Any:
     """Return the endless dataset, the same for every contender but for its batch size."""
     import tensorflow as tf
 
-    arrays = problem.data(np.random.default_rng(SEED), problem.batch_size * problem.num_batches)
+    size, count = problem.batch_size, problem.num_batches
+    arrays = problem.data(np.random.default_rng(SEED), size * count)
+    if problem.in_batches:
+        batches = tuple(array.reshape(count, size, *array.shape[1:]) for array in arrays)
+        return tf.data.Dataset.from_tensor_slices(batches).repeat().prefetch(2)
     dataset = tf.data.Dataset.from_tensor_slices(arrays).repeat()
     return dataset.batch(batch_size or problem.batch_size, drop_remainder=True).prefetch(2)
 

@@ -17,9 +17,10 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener import Plan
 from evener.engine.ownership import tf_device
 from evener.engine.partition.times import Times
-from exactness.compare import assert_equal
+from exactness.compare import assert_equal, state_of
 from gpu.ground import BATCH, Ground, agrees_with_one_device, build, device_of, placed, rows, train
 from gpu.traced import operations
 
@@ -104,6 +105,68 @@ def check_an_overflow_on_one_device_skips_the_step_on_all(ground: Ground) -> Non
         np.testing.assert_array_equal(old, new)
     assert float(model.optimizer.dynamic_scale) == 128.0
     assert strategy.report().num_operations > 0
+
+
+def _small_layers() -> list[keras.layers.Layer]:
+    layers = keras.layers
+    return [
+        layers.Dense(16, activation="tanh", name="a0"),
+        layers.BatchNormalization(name="a1"),
+        layers.Dropout(0.4, seed=5, name="b0"),
+        layers.Dense(4, name="b1"),
+    ]
+
+
+def _recurrent_layers() -> list[keras.layers.Layer]:
+    layers = keras.layers
+    return [
+        layers.Reshape((4, 2)),
+        layers.LSTM(6, return_sequences=True),
+        layers.Bidirectional(layers.GRU(5)),
+        layers.Dense(4),
+    ]
+
+
+def _trained(layers: Callable[[], list[keras.layers.Layer]], scope: Any) -> dict[str, object]:
+    """Return the state after some steps on the rows, with a partial batch at the end."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(3)
+    with scope:
+        model = keras.Sequential([keras.Input((8,)), *layers()])
+        optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+    x = rows(3 * BATCH + 5)
+    history = model.fit(x, x[:, :4], batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    return {**state_of(model), "history": history.history}
+
+
+def check_dropout_is_that_of_one_device(ground: Ground) -> None:
+    reference = _trained(_small_layers, ground.one_device())
+    _agree(reference, _trained(_small_layers, ground.strategy().scope()), within=ground.tolerance)
+
+
+def check_recurrent_layers_are_exact(ground: Ground) -> None:
+    reference = _trained(_recurrent_layers, ground.one_device())
+    strategy = ground.strategy()
+    _agree(reference, _trained(_recurrent_layers, strategy.scope()), within=ground.tolerance)
+
+
+def check_stages_are_exact(ground: Ground) -> None:
+    first, second = ground.devices
+    reference = _trained(_small_layers, ground.one_device())
+    stages = {first: "a*", second: "b*"}
+    plans = {
+        "stages": Plan.pipeline(stages, num_micro_batches=4),
+        "zero bubble": Plan.pipeline(stages, num_micro_batches=3, schedule="zero_bubble"),
+        "recomputed": Plan.pipeline(stages, num_micro_batches=2, recompute=["a*", "b0"]),
+        "owned by the host": Plan.pipeline(stages, num_micro_batches=2, owners={"*": "host"}),
+        "in turns": Plan.pipeline(
+            [(second, "a0"), (first, "a1"), (second, "b0"), (first, "b1")], num_micro_batches=3
+        ),
+    }
+    for name, plan in plans.items():
+        found = _trained(_small_layers, evener.Strategy(plan).scope())
+        assert_equal(reference, found, within=ground.tolerance, where=name)
 
 
 def check_dropout_repeats_from_one_seed(ground: Ground) -> None:

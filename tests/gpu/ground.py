@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -148,7 +149,13 @@ def rows(num_samples: int) -> np.ndarray:
 
 
 def caps_for(free_bytes: int | None) -> tuple[int, int]:
-    """Return the caps of the two parts: 10 and 5 GiB, or a half and a quarter of a small GPU."""
+    """Return the caps of the two parts: 10 and 5 GiB, or a half and a quarter of a small GPU.
+
+    ``EVENER_GPU_CAPS_MIB`` may name others, as in ``2048,1024``.
+    """
+    if named := os.environ.get("EVENER_GPU_CAPS_MIB"):
+        first, second = (int(cap) * 2**20 for cap in named.split(","))
+        return first, second
     if free_bytes is None or free_bytes >= sum(WANTED) + SPARE:
         return WANTED
     unit = (free_bytes // 4) // 2**20 * 2**20

@@ -1,0 +1,171 @@
+"""evener on one GPU, and on the same GPU cut into two logical devices.
+
+Two devices that are one card share its speed, so a step on both can at best be as fast as the
+same step on one. What is shown is what partitioning costs on a GPU, and memory on each device
+beside what evener says that it needs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from side_by_side import contenders
+from side_by_side.chains import plan_of
+from side_by_side.figures import paired, spread, terminal, write_json
+from side_by_side.problems import CHAINS, PROBLEMS
+from side_by_side.workers import Worker, WorkerError, closing
+
+from evener.units import format_bytes
+
+XLA, KERAS, PLAIN = "Keras fit, XLA", "Keras fit", "plain loop"
+NUM_MICRO_BATCHES = 4
+
+
+def reduced_on_one(devices: list[str]) -> Any:
+    """Return MirroredStrategy; NCCL refuses two devices that are one card."""
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+
+
+def in_stages(devices: list[str], *, name: str, recompute: tuple[str, ...] = ()) -> Any:
+    """Return evener's strategy with a stage on every device."""
+    import evener
+
+    plan = plan_of(
+        CHAINS[name],
+        [device.lower() for device in devices],
+        num_micro_batches=NUM_MICRO_BATCHES,
+        in_flight=len(devices),
+        recompute=recompute,
+    )
+    return evener.Strategy(plan)
+
+
+def start_workers(name: str, limit_mib: int) -> dict[str, Worker]:
+    """Start a process for every contender of a problem."""
+    one, two = [limit_mib], [limit_mib, limit_mib // 2]
+    fit = partial(Worker, contenders.Fit, environment={"CUDA_VISIBLE_DEVICES": "0"})
+    even = contenders.evener_even
+    workers = {
+        PLAIN: Worker(
+            contenders.PlainLoop, environment={"CUDA_VISIBLE_DEVICES": "0"}, gpu_limits_mib=one
+        ),
+        KERAS: fit(gpu_limits_mib=one, jit_compile=False),
+        XLA: fit(gpu_limits_mib=one, jit_compile=True),
+        "evener": fit(gpu_limits_mib=one, make_strategy=even, jit_compile=False),
+        "evener, XLA": fit(gpu_limits_mib=one, make_strategy=even, jit_compile=True),
+        "evener, in two": fit(gpu_limits_mib=two, make_strategy=even, jit_compile=False),
+        "evener, in two, XLA": fit(gpu_limits_mib=two, make_strategy=even, jit_compile=True),
+        "MirroredStrategy, in two": fit(
+            gpu_limits_mib=two, make_strategy=reduced_on_one, jit_compile=False
+        ),
+    }
+    if name in CHAINS:
+        for title, recompute in {"stages": (), "recomputed": ("block_*",)}.items():
+            make = partial(in_stages, name=name, recompute=recompute)
+            workers[f"evener, {title}"] = fit(
+                gpu_limits_mib=two, make_strategy=make, jit_compile=False
+            )
+    return workers
+
+
+def measure(
+    workers: dict[str, Worker], name: str, *, rounds: int, seconds: float
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Let all contenders train in turns; return their figures, and the errors of those that fail.
+
+    Every step of ``run`` is timed between two moments at which the GPU had nothing to do.
+    """
+    failed: dict[str, str] = {}
+
+    def ask(who: list[str], method: str, *args: Any) -> dict[str, Any]:
+        """Ask several at once."""
+        for one in who:
+            workers[one].send(method, *args)
+        answers = {}
+        for one in who:
+            try:
+                answers[one] = workers[one].receive()
+            except WorkerError as error:
+                failed[one] = str(error)
+        return answers
+
+    # Tracing and compiling need no GPU: all do it at once.
+    running = list(ask(list(workers), "prepare", name, "adam"))
+    running = list(ask(running, "run", 3))
+    figures: dict[str, Any] = {one: {"seconds": []} for one in running}
+    num_steps = {}
+    for one in running:
+        ran = workers[one].call("run", 10)
+        num_steps[one] = max(10, math.ceil(seconds * ran.num_steps / ran.seconds))
+    for turn in range(rounds):
+        for one in running[turn % len(running) :] + running[: turn % len(running)]:
+            ran = workers[one].call("run", num_steps[one])
+            figures[one]["seconds"].append(ran.seconds / ran.num_steps)
+    for one in running:
+        if one != PLAIN:
+            figures[one]["peak"] = workers[one].call("peak_bytes")
+            figures[one]["predicted"] = workers[one].call("predicted_bytes")
+    return figures, failed
+
+
+def table_of(name: str, figures: dict[str, Any]) -> Table:
+    """Return the table of one problem."""
+    table = Table(title=f"{name}, batch {PROBLEMS[name].batch_size}", title_justify="left")
+    table.add_column("contender", no_wrap=True)
+    for heading in ("step, ms", "min", "max", "/ Keras fit", "peak", "predicted"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one, found in figures.items():
+        own = spread([value * 1e3 for value in found["seconds"]])
+        ratio = paired(found["seconds"], figures[KERAS]["seconds"]).median
+        bytes_of = [
+            ", ".join(format_bytes(value) for value in found.get(key, {}).values())
+            for key in ("peak", "predicted")
+        ]
+        numbers = (f"{value:.2f}" for value in (own.median, own.least, own.most))
+        table.add_row(one, *numbers, f"{ratio:.3f}", *bytes_of)
+    return table
+
+
+def main(
+    models: Annotated[str, typer.Option(help="comma list of problems")] = (
+        "wide_mlp,resnet50,language_model"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="turns of every contender")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="length of a turn")] = 1.0,
+    limit_mib: Annotated[
+        int, typer.Option(min=64, help="memory of the first device; the second has half")
+    ] = 5000,
+    json: Annotated[Path, typer.Option(help="where the figures go")] = Path("results/gpu.json"),
+) -> None:
+    """Compare evener with Keras on one GPU, whole and cut in two, in turns."""
+    names = models.split(",")
+    if unknown := [name for name in names if name not in PROBLEMS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(PROBLEMS)}")
+    console = terminal()
+    figures: dict[str, Any] = {}
+    for name in names:
+        workers = start_workers(name, limit_mib)
+        with closing(*workers.values()):
+            found, failed = measure(workers, name, rounds=rounds, seconds=seconds)
+        figures[name] = {"contenders": found, "failed": failed}
+        console.print(table_of(name, found))
+        for one, error in failed.items():
+            console.print(f"{one} failed: {error.strip().splitlines()[-1]}", highlight=False)
+        medians = {one: statistics.median(value["seconds"]) for one, value in found.items()}
+        figures[name]["median_seconds"] = medians
+        write_json(json, figures, [])
+    console.print(f"figures: {json}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

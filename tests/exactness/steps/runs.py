@@ -1,0 +1,65 @@
+"""Running a step of the corpus, and holding what it gave against one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from exactness.steps.case import CASES, BuiltStep
+
+FLOOR = 1e-3
+"""Arrays whose largest number is less are compared by absolute difference."""
+
+Run = tuple[list[list[np.ndarray]], list[np.ndarray]]
+
+
+def train(case: BuiltStep, step: Any) -> Run:
+    """Run a step for every size of a case; return what it returned and the state at the end."""
+    rng = np.random.default_rng(3)
+    sizes = (24, 24, 24) if case.stateful_random else case.sizes
+    returned = []
+    for size in sizes:
+        results = step(*case.batch(rng, size))
+        leaves = tf.nest.flatten(results, expand_composites=True)
+        returned.append([np.asarray(leaf) for leaf in leaves if leaf is not None])
+    return returned, [np.asarray(variable) for variable in case.variables]
+
+
+def difference(expected: np.ndarray, actual: np.ndarray) -> float:
+    """Return the largest difference, relative to the largest number; 1 for other kinds."""
+    assert expected.shape == actual.shape
+    assert expected.dtype == actual.dtype
+    if expected.dtype.kind not in "fc":
+        return float(not np.array_equal(expected, actual))
+    one, other = expected.astype(np.float64), actual.astype(np.float64)
+    np.testing.assert_array_equal(np.isfinite(one), np.isfinite(other))
+    finite = np.isfinite(one)
+    if not finite.any():
+        return 0.0
+    scale = max(FLOOR, float(np.abs(one[finite]).max()))
+    return float(np.abs(one - other)[finite].max()) / scale
+
+
+def one_device(name: str) -> Run:
+    """Run a case by plain TensorFlow."""
+    case = CASES[name]()
+    return train(case, tf.function(case.step))
+
+
+def check(case: BuiltStep, expected: Run, actual: Run, *, least_tolerance: float = 0.0) -> None:
+    """Hold a run against that of one device.
+
+    Args:
+        case: What was run.
+        expected: By one device.
+        actual: By several.
+        least_tolerance: Used where the tolerance of the case is smaller.
+    """
+    tolerance = max(case.tolerance, least_tolerance)
+    for batch, (before, after) in enumerate(zip(expected[0], actual[0], strict=True)):
+        for index, (left, right) in enumerate(zip(before, after, strict=True)):
+            assert difference(left, right) <= tolerance, f"batch {batch}, result {index}"
+    for index, (left, right) in enumerate(zip(expected[1], actual[1], strict=True)):
+        assert difference(left, right) <= tolerance, f"variable {index}"
