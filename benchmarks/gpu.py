@@ -102,6 +102,8 @@ def measure(
     # Tracing and compiling need no GPU: all do it at once.
     running = list(ask(list(workers), "prepare", name, "adam"))
     running = list(ask(running, "run", 3))
+    if KERAS not in running:
+        raise typer.BadParameter(f"{KERAS} failed on {name}:\n{failed[KERAS]}")
     figures: dict[str, Any] = {one: {"seconds": []} for one in running}
     num_steps = {}
     for one in running:

@@ -149,7 +149,8 @@ def run_python(tmp_path: Path) -> RunPython:
         script = tmp_path / "script.py"
         cut = "" if num_cpus is None else CUT_CPU.format(num_cpus=num_cpus)
         script.write_text(cut + textwrap.dedent(code), encoding="utf-8")
-        merged = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **(env or {})}
+        path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+        merged = {**os.environ, "PYTHONPATH": path, **(env or {})}
         done = subprocess.run(
             [sys.executable, str(script)],
             env={name: value for name, value in merged.items() if value is not None},

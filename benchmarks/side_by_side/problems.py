@@ -132,7 +132,7 @@ def _photographs(rng: np.random.Generator, num_samples: int) -> Arrays:
 
 
 def _long_text(rng: np.random.Generator, num_samples: int) -> Arrays:
-    text = rng.integers(0, 8192, (num_samples, 257)).astype("int32")
+    text = rng.integers(0, 4096, (num_samples, 257)).astype("int32")
     return text[:, :-1], text[:, 1:]
 
 
@@ -143,7 +143,7 @@ CHAINS = {
     "deep_mlp": mlp(num_blocks=8, width=1024, num_classes=10),
     "wide_mlp": mlp(num_blocks=8, width=4096, num_classes=10),
     "language_model": transformer(
-        num_blocks=8, width=768, num_heads=12, length=256, vocabulary=8192
+        num_blocks=6, width=768, num_heads=12, length=256, vocabulary=4096
     ),
     "deep_transformer": transformer(
         num_blocks=6, width=192, num_heads=4, length=_LENGTH, vocabulary=_BYTES
@@ -205,7 +205,7 @@ PROBLEMS = {
         ),
         Problem(
             name="language_model",
-            batch_size=32,
+            batch_size=16,
             num_batches=16,
             build=CHAINS["language_model"].build,
             data=_long_text,

@@ -27,7 +27,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
-from tensorflow.python.framework import kernels, op_callbacks, op_def_registry
+from tensorflow.python.framework import config, kernels, op_callbacks, op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import (
     control_flow_util,
@@ -177,6 +177,25 @@ def is_traced_function(fn: Any) -> bool:
     `strategy.run` is called inside the replicas, where it cannot wait for the others.
     """
     return isinstance(fn, polymorphic_function.Function)
+
+
+def is_deterministic() -> bool:
+    """Return whether `tf.config.experimental.enable_op_determinism` was called.
+
+    Why: operations that read the clock fail then, and there is no public getter.
+    If it changes: steps on several devices fail where it was called.
+    """
+    return config.is_op_determinism_enabled()
+
+
+def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a `tf.function` was made of, or itself where XLA compiles it.
+
+    Why: a step is traced once, for all devices; what XLA compiles is known by its call alone,
+    and no public attribute says whether it does.
+    If it changes: a step with ``jit_compile=True`` runs without XLA.
+    """
+    return fn if getattr(fn, "_jit_compile", None) else getattr(fn, "python_function", fn)
 
 
 def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

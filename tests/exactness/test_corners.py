@@ -183,7 +183,6 @@ def test_masked_recurrence() -> None:
     agree(lambda place: fit_model(place, build, (x, y), numbers), FIVE)
 
 
-@pytest.mark.filterwarnings("ignore:.ENG-082")  # XLA: on one device
 @pytest.mark.parametrize("feature", ["xla", "mixed_float16"])
 def test_synchronised_batchnorm_with(feature: str) -> None:
     """The CNN, whose replicas advance together, under XLA and in half precision."""
@@ -269,7 +268,6 @@ def test_several_inputs_of_one_kind() -> None:
     agree(lambda place: fit_model(place, build, data, numbers), TWO, FIVE)
 
 
-@pytest.mark.filterwarnings("ignore:.ENG-082")  # XLA: on one device
 def test_sparse_gradients_of_a_scalar_loss() -> None:
     """An embedding under a loss that sees the whole batch, compiled by XLA and not."""
     x = np.random.default_rng(9).integers(0, 12, size=(43, 5)).astype("int32")

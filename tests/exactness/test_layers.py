@@ -25,7 +25,6 @@ from .models import classes, cnn, mlp, numbers, pairs, pictures, regression, tab
 from .tolerances import tolerance
 
 
-@pytest.mark.filterwarnings("ignore:.ENG-082")  # XLA: on one device
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_compiled_by_xla(name: str) -> None:
     """jit_compile=True on both sides; shares change between the steps."""

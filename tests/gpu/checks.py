@@ -49,10 +49,13 @@ def check_adam_is_exact(ground: Ground) -> None:
 
 
 def check_xla_is_exact(ground: Ground) -> None:
-    with pytest.warns(evener.EvenerWarning, match="ENG-082"):
-        agrees_with_one_device(
-            ground, "mlp", within=ground.tolerance, compiled={"jit_compile": True}
-        )
+    agrees_with_one_device(ground, "mlp", within=ground.tolerance, compiled={"jit_compile": True})
+
+
+def check_dropout_compiled_by_xla_is_that_of_one_device(ground: Ground) -> None:
+    reference = _trained(_small_layers, ground.one_device(), jit_compile=True)
+    found = _trained(_small_layers, ground.strategy().scope(), jit_compile=True)
+    _agree(reference, found, within=ground.tolerance)
 
 
 def check_several_steps_in_one_execution_are_exact(ground: Ground) -> None:
@@ -127,14 +130,16 @@ def _recurrent_layers() -> list[keras.layers.Layer]:
     ]
 
 
-def _trained(layers: Callable[[], list[keras.layers.Layer]], scope: Any) -> dict[str, object]:
+def _trained(
+    layers: Callable[[], list[keras.layers.Layer]], scope: Any, *, jit_compile: bool = False
+) -> dict[str, object]:
     """Return the state after some steps on the rows, with a partial batch at the end."""
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(3)
     with scope:
         model = keras.Sequential([keras.Input((8,)), *layers()])
         optimizer = keras.optimizers.Adam(0.01, epsilon=1e-3)
-        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=False)
+        model.compile(optimizer, "mse", metrics=["mae"], jit_compile=jit_compile)
     x = rows(3 * BATCH + 5)
     history = model.fit(x, x[:, :4], batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     return {**state_of(model), "history": history.history}

@@ -26,7 +26,6 @@ def card() -> tuple[tuple[int, int], tuple[evener.UsedDevice, ...]]:
     devices = evener.use_devices(spec_for(caps))
     # TF32 keeps 10 bits of 23: what is compared here is float32.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    tf.config.experimental.enable_op_determinism()
     return caps, devices
 
 

@@ -112,4 +112,4 @@ def test_the_demo_shows_the_memory_of_both(card: Card) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "in use (peak)" in done.stdout
     for device in GPUS.devices:
-        assert re.search(rf"^ {device} .*\(\d+\.\d [KMG]iB\)", done.stdout, re.MULTILINE)
+        assert re.search(rf"^ ?{device} .*\(\d+\.\d [KMG]iB\)", done.stdout, re.MULTILINE)

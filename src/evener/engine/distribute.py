@@ -15,6 +15,7 @@ from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
+from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
 from evener.engine.report import StepReport
@@ -125,7 +126,7 @@ class DistributedStep:
     ) -> None:
         self._layout = layout
         self._paths = paths
-        self._step = getattr(step, "python_function", step)
+        self._step = _tf_private.body_of(step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._names = layout.devices
@@ -314,8 +315,11 @@ class _Trace:
             with_layers=layout.is_cut,
         )
         self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
+        _tell_of_obstacles(self.partitioned)
         self._num_replicas = len(layout.replicas)
         is_timed = sharing is not None and self._num_replicas > 1 and self._traced.trains
+        # Nothing may read the clock where all operations have to be deterministic.
+        is_timed = is_timed and not _tf_private.is_deterministic()
         self._recorder = sharing if is_timed else None
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
@@ -426,4 +430,24 @@ def _warn_of_tape() -> None:
         why="The step was partitioned with its own gradients, and a tape outside of it cannot "
         "differentiate what was partitioned.",
         fix="Take the gradient inside the step, and distribute the step as a whole.",
+    )
+
+
+def _tell_of_obstacles(step: PartitionedStep) -> None:
+    """Say what of a function with ``jit_compile=True`` runs without XLA."""
+    found = [function for function in step.functions if function.obstacle]
+    if not found:
+        return
+    drawn = any(draws_numbers(node) for function in found for node in function.task.nodes)
+    numbers = (
+        " Random numbers that are drawn there are not those that XLA draws on one device."
+        if drawn
+        else " The results are the same up to rounding."
+    )
+    warn_at_user_line(
+        "ENG-082",
+        f"{len(found)} of {len(step.functions)} parts of a step with jit_compile=True run without "
+        "XLA.",
+        why=f"XLA compiles each part of a step by itself, and {found[0].obstacle}.{numbers}",
+        fix="Leave out jit_compile=True, or use one device.",
     )

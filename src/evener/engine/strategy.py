@@ -294,7 +294,7 @@ class Strategy(tf.distribute.Strategy):
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self not in steps:
-            converted = _tf_private.autographed_always(getattr(fn, "python_function", fn))
+            converted = _tf_private.autographed_always(_tf_private.body_of(fn))
             steps[self] = self._distributed(converted, signature=fn)
         return steps[self]
 
@@ -332,19 +332,6 @@ class Strategy(tf.distribute.Strategy):
         if code not in self._said:
             self._said.add(code)
             warn_at_user_line(code, what, why=why, fix=fix)
-
-    def runs_without_xla(self) -> bool:
-        """Return whether a model that asks for XLA runs without; it is told of once."""
-        if not self.is_partitioned:
-            return False
-        self._say_once(
-            "ENG-082",
-            "A model was compiled with jit_compile=True; its steps run without XLA.",
-            why="XLA compiles a step for one device, and this one runs on "
-            f"{', '.join(self._plan.device_names)}. The results are the same up to rounding.",
-            fix="Leave out jit_compile=True, or use one device.",
-        )
-        return True
 
     def _refuse_xla(self) -> None:
         raise EngineError(

@@ -84,7 +84,8 @@ def device_table(devices: Sequence[DeviceWork], rates: Mapping[str, float] | Non
     columns.append(("owned", [format_bytes(d.owned.num_bytes) for d in devices]))
     if any(d.memory is not None for d in devices):
         columns.append(("in use (peak)", [_memory(d) for d in devices]))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    # Eighty characters have to be enough.
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, (heading, _) in enumerate(columns):
         table.add_column(heading, justify="right" if index else "left", no_wrap=True)
     for row in zip(*(cells for _, cells in columns), strict=True):

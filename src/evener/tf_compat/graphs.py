@@ -20,6 +20,9 @@ AttrValue = attr_value_pb2.AttrValue
 FunctionDef = function_pb2.FunctionDef
 NodeDef = node_def_pb2.NodeDef
 
+BY_XLA = {"_XlaMustCompile": AttrValue(b=True)}
+"""The attribute of a call that XLA compiles."""
+
 _NUMBERS = itertools.count()
 
 
@@ -187,13 +190,29 @@ def call(
     dtypes: Sequence[tf.DType],
     *,
     stateful: bool,
+    by_xla: bool = False,
 ) -> list[tf.Tensor]:
-    """Call a function in the graph that is being made, on the device of now."""
+    """Call a function in the graph that is being made, on the device of now.
+
+    Args:
+        function: The function.
+        arguments: Its arguments.
+        dtypes: Of its results.
+        stateful: Whether it reads or changes state.
+        by_xla: Whether XLA compiles it, for each combination of shapes and sizes that it is given.
+    """
     _keep_in_graph(function)
-    operation = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
+    kind = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
     name = function.name.decode()
-    results = operation(args=list(arguments), Tout=list(dtypes), f=name)
-    return list(results) if isinstance(results, list | tuple) else []
+    results = kind(args=list(arguments), Tout=list(dtypes), f=name)
+    # A call without results is the operation itself.
+    operation = results if isinstance(results, tf.Operation) else None
+    results = list(results) if isinstance(results, list | tuple) else []
+    if by_xla:
+        operation = operation or results[0].op
+        for name, value in BY_XLA.items():
+            operation._set_attr(name, value)
+    return results
 
 
 def call_if(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from typing import Any
 
 import keras
@@ -19,7 +18,7 @@ _NAME = "_distribution_strategy"
 PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
     "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
-    "keras.Model.jit_compile": "a step that runs on several devices is not compiled by XLA",
+    "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them",
 }
 """What is changed, by its name, and why."""
 
@@ -28,33 +27,38 @@ def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
     """Let Keras treat strategies of a kind as one device. Safe to call again."""
     let_optimizers_follow(kind)
     build_from_shapes(kind)
-    run_without_xla(kind)
+    compile_parts(kind)
 
 
-def run_without_xla(kind: type[Any]) -> None:
-    """Let steps of models of strategies of this kind be partitioned, and not compiled by XLA.
+def compile_parts(kind: type[Any]) -> None:
+    """Let XLA compile the steps of models of strategies of this kind part by part.
 
-    Why: XLA compiles for one device. Keras asks the model when it makes its step.
-    If it changes: models with ``jit_compile=True`` fail, because XLA finds their variables on
-    several devices.
+    Why: Keras compiles the function around `strategy.run`, and XLA compiles for one device. What
+    is given to `run` says instead that it is to be compiled.
+    If it changes: models with ``jit_compile=True`` are refused with ENG-084.
 
     Args:
-        kind: Has a method ``runs_without_xla``, which tells whether it has several devices.
+        kind: Has a property ``is_partitioned``, which tells whether a step has several parts.
     """
-    original: Any = inspect.getattr_static(keras.Model, "jit_compile")
-    if getattr(original.fget, "_evener_kind", None) is kind:
+    original = keras.Model._make_function
+    if getattr(original, "_evener_kind", None) is kind:
         return
 
-    @functools.wraps(original.fget)
-    def get(model: Any) -> bool:
-        is_wanted = original.fget(model)
+    @functools.wraps(original)
+    def make(model: Any, step_function: Any) -> Any:
         strategy = model._distribute_strategy
-        if is_wanted and type(strategy) is kind:
-            return not strategy.runs_without_xla()
-        return is_wanted
+        is_ours = type(strategy) is kind and strategy.is_partitioned
+        if not is_ours or model.run_eagerly or not model.jit_compile:
+            return original(model, step_function)
+        compiled = tf.function(step_function, jit_compile=True, autograph=False)
+        model._jit_compile = False
+        try:
+            return original(model, compiled)
+        finally:
+            model._jit_compile = True
 
-    vars(get)["_evener_kind"] = kind
-    keras.Model.jit_compile = property(get, original.fset, original.fdel, original.__doc__)
+    vars(make)["_evener_kind"] = kind
+    keras.Model._make_function = make
 
 
 def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:

@@ -261,6 +261,27 @@ def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -
     assert set(seen) == {bool(jit_compile)}
 
 
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool | None) -> None:
+    def body() -> tf.Tensor:
+        return tf.constant(1.0)
+
+    function = tf.function(body, jit_compile=jit_compile)
+    assert _tf_private.body_of(function) is (function if jit_compile else body)
+    assert _tf_private.body_of(body) is body
+
+
+def test_determinism_is_seen(run_python: Callable[..., Any]) -> None:
+    code = """
+        import tensorflow as tf
+        from evener import _tf_private
+        before = _tf_private.is_deterministic()
+        tf.config.experimental.enable_op_determinism()
+        print(before, _tf_private.is_deterministic())
+    """
+    assert run_python(code).stdout.split() == ["False", "True"]
+
+
 def test_the_device_of_now_is_seen_in_graphs_too() -> None:
     assert _tf_private.current_device() == ""
     with tf.device("/CPU:1"):

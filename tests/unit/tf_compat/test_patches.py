@@ -88,6 +88,7 @@ def test_the_list_is_whole() -> None:
         inspect.getattr_static(keras.optimizers.SGD, "_distribution_strategy"), property
     )
     assert hasattr(keras.Model._maybe_symbolic_build, "_evener_kind")
+    assert hasattr(keras.Model._make_function, "_evener_kind")
     assert len(PATCHES) == 3
 
 

@@ -6,14 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from evener.engine.partition.functions import FunctionBuilder, SumArgument
+from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
 from evener.engine.partition.nested import add_functional, copy_functional
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
-from evener.engine.sharding.states import SUM, Partial, Sharded, State
+from evener.engine.partition.xla import find_obstacle, is_for_xla
+from evener.engine.sharding.states import SUM, Partial, Sharded, State, Unset
 from evener.engine.trace.graph import Node, Tensor
+from evener.tf_compat import graphs
 
 LARGE = 1 << 18
 """Bytes from which a gradient is added up behind the call that gives it."""
@@ -31,6 +34,8 @@ class TaskFunction:
         needs_samples: Whether a kernel in it fails on a part without samples.
         after: The tasks that have to come before it, although it reads nothing of them.
         added_inside: The results that the calls of a device add up, one after another.
+        by_xla: Whether XLA compiles it.
+        obstacle: Why XLA does not compile it although it was asked to, or an empty text.
     """
 
     task: Task
@@ -40,6 +45,8 @@ class TaskFunction:
     needs_samples: bool
     after: frozenset[Task]
     added_inside: frozenset[Tensor]
+    by_xla: bool
+    obstacle: str
 
 
 def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
@@ -78,6 +85,12 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
             so_far = builder.argument(SumArgument(tensor), tensor.dtype)
             reference = builder.op("AddV2", [so_far, reference], {"T": tensor.dtype})[0]
         builder.output(reference, tensor.dtype)
+    obstacle = ""
+    if is_for_xla(task):
+        given = [one.tensor for one in builder.arguments if isinstance(one, TensorArgument)]
+        obstacle = find_obstacle(partition, task, given)
+        if not obstacle:
+            builder.stay_whole()
     stateful = [node for node in task.nodes if node.is_stateful]
     for node in stateful:
         # Reads too: where the call is inlined, what has to come after it waits for these alone.
@@ -93,6 +106,8 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         needs_samples=any(d is not None and d.needs_samples for d in decisions),
         after=frozenset(one for one in after if one is not None and one is not task),
         added_inside=added_inside,
+        by_xla=is_for_xla(task) and not obstacle,
+        obstacle=obstacle,
     )
 
 
@@ -113,19 +128,43 @@ def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
     return is_small and tensor in partition.summed
 
 
+def compiled_call(function: TaskFunction, partition: Partition) -> FunctionBuilder:
+    """Make a function with the arguments of a task's that calls it, compiled by XLA.
+
+    A condition does not compile its branches itself.
+    """
+    builder = _with_arguments_of(function, "compiled", partition)
+    own = function.builder
+    attrs = {
+        "Tin": graphs.type_list([own.dtype_of(name) for name in own.arguments.values()]),
+        "Tout": graphs.type_list(own.outputs),
+        "f": graphs.function_reference(own.name),
+    }
+    outputs = builder.op(
+        "PartitionedCall", list(builder.arguments.values()), attrs, private=graphs.BY_XLA
+    )
+    for reference, dtype in zip(outputs, own.outputs, strict=True):
+        builder.output(reference, dtype)
+    builder.include(own)
+    builder.register()
+    return builder
+
+
 def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
     """Make a function with the arguments of a task's that returns what a part without samples has.
 
     Returns:
         Zeros for partial sums, no rows for what is sharded; None if a shape is not known.
     """
-    builder = FunctionBuilder("no_samples", inference=partition.inference)
-    for argument, name in function.builder.arguments.items():
-        builder.argument(argument, function.builder.dtype_of(name))
+    builder = _with_arguments_of(function, "no_samples", partition)
     for tensor in function.task.fetches:
         state, shape = partition.sharding.states[tensor], tensor.shape
         if tensor in function.added_inside:
             builder.output(builder.arguments[SumArgument(tensor)], tensor.dtype)
+            continue
+        if isinstance(state, Unset) and tensor.dtype != tf.variant:
+            # What one operation keeps for another, which does not run either.
+            builder.output(builder.constant(np.zeros([0]), tensor.dtype), tensor.dtype)
             continue
         if shape is None or tensor.dtype in (tf.variant, tf.resource):
             return None
@@ -141,6 +180,13 @@ def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuil
         )
         builder.output(filled[0], tensor.dtype)
     builder.register()
+    return builder
+
+
+def _with_arguments_of(function: TaskFunction, name: str, partition: Partition) -> FunctionBuilder:
+    builder = FunctionBuilder(name, inference=partition.inference)
+    for argument, reference in function.builder.arguments.items():
+        builder.argument(argument, function.builder.dtype_of(reference))
     return builder
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction, build_task, zeros_function
+from evener.engine.partition.build import (
+    TaskFunction,
+    build_task,
+    compiled_call,
+    zeros_function,
+)
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -63,10 +68,14 @@ class PartitionedStep:
         self.partition = partition
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
-        self._no_samples = {
-            id(function): zeros_function(function, partition)
+        self._branches = {
+            id(function): (
+                compiled_call(function, partition) if function.by_xla else function.builder,
+                no_samples,
+            )
             for function in self.functions
             if function.needs_samples
+            and (no_samples := zeros_function(function, partition)) is not None
         }
 
     def __call__(
@@ -88,7 +97,7 @@ class PartitionedStep:
             if unit.piece is None:
                 run.call(function)
             else:
-                run.call_part(function, self._no_samples.get(id(function)), unit.piece)
+                run.call_part(function, self._branches.get(id(function)), unit.piece)
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
@@ -125,9 +134,18 @@ class _Run:
             self._whole[tensor] = value
 
     def call_part(
-        self, function: TaskFunction, no_samples: FunctionBuilder | None, part: int
+        self,
+        function: TaskFunction,
+        branches: tuple[FunctionBuilder, FunctionBuilder] | None,
+        part: int,
     ) -> None:
-        """Run a task on a part."""
+        """Run a task on a part.
+
+        Args:
+            function: Of the task.
+            branches: What runs instead with samples and without, where it makes a difference.
+            part: The number of the part.
+        """
         task = function.task
         device = self._layout.device(part, task.place.stages)
         before = [op for one in function.after for op in self._ran.get(one, ())]
@@ -136,7 +154,7 @@ class _Run:
         # Outside of the call's own place and order: what is lent comes from another device, early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
         with tf.control_dependencies(before), tf.device(device):
-            results = self._call_part(function, no_samples, part, arguments)
+            results = self._call_part(function, branches, part, arguments)
         done = [results[0].op] if results else []
         for tensor, result in zip(task.fetches, results, strict=True):
             state = self._partition.sharding.states[tensor]
@@ -166,6 +184,7 @@ class _Run:
                 arguments,
                 function.builder.outputs,
                 stateful=function.is_stateful,
+                by_xla=function.by_xla,
             )
             operation = graph.get_operations()[-1] if len(graph.get_operations()) > first else None
         if operation is not None:
@@ -192,19 +211,30 @@ class _Run:
     def _call_part(
         self,
         function: TaskFunction,
-        no_samples: FunctionBuilder | None,
+        branches: tuple[FunctionBuilder, FunctionBuilder] | None,
         part: int,
         arguments: list[Any],
     ) -> list[Any]:
         builder = function.builder
 
         def call(given: list[Any]) -> list[Any]:
-            if no_samples is None:
-                return graphs.call(builder.function, given, builder.outputs, stateful=False)
+            if branches is None:
+                return graphs.call(
+                    builder.function,
+                    given,
+                    builder.outputs,
+                    stateful=False,
+                    by_xla=function.by_xla,
+                )
+            with_samples, no_samples = branches
             with tf.device(HOST):
                 has_samples = self._sizes[part] > 0
             return graphs.call_if(
-                has_samples, builder.function, no_samples.function, given, builder.outputs
+                has_samples,
+                with_samples.function,
+                no_samples.function,
+                given,
+                builder.outputs,
             )
 
         waits = [

@@ -257,7 +257,8 @@ class FunctionBuilder:
             keeps: What has to live as long as the function.
         """
         for one in self.included:
-            one.register(keeps)
+            if one._function is None:
+                one.register(keeps)
         children = [one.function for one in self.included]
         origins = {**self._origins}
         for child in children:

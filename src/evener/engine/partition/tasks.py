@@ -20,12 +20,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from evener.engine.ownership import tf_device
 from evener.engine.partition.homes import find_homes
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
 from evener.engine.pipeline.stages import FORWARD, WEIGHTS, Scopes, find_passes, find_stages
 from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
+from evener.engine.trace.data_sizes import sizes_of_data
 from evener.engine.trace.dims import Size, symbols_of
 from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
@@ -42,11 +44,13 @@ class Place(NamedTuple):
         where: The device, or ``PARTS`` for a call on every part.
         stages: Of the parts: the stage in each replica; empty if nothing is cut.
         role: Of the parts: the pass, where it is told apart.
+        by_xla: Whether it belongs to a function with ``jit_compile=True``.
     """
 
     where: str
     stages: Stages = ()
     role: str = ""
+    by_xla: bool = False
 
     @property
     def is_parts(self) -> bool:
@@ -95,6 +99,7 @@ class Partition:
         passes: The pass of every node of the parts; empty if nothing is cut.
         waits: What a node that is computed again waits for in its task, without reading it.
         summed: The partial sums of which nothing but the sum is needed.
+        sized_by_data: The nodes that give tensors whose size depends on what is in the data.
     """
 
     graph: Graph
@@ -106,6 +111,7 @@ class Partition:
     passes: Mapping[Node, str]
     waits: Mapping[Node, tuple[Tensor, ...]]
     summed: set[Tensor] = field(default_factory=set)
+    sized_by_data: set[Node] = field(default_factory=set)
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
         """Yield every input of a node with what the node needs of it."""
@@ -153,13 +159,18 @@ def make_tasks(
         for node, decision in sharding.decisions.items()
     )
 
+    compiles = frozenset(tf_device(name) for name in layout.devices)
+
     def place(node: Node) -> Place:
         decision = sharding.decisions.get(node)
         if decision is None:
-            return Place(homes.get(node, ""))
+            home = homes.get(node, "")
+            # What is on the host beside other devices is small, or text, which XLA does not know.
+            return Place(home, by_xla=bool(node.xla) and home in compiles)
         where = PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
         role = passes.get(node, "")
-        return Place(where, stages.get(node, ()), role if role in roles else "")
+        role = role if role in roles else ""
+        return Place(where, stages.get(node, ()), role, by_xla=bool(node.xla))
 
     def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
         return _dependencies(node, place, sharding, inference)
@@ -190,6 +201,7 @@ def make_tasks(
         layout=layout,
         passes=passes,
         waits=waits,
+        sized_by_data=sizes_of_data(graph),
     )
     _find_fetches(partition)
     return partition

@@ -54,7 +54,11 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """A tensor list without elements yet: it becomes what is written to it first."""
+    """What every part has of its own, without rows.
+
+    A tensor list without elements yet, which becomes what is written to it first; what an
+    operation keeps for its gradient alone.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from evener.tf_compat import graphs
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 SIDE_EFFECT_FREE = frozenset(
     {
+        # Stateful for the masks of its dropout.
+        "CudnnRNNV3",
+        "CudnnRNNBackpropV3",
         "ReadVariableOp",
         "ResourceGather",
         "ResourceGatherNd",

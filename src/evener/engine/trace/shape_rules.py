@@ -738,6 +738,20 @@ def _in_top_k(inference: Inference, node: Node) -> Shapes:
     return [node.inputs[1].shape]
 
 
+@shape_rule("CudnnRNNV3")
+def _recurrent(inference: Inference, node: Node) -> Shapes:
+    """``input, h, c, ...`` to ``output, h, c, reserved, reserved on the host``."""
+    (data, hidden, cell), static = (t.shape for t in node.inputs[:3]), node.static_shapes[0]
+    if data is None or static is None or static[-1] is None:
+        return [None, hidden, cell, None, None]
+    return [(*data[:-1], static[-1]), hidden, cell, None, None]
+
+
+@shape_rule("CudnnRNNBackpropV3")
+def _recurrent_gradient(inference: Inference, node: Node) -> Shapes:
+    return [tensor.shape for tensor in node.inputs[:4]]
+
+
 # Tensor lists have the shape of the stacked list; the length has no meaning while they grow.
 
 

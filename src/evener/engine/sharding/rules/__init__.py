@@ -6,6 +6,7 @@ then the operation is gathered and computed once.
 
 from evener.engine.sharding.rules import (
     convolutions,
+    cudnn,
     elementwise,
     lists,
     matmul,
@@ -18,6 +19,7 @@ from evener.engine.sharding.rules import (
 
 __all__ = [
     "convolutions",
+    "cudnn",
     "elementwise",
     "lists",
     "matmul",

@@ -1,0 +1,56 @@
+"""Which tasks XLA compiles: those of functions with ``jit_compile=True``, where it can.
+
+XLA compiles the whole function on one device. Between tasks it can pass neither tensor lists, nor
+text, nor sizes that depend on the data, and what one branch of a condition keeps for its gradient
+has no shape in the other. A task that needs one of these runs without XLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from evener.engine.partition.tasks import Partition, Task
+from evener.engine.trace.functional import CONDITIONS
+from evener.engine.trace.graph import Node, Tensor
+
+_READS = ("ReadVariableOp", "Identity", "NoOp")
+
+
+def is_for_xla(task: Task) -> bool:
+    """Return whether a task computes something of a function with ``jit_compile=True``.
+
+    What only reads variables lends them; compiled by XLA it would copy them.
+    """
+    return task.place.by_xla and any(node.op not in _READS for node in task.nodes)
+
+
+def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> str:
+    """Return why XLA cannot compile a task, or an empty text.
+
+    Args:
+        partition: The step.
+        task: The task.
+        given: The tensors that it is given.
+    """
+    for tensor in (*given, *task.fetches):
+        if tensor.dtype == tf.variant:
+            return f"{tensor.node.name} is a tensor list that other tasks use"
+        if tensor.node.op in CONDITIONS:
+            return f"{tensor.node.name} keeps what its gradient needs of one branch"
+    for node in task.nodes:
+        if any(one.op == "FakeParam" for body in node.bodies.values() for one in body):
+            # Of the batch's size, which is not known where the step is traced.
+            return f"{node.name} keeps what its gradient needs of one branch"
+        if any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs)):
+            return f"{node.name} works on text"
+        if node in partition.sized_by_data:
+            return f"a size of {node.name} depends on the data"
+    return ""
+
+
+def draws_numbers(node: Node) -> bool:
+    """Return whether XLA's random numbers are other ones than TensorFlow's."""
+    inside = (one for body in node.bodies.values() for one in body)
+    return "Random" in node.op or any(map(draws_numbers, inside))

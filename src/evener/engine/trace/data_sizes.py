@@ -1,0 +1,44 @@
+"""Which tensors have sizes that nobody knows before the data is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evener.engine.trace.dims import symbols_of
+from evener.engine.trace.graph import Node, Tensor
+
+_SIZED_BY_DATA = frozenset(
+    {
+        "BooleanMask",
+        "DynamicPartition",
+        "ListDiff",
+        "NonMaxSuppressionV3",
+        "NonMaxSuppressionV4",
+        "NonMaxSuppressionV5",
+        "Unique",
+        "UniqueV2",
+        "UniqueWithCounts",
+        "UniqueWithCountsV2",
+        "Where",
+    }
+)
+
+
+def sizes_of_data(nodes: Iterable[Node]) -> set[Node]:
+    """Return the nodes that give tensors whose size depends on what is in the data.
+
+    Args:
+        nodes: In an order in which they can run.
+    """
+    found: set[Node] = set()
+    for node in nodes:
+        is_open = not all(map(_is_known, node.outputs))
+        if node.op in _SIZED_BY_DATA or (is_open and any(t.node in found for t in node.inputs)):
+            found.add(node)
+    return found
+
+
+def _is_known(tensor: Tensor) -> bool:
+    """Return whether the batch alone decides about all sizes."""
+    names = {name for size in tensor.shape or () for name in symbols_of(size)}
+    return tensor.shape is not None and names <= {"B"}

@@ -1,0 +1,112 @@
+"""Steps with ``jit_compile=True``: XLA compiles their parts, and the results are one device's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener import EvenerWarning
+
+SHARES = [3, 1, 2]
+DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
+
+
+def compiled_calls(step: evener.DistributedStep, *batch: Any) -> list[str]:
+    """Return the devices of the calls that XLA compiles, in the graph that runs a batch."""
+    outer = tf.function(lambda *tensors: step(*tensors)).get_concrete_function(*batch)
+    graphs = [outer.graph]
+    found = []
+    while graphs:
+        graph = graphs.pop()
+        for operation in graph.get_operations():
+            if "_XlaMustCompile" in operation.node_def.attr:
+                found.append(operation.device)
+    return found
+
+
+def by_xla(step: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(step, jit_compile=True)
+
+
+def batch(num_samples: int = 13) -> tf.Tensor:
+    numbers = np.random.default_rng(1).normal(size=(num_samples, 4))
+    return tf.constant(numbers.astype("float32"))
+
+
+class Step:
+    """A step with a variable, dropout and a loss over the batch."""
+
+    def __init__(self) -> None:
+        self.weight = tf.Variable(tf.ones([4, 3]))
+        self.seed = tf.Variable([1, 2])
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            kept = tf.random.stateless_uniform(tf.shape(x), seed=self.seed) > 0.4
+            hidden = tf.tanh(tf.where(kept, x, 0.0) @ self.weight)
+            loss = tf.sqrt(tf.reduce_mean(tf.square(hidden)) + 0.1)
+        self.seed.assign_add([0, 1])
+        self.weight.assign_sub(0.1 * tape.gradient(loss, self.weight))
+        return loss
+
+
+@pytest.mark.parametrize("is_outermost", [True, False])
+def test_parts_and_updates_are_compiled(is_outermost: bool) -> None:
+    inner = by_xla(Step())
+    step = inner if is_outermost else lambda x: inner(x)
+    distributed = evener.distribute(step, devices=DEVICES, shares=SHARES)
+    devices = compiled_calls(distributed, batch())
+    for device in DEVICES:
+        assert any(f"CPU:{device[-1]}" in one for one in devices), device
+    # The parts, and the update on the owner.
+    assert len(devices) > len(DEVICES)
+
+
+def test_what_nobody_asks_for_is_not_compiled() -> None:
+    distributed = evener.distribute(tf.function(Step()), devices=DEVICES, shares=SHARES)
+    assert not compiled_calls(distributed, batch())
+
+
+def test_results_and_random_numbers_are_those_of_one_device() -> None:
+    one, several = Step(), Step()
+    alone = by_xla(one)
+    together = evener.distribute(by_xla(several), devices=DEVICES, shares=SHARES)
+    for num_samples in (13, 13, 2, 13):
+        x = batch(num_samples)
+        np.testing.assert_allclose(alone(x), together(x), rtol=1e-5)
+    np.testing.assert_allclose(one.weight, several.weight, rtol=1e-5)
+
+
+def test_only_what_is_asked_for_is_compiled() -> None:
+    """Text, which XLA does not know, stays outside of the function that it compiles."""
+    inner = by_xla(lambda x: tf.reduce_sum(tf.exp(x)))
+
+    def step(x: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return inner(x), tf.strings.upper(names)
+
+    distributed = evener.distribute(step, devices=DEVICES)
+    x, names = batch(6), tf.constant(list("abcdef"))
+    total, upper = distributed(x, names)
+    np.testing.assert_allclose(total, inner(x), rtol=1e-6)
+    assert upper.numpy().tolist() == [b"A", b"B", b"C", b"D", b"E", b"F"]
+    assert compiled_calls(distributed, x, names)
+
+
+def test_what_xla_cannot_pass_between_parts_is_told() -> None:
+    step = by_xla(lambda x: tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0)))
+    distributed = evener.distribute(step, devices=DEVICES)
+    with pytest.warns(EvenerWarning, match="ENG-082.*(?s:.*)boolean_mask/Where depends on the"):
+        found = distributed(batch())
+    np.testing.assert_allclose(found, step(batch()), rtol=1e-5)
+
+
+def test_nothing_is_told_where_all_is_compiled() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evener.distribute(by_xla(Step()), devices=DEVICES)(batch())
