@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -21,7 +23,21 @@ def is_own(filename: str) -> bool:
     """
     if filename.startswith(("<", _EVENER, *_LIBRARIES)) or is_rewritten(filename):
         return False
-    return not any(folder in filename for folder in _INSTALLED)
+    if any(folder in filename for folder in _INSTALLED):
+        return False
+    return not filename.startswith(_installed_by_target(tuple(sys.path)))
+
+
+@functools.cache
+def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the folders that packages were installed in, as by ``pip install --target``.
+
+    Such a folder may have any name; what pip writes beside a package tells it.
+    """
+    found = (Path(path) for path in paths if path)
+    return tuple(
+        f"{folder}{os.sep}" for folder in found if any(folder.glob("tensorflow*.dist-info"))
+    )
 
 
 def is_rewritten(filename: str) -> bool:

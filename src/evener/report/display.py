@@ -85,7 +85,7 @@ def device_table(devices: Sequence[DeviceWork], rates: Mapping[str, float] | Non
     if any(d.memory is not None for d in devices):
         columns.append(("in use (peak)", [_memory(d) for d in devices]))
     # Eighty characters have to be enough.
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for index, (heading, _) in enumerate(columns):
         table.add_column(heading, justify="right" if index else "left", no_wrap=True)
     for row in zip(*(cells for _, cells in columns), strict=True):

@@ -154,6 +154,30 @@ def scan() -> BuiltStep:
     return BuiltStep(step=step, batch=lambda rng, n: (normal(rng, n, 7, 4),), variables=[rate])
 
 
+@case("sequence/scan_with_the_size_of_the_batch")
+def scan_with_size() -> BuiltStep:
+    rate = tf.Variable(tf.random.stateless_normal([4], seed=[1, 2]))
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            decay = tf.sigmoid(rate)
+            states = tf.scan(
+                lambda s, now: decay * s + (1 - decay) * now, tf.transpose(x, [1, 0, 2])
+            )
+            loss = tf.reduce_sum(tf.square(states)) / x.shape[0]
+        rate.assign_sub(tape.gradient(loss, rate))
+        return loss
+
+    return BuiltStep(step=step, batch=lambda rng, n: (normal(rng, n, 7, 4),), variables=[rate])
+
+
+@case("sequence/lstm_with_the_size_of_the_batch")
+def lstm_with_size() -> BuiltStep:
+    model = classifier(layers.LSTM(6, return_sequences=True), layers.GRU(4))
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+    return learn(lambda x, y: losses(y, model(x, training=True)) / x.shape[0], model, sequences)
+
+
 @case("sequence/attention_between_encoder_and_decoder")
 def attention() -> BuiltStep:
     encoder, decoder = layers.GRU(6, return_sequences=True, return_state=True), layers.GRUCell(6)

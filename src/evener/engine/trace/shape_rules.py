@@ -755,8 +755,16 @@ def _recurrent_gradient(inference: Inference, node: Node) -> Shapes:
 # Tensor lists have the shape of the stacked list; the length has no meaning while they grow.
 
 
-def _element(tensor: Tensor) -> Shape | None:
-    """Return the shape that an ``element_shape`` argument asks for, if it is complete."""
+def _element(inference: Inference, tensor: Tensor) -> Shape | None:
+    """Return the shape that an ``element_shape`` argument asks for, if it is complete.
+
+    Where a step is traced for one size of batches, it is a constant with that size in it. What is
+    as large may count samples, and is left open in the parts: nothing is lost by that.
+    """
+    if inference.num_samples is not None and tensor.node.op == "Const" and tensor.value:
+        tensor.value = tuple(
+            symbol("B") if size == inference.num_samples else size for size in tensor.value
+        )
     value = tensor.value
     if tensor.rank == 0 or value is None or any(size == -1 for size in value):
         return None
@@ -766,12 +774,14 @@ def _element(tensor: Tensor) -> Shape | None:
 @shape_rule("EmptyTensorList", "TensorListReserve")
 def _new_list(inference: Inference, node: Node) -> Shapes:
     """Nothing is known of a list before the first element is in it."""
+    _element(inference, node.inputs[0])
     return [None]
 
 
 @shape_rule("TensorListFromTensor")
 def _list_of_rows(inference: Inference, node: Node) -> Shapes:
     shape = node.inputs[0].shape
+    _element(inference, node.inputs[1])
     return [None if shape is None else (1, *shape[1:])]
 
 
@@ -783,10 +793,9 @@ def _with_item(node: Node, item: Shape | None) -> Shapes:
     return [(1, *item)]
 
 
-def _taken_out(known: Shape | None, element_shape: Tensor) -> Shape | None:
-    if known is None or known == UNLIKE_ELEMENTS:
-        return _element(element_shape)
-    return known[1:]
+def _taken_out(inference: Inference, known: Shape | None, element_shape: Tensor) -> Shape | None:
+    asked = _element(inference, element_shape)
+    return asked if known is None or known == UNLIKE_ELEMENTS else known[1:]
 
 
 @shape_rule("TensorListPushBack", "TensorListSetItem")
@@ -801,19 +810,19 @@ def _resized(inference: Inference, node: Node) -> Shapes:
 
 @shape_rule("TensorListGetItem")
 def _get_item(inference: Inference, node: Node) -> Shapes:
-    return [_taken_out(node.inputs[0].shape, node.inputs[2])]
+    return [_taken_out(inference, node.inputs[0].shape, node.inputs[2])]
 
 
 @shape_rule("TensorListPopBack")
 def _popped(inference: Inference, node: Node) -> Shapes:
     known = node.inputs[0].shape
-    return [known, _taken_out(known, node.inputs[1])]
+    return [known, _taken_out(inference, known, node.inputs[1])]
 
 
 @shape_rule("TensorListStack")
 def _stacked(inference: Inference, node: Node) -> Shapes:
     static = node.static_shapes[0]
-    element = _taken_out(node.inputs[0].shape, node.inputs[1])
+    element = _taken_out(inference, node.inputs[0].shape, node.inputs[1])
     if element is None:
         return None
     length = static[0] if static else None
