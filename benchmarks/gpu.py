@@ -113,10 +113,9 @@ def measure(
         for one in running[turn % len(running) :] + running[: turn % len(running)]:
             ran = workers[one].call("run", num_steps[one])
             figures[one]["seconds"].append(ran.seconds / ran.num_steps)
-    for one in running:
-        if one != PLAIN:
-            figures[one]["peak"] = workers[one].call("peak_bytes")
-            figures[one]["predicted"] = workers[one].call("predicted_bytes")
+    for key in ("peak_bytes", "predicted_bytes"):
+        for one, value in ask([one for one in running if one != PLAIN], key).items():
+            figures[one][key] = value
     return figures, failed
 
 
@@ -131,7 +130,7 @@ def table_of(name: str, figures: dict[str, Any]) -> Table:
         ratio = paired(found["seconds"], figures[KERAS]["seconds"]).median
         bytes_of = [
             ", ".join(format_bytes(value) for value in found.get(key, {}).values())
-            for key in ("peak", "predicted")
+            for key in ("peak_bytes", "predicted_bytes")
         ]
         numbers = (f"{value:.2f}" for value in (own.median, own.least, own.most))
         table.add_row(one, *numbers, f"{ratio:.3f}", *bytes_of)

@@ -134,7 +134,7 @@ class Fit:
 
     def predicted_bytes(self) -> dict[str, int]:
         """Return what evener says that the steps need on every device."""
-        if not hasattr(self.strategy, "footprint"):
+        if not getattr(self.strategy, "is_partitioned", False):
             return {}
         needs = self.strategy.footprint(self._batch_size)
         return {device.lower(): needs[device.lower()].total for device in self._devices}

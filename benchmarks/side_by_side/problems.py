@@ -197,7 +197,7 @@ PROBLEMS = {
         ),
         Problem(
             name="resnet50",
-            batch_size=64,
+            batch_size=32,
             num_batches=4,
             build=_resnet,
             data=_photographs,
