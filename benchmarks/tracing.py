@@ -6,6 +6,7 @@ nothing to compute, but a step of hundreds of calls.
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 import pstats
 import time
@@ -23,17 +24,18 @@ from side_by_side.workers import Worker, closing
 WIDTH, HEADS, LENGTH, VOCABULARY = 64, 4, 32, 256
 MOST_SECONDS = 45.0
 _SAMPLES_EACH = 1
+PLAIN = "Keras on one device"
 
 
 class FirstStep:
     """A model that takes its first step, timed part by part.
 
     Args:
-        num_stages: One logical CPU for each.
+        num_stages: One logical CPU for each; 0 for Keras on one device, without evener.
     """
 
     def __init__(self, *, num_stages: int) -> None:
-        stand_ins(num_stages)
+        stand_ins(max(1, num_stages))
         self._devices = [f"cpu:{k}" for k in range(num_stages)]
 
     def take(self, num_blocks: int, optimizer: str, profile: str, **order: int) -> dict[str, Any]:
@@ -60,8 +62,9 @@ class FirstStep:
             length=LENGTH,
             vocabulary=VOCABULARY,
         )
-        strategy = evener.Strategy(plan_of(chain, self._devices, **order))
-        with strategy.scope():
+        is_plain = not self._devices
+        plan = None if is_plain else plan_of(chain, self._devices, **order)
+        with contextlib.nullcontext() if plan is None else evener.Strategy(plan).scope():
             model = chain.build()
             model.compile(optimizer, make_loss())
         num_samples = _SAMPLES_EACH * order["num_micro_batches"]
@@ -96,32 +99,32 @@ def main(
     check: Annotated[bool, typer.Option("--check", help="exit 1 if the aim is missed")] = False,
 ) -> None:
     """Time the way to the end of the first step."""
-    worker = Worker(FirstStep, num_stages=stages)
-    with closing(worker):
-        found = worker.call(
-            "take",
-            blocks,
-            optimizer,
-            profile,
-            num_micro_batches=micro_batches,
-            in_flight=in_flight,
-        )
+    order = {"num_micro_batches": micro_batches, "in_flight": in_flight}
+    both = {}
+    for name, num_stages in (("evener", stages), (PLAIN, 0)):
+        worker = Worker(FirstStep, num_stages=num_stages)
+        with closing(worker):
+            file = profile if num_stages else ""
+            both[name] = worker.call("take", blocks, optimizer, file, **order)
+    found, plain = both["evener"], both[PLAIN]
     console = terminal()
     title = f"{blocks} blocks, {stages} stages, {micro_batches} micro-batches, {optimizer}"
     table = Table(title=title, title_justify="left")
     table.add_column("part", no_wrap=True)
-    table.add_column("seconds", justify="right")
+    table.add_column("evener, seconds", justify="right")
+    table.add_column(f"{PLAIN}, seconds", justify="right")
     for part, seconds in found["seconds"].items():
-        table.add_row(part, f"{seconds:.1f}")
+        table.add_row(part, f"{seconds:.1f}", f"{plain['seconds'][part]:.1f}")
     total = sum(found["seconds"].values())
-    table.add_row("all", f"{total:.1f}")
-    table.add_row("a later step", f"{found['later_step_seconds']:.2f}")
+    table.add_row("all", f"{total:.1f}", f"{sum(plain['seconds'].values()):.1f}")
+    later = (one["later_step_seconds"] for one in (found, plain))
+    table.add_row("a later step", *(f"{seconds:.2f}" for seconds in later))
     console.print(table)
     aim = Aim(
         what="seconds to the end of the first step", wanted=MOST_SECONDS, got=total, at_least=False
     )
     console.print(str(aim), highlight=False)
-    write_json(json, found, [aim])
+    write_json(json, both, [aim])
     if check and not aim.is_met:
         raise typer.Exit(1)
 
