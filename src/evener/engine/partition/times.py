@@ -49,7 +49,9 @@ class Times:
         self._sizes = sizes
         self._replicas = replicas
         self._began: set[int] = set()
-        self._seconds: list[dict[str, list[tf.Tensor]]] = [{} for _ in range(max(replicas) + 1)]
+        self._spans: list[dict[str, list[tuple[tf.Tensor, tf.Tensor]]]] = [
+            {} for _ in range(max(replicas) + 1)
+        ]
         self._recorder = recorder
 
     def timed(
@@ -79,27 +81,49 @@ class Times:
             started = {index: tf.identity(arguments[index]) for index in waits}
         results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
         end = _now(results)
-        with tf.device(HOST):
-            of_device = self._seconds[replica].setdefault(results[0].device, [])
-            of_device.append(end - begin)
+        self._spans[replica].setdefault(results[0].device, []).append((begin, end))
         return results
 
     def hand_over(self) -> None:
         """Hand the times over."""
-        if not all(self._seconds):
+        if not all(self._spans):
             return
         with tf.device(HOST):
-            of_replicas: list[list[tf.Tensor]] = [[] for _ in self._seconds]
+            of_replicas: list[list[tf.Tensor]] = [[] for _ in self._spans]
             for size, replica in zip(self._sizes, self._replicas, strict=True):
                 of_replicas[replica].append(size)
             samples = [tf.add_n(sizes) for sizes in of_replicas]
             seconds = [
-                tf.reduce_max([tf.add_n(times) for times in of_devices.values()])
-                for of_devices in self._seconds
+                tf.reduce_max([seconds_within(spans) for spans in of_devices.values()])
+                for of_devices in self._spans
             ]
             self._recorder.record_and_review(
                 tf.cast(tf.stack(samples), tf.float64), tf.stack(seconds)
             )
+
+
+def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
+    """Return for how long at least one of several spans of time lasted.
+
+    Tasks of one device may overlap: one waits while another computes.
+
+    Args:
+        spans: Begin and end of each, in seconds.
+
+    >>> float(seconds_within([(tf.constant(1.0), tf.constant(4.0)),
+    ...                       (tf.constant(2.0), tf.constant(5.0)),
+    ...                       (tf.constant(7.0), tf.constant(8.0))]))
+    5.0
+    """
+    begins = tf.stack([begin for begin, _ in spans])
+    order = tf.argsort(begins, stable=True)
+    begins = tf.gather(begins, order)
+    ends = tf.gather(tf.stack([end for _, end in spans]), order)
+    # What is over when a span begins: all that began before, up to the latest end.
+    earlier = tf.linalg.band_part(tf.ones([len(spans), len(spans)], tf.bool), -1, 0)
+    earlier = tf.linalg.set_diag(earlier, tf.zeros([len(spans)], tf.bool))
+    over = tf.reduce_max(tf.where(earlier, ends[None, :], begins[0]), axis=1)
+    return tf.reduce_sum(tf.maximum(ends - tf.maximum(begins, over), 0.0))
 
 
 def _now(after: Sequence[Any]) -> tf.Tensor:
@@ -109,7 +133,15 @@ def _now(after: Sequence[Any]) -> tf.Tensor:
     dependency on the call itself would be dropped then.
     """
     reached = [tf.identity(tensor) for tensor in after]
-    with tf.device(HOST), tf.control_dependencies(reached):
+    # One message to the host from each device, and not one for every tensor.
+    of_device: dict[str, list[tf.Tensor]] = {}
+    for tensor in reached:
+        of_device.setdefault(tensor.device, []).append(tensor)
+    done = []
+    for device, tensors in of_device.items():
+        with tf.device(device), tf.control_dependencies(tensors):
+            done.append(tf.no_op())
+    with tf.device(HOST), tf.control_dependencies(done):
         now = tf.timestamp()
     _tf_private.without_program_order(now.op)
     return now
