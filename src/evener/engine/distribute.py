@@ -440,7 +440,8 @@ def _tell_of_obstacles(step: PartitionedStep) -> None:
         return
     drawn = any(draws_numbers(node) for function in found for node in function.task.nodes)
     numbers = (
-        " Random numbers that are drawn there are not those that XLA draws on one device."
+        " Random numbers that are drawn there are not those that XLA draws on one device: "
+        "the results differ."
         if drawn
         else " The results are the same up to rounding."
     )

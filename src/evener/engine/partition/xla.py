@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from evener.engine.partition.tasks import Partition, Task
-from evener.engine.trace.functional import CONDITIONS
+from evener.engine.trace.functional import CONDITIONS, LOOPS
 from evener.engine.trace.graph import Node, Tensor
 
 _READS = ("ReadVariableOp", "Identity", "NoOp")
@@ -51,6 +51,8 @@ def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> 
 
 
 def draws_numbers(node: Node) -> bool:
-    """Return whether XLA's random numbers are other ones than TensorFlow's."""
+    """Return whether a node may draw random numbers, of which XLA has others than TensorFlow."""
+    if node.op in LOOPS | CONDITIONS and not node.bodies:
+        return True  # bodies that change state are not read
     inside = (one for body in node.bodies.values() for one in body)
     return "Random" in node.op or any(map(draws_numbers, inside))
