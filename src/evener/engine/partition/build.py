@@ -13,7 +13,7 @@ from evener.engine.partition.functions import FunctionBuilder, SumArgument, Tens
 from evener.engine.partition.nested import add_functional, copy_functional
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
-from evener.engine.partition.xla import find_obstacle, is_for_xla
+from evener.engine.partition.xla import find_obstacle
 from evener.engine.sharding.states import SUM, Partial, Sharded, State, Unset
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
@@ -86,7 +86,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
             reference = builder.op("AddV2", [so_far, reference], {"T": tensor.dtype})[0]
         builder.output(reference, tensor.dtype)
     obstacle = ""
-    if is_for_xla(task):
+    if task.place.by_xla:
         given = [one.tensor for one in builder.arguments if isinstance(one, TensorArgument)]
         obstacle = find_obstacle(partition, task, given)
         if not obstacle:
@@ -106,7 +106,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         needs_samples=any(d is not None and d.needs_samples for d in decisions),
         after=frozenset(one for one in after if one is not None and one is not task),
         added_inside=added_inside,
-        by_xla=is_for_xla(task) and not obstacle,
+        by_xla=task.place.by_xla and not obstacle,
         obstacle=obstacle,
     )
 

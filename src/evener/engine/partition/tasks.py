@@ -166,11 +166,11 @@ def make_tasks(
         if decision is None:
             home = homes.get(node, "")
             # What is on the host beside other devices is small, or text, which XLA does not know.
-            return Place(home, by_xla=bool(node.xla) and home in compiles)
+            return Place(home, by_xla=home in compiles and _is_for_xla(node))
         where = PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
         role = passes.get(node, "")
         role = role if role in roles else ""
-        return Place(where, stages.get(node, ()), role, by_xla=bool(node.xla))
+        return Place(where, stages.get(node, ()), role, by_xla=_is_for_xla(node))
 
     def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
         return _dependencies(node, place, sharding, inference)
@@ -205,6 +205,19 @@ def make_tasks(
     )
     _find_fetches(partition)
     return partition
+
+
+def _is_for_xla(node: Node) -> bool:
+    """Return whether XLA is asked to compile a node and can.
+
+    What reads variables before anything changes them lends them; compiled by XLA it would copy
+    them. XLA knows no text.
+    """
+    if not node.xla:
+        return False
+    if node.op == "ReadVariableOp":
+        return any(before.has_side_effect for before in node.after)
+    return not any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs))
 
 
 def _compute_late(

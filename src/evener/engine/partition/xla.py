@@ -1,7 +1,7 @@
 """Which tasks XLA compiles: those of functions with ``jit_compile=True``, where it can.
 
-XLA compiles the whole function on one device. Between tasks it can pass neither tensor lists, nor
-text, nor sizes that depend on the data, and what one branch of a condition keeps for its gradient
+XLA compiles the whole function on one device. Between tasks it can pass neither tensor lists nor
+sizes that depend on the data, and what one branch of a condition keeps for its gradient
 has no shape in the other. A task that needs one of these runs without XLA.
 """
 
@@ -14,16 +14,6 @@ import tensorflow as tf
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.trace.functional import CONDITIONS, LOOPS
 from evener.engine.trace.graph import Node, Tensor
-
-_READS = ("ReadVariableOp", "Identity", "NoOp")
-
-
-def is_for_xla(task: Task) -> bool:
-    """Return whether a task computes something of a function with ``jit_compile=True``.
-
-    What only reads variables lends them; compiled by XLA it would copy them.
-    """
-    return task.place.by_xla and any(node.op not in _READS for node in task.nodes)
 
 
 def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> str:
@@ -43,8 +33,6 @@ def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> 
         if any(one.op == "FakeParam" for body in node.bodies.values() for one in body):
             # Of the batch's size, which is not known where the step is traced.
             return f"{node.name} keeps what its gradient needs of one branch"
-        if any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs)):
-            return f"{node.name} works on text"
         if node in partition.sized_by_data:
             return f"a size of {node.name} depends on the data"
     return ""
