@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 import evener
 from evener import Plan
-from exactness.steps.case import CASES
+from exactness.steps.case import CASES, BuiltStep
 from exactness.steps.runs import check, one_device, train
 
 
@@ -41,16 +43,39 @@ CASES_AND_PLANS = [
 
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str) -> None:
-    case = CASES[name]()
-    step = evener.distribute(
-        case.step,
-        plan=PLANS[plan],
-        **({} if case.in_axes is None else {"in_axes": case.in_axes}),
-    )
-    actual = train(case, step)
-    try:
-        check(case, one_device(name), actual)
-    except AssertionError:
-        # TensorFlow 2.21 by itself gives other numbers in some runs of a function (about one in
-        # eight of other_samples_as_negatives_by_roll, on a busy machine, without evener).
-        check(case, one_device(name), actual)
+    for attempt in itertools.count(1):
+        case = CASES[name]()
+        axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
+        actual = train(case, evener.distribute(case.step, plan=PLANS[plan], **axes))
+        try:
+            check(case, one_device(name), actual)
+        except AssertionError:
+            if attempt == case.attempts:
+                raise
+        else:
+            break
+
+
+# Of each kind of steps a few: losses over the batch, random numbers, state, several gradients.
+BY_XLA = """
+contrastive/clip_with_learned_temperature control_flow/loop_with_break
+distillation/two_dropout_passes embeddings/sparse_gradients_into_adam_with_clipping
+evaluation/test_step_with_trackers_and_batchnorm functions/compiled_function
+gans/minibatch_deviation_and_relativistic_loss gans/spectral_normalisation_and_hinge
+layers/trainable_weight_assigned_in_call layers/whitened_over_the_batch losses/median
+losses/root_of_mean optimizers/update_by_hand passes/finite_differences
+queues/moco_by_scatter_at_a_pointer regularisation/dropout_shared_by_the_batch
+regularisation/gaussian_dropout transformers/patches_with_class_token
+""".split()
+
+
+def by_xla(case: BuiltStep) -> Any:
+    return tf.function(case.step, jit_compile=True)
+
+
+@pytest.mark.parametrize("name", BY_XLA)
+def test_parts_compiled_by_xla_equal_one_device_by_xla(name: str) -> None:
+    alone, several = CASES[name](), CASES[name]()
+    axes = {} if several.in_axes is None else {"in_axes": several.in_axes}
+    step = evener.distribute(by_xla(several), plan=PLANS["2"], **axes)
+    check(several, train(alone, by_xla(alone)), train(several, step))

@@ -243,6 +243,8 @@ def rolled() -> BuiltStep:
         batch=two_views(),
         variables=[*weights, *optimizer.variables],
         tolerance=1e-4,
+        # On a busy machine plain TensorFlow 2.21 gives other numbers in about one run of eight.
+        attempts=6,
     )
 
 
