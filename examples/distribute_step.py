@@ -30,7 +30,7 @@ def make_step(devices: tuple[evener.UsedDevice, ...]) -> Any:
     encoder = keras.Sequential(
         [layers.Flatten(), layers.Dense(256, "gelu"), layers.Dropout(0.1), layers.Dense(32)]
     )
-    # With the usual epsilon, 1e-7, a gradient of rounding errors alone can make a visible first update.
+    # With the usual epsilon, 1e-7, rounding errors alone can make a visible first update.
     optimizer = keras.optimizers.Adam(1e-3, epsilon=1e-5)
 
     @evener.distribute(devices=[device.name for device in devices], verify=True)
