@@ -102,22 +102,20 @@ def _vectors(width: int) -> Callable[[np.random.Generator, int], Arrays]:
     return data
 
 
-def _images(rng: np.random.Generator, num_samples: int) -> Arrays:
-    x = rng.random((num_samples, 32, 32, 3), dtype="float32")
-    return x, rng.integers(0, 10, num_samples).astype("int32")
+def _images(size: int) -> Callable[[np.random.Generator, int], Arrays]:
+    def data(rng: np.random.Generator, num_samples: int) -> Arrays:
+        x = rng.random((num_samples, size, size, 3), dtype="float32")
+        return x, rng.integers(0, 10, num_samples).astype("int32")
+
+    return data
 
 
-def _sentences(rng: np.random.Generator, num_samples: int) -> Arrays:
-    return _text(rng, num_samples, _VOCABULARY)
+def _text(vocabulary: int, length: int) -> Callable[[np.random.Generator, int], Arrays]:
+    def data(rng: np.random.Generator, num_samples: int) -> Arrays:
+        text = rng.integers(0, vocabulary, (num_samples, length + 1)).astype("int32")
+        return text[:, :-1], text[:, 1:]
 
-
-def _bytes(rng: np.random.Generator, num_samples: int) -> Arrays:
-    return _text(rng, num_samples, _BYTES)
-
-
-def _text(rng: np.random.Generator, num_samples: int, vocabulary: int) -> Arrays:
-    text = rng.integers(0, vocabulary, (num_samples, _LENGTH + 1)).astype("int32")
-    return text[:, :-1], text[:, 1:]
+    return data
 
 
 def _resnet() -> Any:
@@ -126,24 +124,15 @@ def _resnet() -> Any:
     return keras.applications.ResNet50(weights=None, classes=10, classifier_activation=None)
 
 
-def _photographs(rng: np.random.Generator, num_samples: int) -> Arrays:
-    x = rng.random((num_samples, 224, 224, 3), dtype="float32")
-    return x, rng.integers(0, 10, num_samples).astype("int32")
-
-
-def _long_text(rng: np.random.Generator, num_samples: int) -> Arrays:
-    text = rng.integers(0, 4096, (num_samples, 257)).astype("int32")
-    return text[:, :-1], text[:, 1:]
-
-
 # Few different tokens, so that the head does not make the second half longer than the first.
 _BYTES = 256
+_LONG, _WORDS = 256, 4096
 
 CHAINS = {
     "deep_mlp": mlp(num_blocks=8, width=1024, num_classes=10),
     "wide_mlp": mlp(num_blocks=8, width=4096, num_classes=10),
     "language_model": transformer(
-        num_blocks=6, width=768, num_heads=12, length=256, vocabulary=4096
+        num_blocks=6, width=768, num_heads=12, length=_LONG, vocabulary=_WORDS
     ),
     "deep_transformer": transformer(
         num_blocks=6, width=192, num_heads=4, length=_LENGTH, vocabulary=_BYTES
@@ -166,7 +155,7 @@ PROBLEMS = {
             batch_size=128,
             num_batches=16,
             build=_cnn,
-            data=_images,
+            data=_images(32),
             least_of_limit=0.95,
         ),
         Problem(
@@ -174,7 +163,7 @@ PROBLEMS = {
             batch_size=32,
             num_batches=32,
             build=_transformer,
-            data=_sentences,
+            data=_text(_VOCABULARY, _LENGTH),
             targets_per_sample=_LENGTH,
             least_of_limit=0.98,
         ),
@@ -191,7 +180,7 @@ PROBLEMS = {
             batch_size=64,
             num_batches=16,
             build=CHAINS["deep_transformer"].build,
-            data=_bytes,
+            data=_text(_BYTES, _LENGTH),
             targets_per_sample=_LENGTH,
         ),
         # For a GPU.
@@ -208,7 +197,7 @@ PROBLEMS = {
             batch_size=32,
             num_batches=4,
             build=_resnet,
-            data=_photographs,
+            data=_images(224),
             in_batches=True,
         ),
         Problem(
@@ -216,8 +205,8 @@ PROBLEMS = {
             batch_size=16,
             num_batches=16,
             build=CHAINS["language_model"].build,
-            data=_long_text,
-            targets_per_sample=256,
+            data=_text(_WORDS, _LONG),
+            targets_per_sample=_LONG,
             in_batches=True,
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import os
 import sys
 import sysconfig
@@ -30,14 +31,18 @@ def is_own(filename: str) -> bool:
 
 @functools.cache
 def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of the folders that packages were installed in, as by ``pip install --target``.
+    """Return the folders of packages that ``pip install --target`` has put in a folder of any name.
 
-    Such a folder may have any name; what pip writes beside a package tells it.
+    A person's own files may be beside them.
     """
-    found = (Path(path) for path in paths if path)
-    return tuple(
-        f"{folder}{os.sep}" for folder in found if any(folder.glob("tensorflow*.dist-info"))
-    )
+    found = set()
+    for path in paths:
+        if not path or any(folder in path + os.sep for folder in _INSTALLED):
+            continue
+        for distribution in importlib.metadata.distributions(path=[path]):
+            tops = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1}
+            found |= {f"{Path(path) / top}{os.sep}" for top in tops}
+    return tuple(found)
 
 
 def is_rewritten(filename: str) -> bool:

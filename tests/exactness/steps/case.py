@@ -29,8 +29,8 @@ class BuiltStep:
         tolerance: The largest relative difference that rounding may make.
         stateful_random: Whether the step draws from TensorFlow's stateful generators, whose
             numbers depend on the operations in the graph.
-        attempts: How often it may run until the results agree: TensorFlow by itself, without
-            evener, gives other numbers in some runs of some steps.
+        references: How often one device is asked until the results agree: TensorFlow by itself,
+            without evener, gives other numbers in some runs of some steps.
         same_bits: Whether two traces round alike; the order in which a tape adds up gradients
             of gradients is not fixed.
     """
@@ -42,7 +42,7 @@ class BuiltStep:
     in_axes: Any = None
     tolerance: float = 1e-5
     stateful_random: bool = False
-    attempts: int = 2
+    references: int = 2
     same_bits: bool = True
 
 

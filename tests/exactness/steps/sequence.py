@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -137,8 +138,8 @@ def tensor_array() -> BuiltStep:
     return BuiltStep(step=step, batch=lambda rng, n: (normal(rng, n, 7, 4),), variables=[w])
 
 
-@case("sequence/scan_of_a_linear_model")
-def scan() -> BuiltStep:
+def scanned(loss_of: Callable[[Any, Any], Any]) -> BuiltStep:
+    """Return a step with a linear recurrence by `tf.scan`, and a loss of its states and ``x``."""
     rate = tf.Variable(tf.random.stateless_normal([4], seed=[1, 2]))
 
     def step(x: Any) -> Any:
@@ -147,28 +148,24 @@ def scan() -> BuiltStep:
             states = tf.scan(
                 lambda s, now: decay * s + (1 - decay) * now, tf.transpose(x, [1, 0, 2])
             )
-            loss = tf.reduce_mean(tf.square(states[:-1] - tf.transpose(x, [1, 0, 2])[1:]))
+            loss = loss_of(states, x)
         rate.assign_sub(tape.gradient(loss, rate))
         return loss
 
     return BuiltStep(step=step, batch=lambda rng, n: (normal(rng, n, 7, 4),), variables=[rate])
+
+
+@case("sequence/scan_of_a_linear_model")
+def scan() -> BuiltStep:
+    def loss_of(states: Any, x: Any) -> Any:
+        return tf.reduce_mean(tf.square(states[:-1] - tf.transpose(x, [1, 0, 2])[1:]))
+
+    return scanned(loss_of)
 
 
 @case("sequence/scan_with_the_size_of_the_batch")
 def scan_with_size() -> BuiltStep:
-    rate = tf.Variable(tf.random.stateless_normal([4], seed=[1, 2]))
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            decay = tf.sigmoid(rate)
-            states = tf.scan(
-                lambda s, now: decay * s + (1 - decay) * now, tf.transpose(x, [1, 0, 2])
-            )
-            loss = tf.reduce_sum(tf.square(states)) / x.shape[0]
-        rate.assign_sub(tape.gradient(loss, rate))
-        return loss
-
-    return BuiltStep(step=step, batch=lambda rng, n: (normal(rng, n, 7, 4),), variables=[rate])
+    return scanned(lambda states, x: tf.reduce_sum(tf.square(states)) / x.shape[0])
 
 
 @case("sequence/lstm_with_the_size_of_the_batch")

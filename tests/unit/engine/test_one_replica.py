@@ -16,6 +16,7 @@ from evener.engine import distribute as distribute_module
 from evener.engine.ownership import device_name
 from evener.errors import EngineError, EvenerWarning, PlanError
 from evener.plan import Plan
+from evener.tf_compat import graphs
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 
@@ -158,12 +159,31 @@ def test_a_run_in_what_xla_compiles_is_refused(strategy: Strategy) -> None:
         step(tf.zeros([4, 2]))
 
 
-def test_a_model_that_asks_for_xla_is_compiled_in_parts(strategy: Strategy) -> None:
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_a_model_that_asks_for_xla_is_compiled_in_parts(
+    strategy: Strategy, jit_compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[bool] = []
+    original = graphs.call
+
+    def call(*args: Any, by_xla: bool = False, **options: Any) -> Any:
+        compiled.append(by_xla)
+        return original(*args, by_xla=by_xla, **options)
+
+    monkeypatch.setattr(graphs, "call", call)
     with strategy.scope():
         model = keras.Sequential([keras.Input((4,)), layers.Dense(64), layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=True)
-    model.fit(np.ones((8, 4), "f4"), np.ones((8, 1), "f4"), epochs=2, verbose=0)
-    assert model.jit_compile
+        model.compile("sgd", "mse", jit_compile=jit_compile)
+    x, y = np.ones((8, 4), "f4"), np.ones((8, 1), "f4")
+    for run in (
+        lambda: model.fit(x, y, epochs=2, verbose=0),
+        lambda: model.evaluate(x, y, verbose=0),
+        lambda: model.predict(x, verbose=0),
+    ):
+        compiled.clear()
+        run()
+        assert any(compiled) == jit_compile
+    assert model.jit_compile == jit_compile
     assert strategy.report().num_operations > 0
 
 

@@ -99,7 +99,8 @@ class Partition:
         passes: The pass of every node of the parts; empty if nothing is cut.
         waits: What a node that is computed again waits for in its task, without reading it.
         summed: The partial sums of which nothing but the sum is needed.
-        sized_by_data: The nodes that give tensors whose size depends on what is in the data.
+        sized_by_data: The nodes that give tensors whose size depends on what is in the data;
+            known where XLA is asked to compile something.
     """
 
     graph: Graph
@@ -201,7 +202,7 @@ def make_tasks(
         layout=layout,
         passes=passes,
         waits=waits,
-        sized_by_data=sizes_of_data(graph),
+        sized_by_data=sizes_of_data(graph) if any(node.xla for node in graph) else set(),
     )
     _find_fetches(partition)
     return partition

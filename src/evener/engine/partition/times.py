@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
@@ -115,15 +116,14 @@ def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
     ...                       (tf.constant(7.0), tf.constant(8.0))]))
     5.0
     """
-    begins = tf.stack([begin for begin, _ in spans])
-    order = tf.argsort(begins, stable=True)
-    begins = tf.gather(begins, order)
-    ends = tf.gather(tf.stack([end for _, end in spans]), order)
-    # What is over when a span begins: all that began before, up to the latest end.
-    earlier = tf.linalg.band_part(tf.ones([len(spans), len(spans)], tf.bool), -1, 0)
-    earlier = tf.linalg.set_diag(earlier, tf.zeros([len(spans)], tf.bool))
-    over = tf.reduce_max(tf.where(earlier, ends[None, :], begins[0]), axis=1)
-    return tf.reduce_sum(tf.maximum(ends - tf.maximum(begins, over), 0.0))
+    begins, ends = tf.stack([begin for begin, _ in spans]), tf.stack([end for _, end in spans])
+    mine, other = begins[:, None], begins[None, :]
+    # Of two that begin together, one is the first.
+    is_first = np.tril(np.ones([len(spans), len(spans)], bool), -1)
+    is_earlier = (other < mine) | ((other == mine) & is_first)
+    # A span counts from where all that began before it are over.
+    counts_from = tf.reduce_max(tf.where(is_earlier, ends[None, :], mine), axis=1)
+    return tf.reduce_sum(tf.maximum(ends - counts_from, 0.0))
 
 
 def _now(after: Sequence[Any]) -> tf.Tensor:

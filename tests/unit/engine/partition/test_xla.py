@@ -20,14 +20,8 @@ DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 def compiled_calls(step: evener.DistributedStep, *batch: Any) -> list[str]:
     """Return the devices of the calls that XLA compiles, in the graph that runs a batch."""
     outer = tf.function(lambda *tensors: step(*tensors)).get_concrete_function(*batch)
-    graphs = [outer.graph]
-    found = []
-    while graphs:
-        graph = graphs.pop()
-        for operation in graph.get_operations():
-            if "_XlaMustCompile" in operation.node_def.attr:
-                found.append(operation.device)
-    return found
+    operations = outer.graph.get_operations()
+    return [one.device for one in operations if "_XlaMustCompile" in one.node_def.attr]
 
 
 def by_xla(step: Callable[..., Any]) -> Callable[..., Any]:
