@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
+from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import tf_device
+from evener.engine.ownership import device_name, tf_device
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
@@ -22,9 +24,10 @@ from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.step import repack, trace_step
-from evener.engine.verify import Verification
-from evener.engine.verify import verify as verify_step
-from evener.plan import Plan, check_shares, split_batch
+from evener.engine.verify import Verification, Verifier, can_run_twice
+from evener.errors import EngineError
+from evener.plan import BatchNormName, Plan, check_shares, split_batch
+from evener.tf_compat.gathered import write_gathered
 from evener.tf_compat.shapes import noticing_unknown_sizes
 
 
@@ -35,6 +38,7 @@ def distribute(
     devices: str | Sequence[str] | None = None,
     shares: Sequence[float] | None = None,
     in_axes: Any = FOUND,
+    batch_norm: BatchNormName | None = None,
     verify: bool = False,
 ) -> Any:
     """Run a step on all devices, with the results that one device gives.
@@ -56,8 +60,10 @@ def distribute(
             an argument that is not part of the batch, or a nest of them. Default: axis 0 of all
             tensors whose first size is that of the largest tensor. It is a matter of speed and
             cannot change a result.
-        verify: Whether the first call is also computed on one device, and the difference printed.
-            The state of the step has to fit on that device three times.
+        batch_norm: ``"synchronized"`` (default) or ``"per_device"``, as in `evener.Plan`.
+        verify: Whether the first run of the step, for each kind of arguments, is also computed on
+            one device, and the difference printed on standard error. The state of the step has to
+            fit on that device three times.
 
     Returns:
         A `DistributedStep`, which is called as the step is.
@@ -79,12 +85,18 @@ def distribute(
     """
     if step is None:
         return functools.partial(
-            distribute, plan=plan, devices=devices, shares=shares, in_axes=in_axes, verify=verify
+            distribute,
+            plan=plan,
+            devices=devices,
+            shares=shares,
+            in_axes=in_axes,
+            batch_norm=batch_norm,
+            verify=verify,
         )
     if plan is None:
-        plan = data_parallel_plan(used_devices(devices), shares, None)
+        plan = data_parallel_plan(used_devices(devices), shares, None, batch_norm)
     else:
-        refuse_with_plan(devices=devices, shares=shares)
+        refuse_with_plan(devices=devices, shares=shares, batch_norm=batch_norm)
         use_devices_of(plan)
     return DistributedStep(
         step,
@@ -134,8 +146,8 @@ class DistributedStep:
         self._in_axes = in_axes
         self._sharing = sharing
         self._when_traced = when_traced
-        self._is_to_be_verified = verify
-        self.verification: Verification | None = None
+        self._verifies = verify
+        self.verifications: list[Verification] = []
         self._traces: dict[Any, _Trace] = {}
         self._needs_sizes: set[Any] = set()
         self.set_shares(shares)
@@ -202,15 +214,17 @@ class DistributedStep:
             sizes = [1, *[0] * (len(self._devices) - 1)]
         else:
             sizes = list(split_batch(num_samples, self._current_shares()))
-        if self._is_to_be_verified:
-            self._is_to_be_verified = False
-            results, self.verification = verify_step(
-                lambda: trace.plain(arguments.tensors, self._devices[0]),
-                lambda: trace(arguments.tensors, sizes),
-                trace.variables,
-            )
-            return results
-        return trace(arguments.tensors, sizes)
+        with explaining_exhausted_memory(lambda message: self._advice(message, trace)):
+            return trace(arguments.tensors, sizes)
+
+    def _advice(self, message: str, trace: _Trace) -> EngineError:
+        return advice_on_memory(
+            message,
+            devices=self._names,
+            shares=self.shares,
+            owned_bytes=trace.owned_bytes(),
+            gathered=self.report().gathered,
+        )
 
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares
@@ -268,6 +282,7 @@ class DistributedStep:
             num_samples=num_samples,
             sharing=self._sharing,
             paths=self._paths(),
+            verifier=Verifier(self.verifications.append) if self._verifies else None,
         )
 
     def _keep(self, key: Any, trace: _Trace) -> _Trace:
@@ -288,6 +303,7 @@ class _Trace:
         num_samples: The size of all batches, if the specs name it.
         sharing: Takes the times of steps that train; None for none.
         paths: Paths of the variables of the program.
+        verifier: Compares the first run with one device; None for no comparison.
     """
 
     def __init__(
@@ -300,6 +316,7 @@ class _Trace:
         num_samples: int | None = None,
         sharing: Sharing | None = None,
         paths: Iterable[str] = (),
+        verifier: Verifier | None = None,
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
@@ -313,10 +330,14 @@ class _Trace:
             autograph=True,
             num_samples=num_samples,
             with_layers=layout.is_cut,
+            batch_norm_per_device=layout.batch_norm == "per_device",
         )
         self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
+        self._gathered = StepReport.of([self.partitioned]).gathered
         _tell_of_obstacles(self.partitioned)
         self._num_replicas = len(layout.replicas)
+        self._first_device = tf_device(layout.devices[0])
+        self._verifier = verifier if verifier and self._can_run_twice() else None
         is_timed = sharing is not None and self._num_replicas > 1 and self._traced.trains
         # Nothing may read the clock where all operations have to be deterministic.
         is_timed = is_timed and not _tf_private.is_deterministic()
@@ -338,7 +359,7 @@ class _Trace:
         signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
 
         def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
+            return self._results(tensors, sizes)
 
         function: Any = tf.function(run, input_signature=signature, autograph=False)
         return function.get_concrete_function()
@@ -351,14 +372,45 @@ class _Trace:
         with tf.device(device):
             return repack(self._traced.structure, self._traced.concrete(*tensors))
 
+    def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
+        """Return the flat results of the step in the graph that is being made."""
+        write_gathered(self._gathered)
+
+        def partitioned() -> Any:
+            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
+
+        if self._verifier is None:
+            return partitioned()
+
+        def plain() -> Any:
+            with tf.device(self._first_device):
+                return self._traced.concrete(*tensors)
+
+        return self._verifier.run(plain, partitioned, self._variables)
+
     @property
-    def variables(self) -> list[tf.Variable]:
+    def _variables(self) -> list[tf.Variable]:
         """The variables that the step uses."""
         return list(self._traced.concrete.graph.variables)
 
+    def owned_bytes(self) -> dict[str, int]:
+        """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
+        found: Counter[str] = Counter()
+        for variable in self._variables:
+            count = variable.shape.num_elements() or 0
+            found[device_name(variable.device)] += count * variable.dtype.size
+        return dict(found)
+
+    def _can_run_twice(self) -> bool:
+        handles = {id(variable.handle) for variable in self._variables}
+        captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
+        return can_run_twice(
+            self._traced.graph, {tensor for tensor, one in captures if id(one) in handles}
+        )
+
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
         """Run the step in the graph that is being made."""
-        results = self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
+        results = self._results(tensors, sizes)
         if num_samples is not None:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):
                 result.set_shape(_shape_for(traced.shape, num_samples))

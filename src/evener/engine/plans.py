@@ -7,7 +7,7 @@ from typing import Any
 
 from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.errors import DeviceError, PlanError
-from evener.plan import OwnerRule, Plan, PlanDevice
+from evener.plan import BatchNormName, OwnerRule, Plan, PlanDevice
 
 
 def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
@@ -38,6 +38,7 @@ def data_parallel_plan(
     used: Sequence[UsedDevice],
     shares: str | Sequence[float] | None,
     owners: str | Mapping[str, str] | None,
+    batch_norm: BatchNormName | None = None,
 ) -> Plan:
     """Return the plan with a whole replica on every device.
 
@@ -45,9 +46,10 @@ def data_parallel_plan(
         used: The devices.
         shares: As for a strategy.
         owners: As for a strategy.
+        batch_norm: As for a strategy.
 
     Raises:
-        PlanError: If shares or owners do not fit the devices.
+        PlanError: If shares, owners or batch_norm do not fit the devices.
     """
     if isinstance(shares, str):
         if shares != "even":
@@ -62,7 +64,9 @@ def data_parallel_plan(
     if isinstance(rules, Mapping):
         rules = tuple(OwnerRule(pattern=p, device=d) for p, d in rules.items())
     devices = [PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes) for d in used]
-    return Plan.data_parallel(devices, shares=shares, owners=rules)
+    return Plan.data_parallel(
+        devices, shares=shares, owners=rules, batch_norm=batch_norm or "synchronized"
+    )
 
 
 def refuse_with_plan(**others: Any) -> None:

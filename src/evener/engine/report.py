@@ -10,30 +10,7 @@ from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
 from evener.engine.trace.graph import Node, Tensor
 from evener.own_code import is_own, short_path
-from evener.units import format_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatheredOperation:
-    """An operation that is computed once, of all samples, instead of in parts.
-
-    Attributes:
-        operation: The type of operation, such as ``"Sort"``.
-        name: Its name in the traced step.
-        line: The line of the program that made it, as ``"file.py:12"``, or an empty string.
-        num_bytes: Bytes per sample that are brought to one device for it; None if that is not
-            known.
-    """
-
-    operation: str
-    name: str
-    line: str
-    num_bytes: int | None
-
-    def __str__(self) -> str:
-        where = f" at {self.line}" if self.line else ""
-        size = "" if self.num_bytes is None else f": {format_bytes(self.num_bytes)} per sample"
-        return f"{self.operation}{where}{size}"
+from evener.tf_compat.gathered import GatheredOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

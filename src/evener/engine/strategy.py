@@ -11,6 +11,7 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.distribute import DistributedStep
 from evener.engine.extended import Extended
+from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
 from evener.engine.memory.footprint import Footprint, Lifetime, footprints, lifetimes_of
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import Ledger, tf_device
@@ -32,9 +34,10 @@ from evener.engine.plans import (
 )
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
+from evener.engine.verify import Verification
 from evener.errors import EngineError
 from evener.own_code import is_own
-from evener.plan import Plan, check_shares
+from evener.plan import BatchNormName, Plan, check_shares
 from evener.tf_compat.patches import patch_keras
 
 HOST = "cpu:0"
@@ -60,6 +63,11 @@ class Strategy(tf.distribute.Strategy):
         owners: ``"sharded"`` (default) spreads variables over the devices by bytes,
             ``"central"`` keeps them on the host, a mapping gives patterns of variable paths
             and their devices, first match first.
+        batch_norm: ``"synchronized"`` (default): BatchNormalization takes its statistics of the
+            whole batch, as on one device. ``"per_device"``: of the samples of each device, which is
+            cheaper; results are not those of one device.
+        verify: Whether the first run of every step is also computed on one device, and the
+            difference printed. The state of the step has to fit on that device three times.
 
     Raises:
         DeviceError: If a device does not exist or cannot be configured any more.
@@ -82,19 +90,23 @@ class Strategy(tf.distribute.Strategy):
         devices: str | Sequence[str] | None = None,
         shares: str | Sequence[float] | None = None,
         owners: str | Mapping[str, str] | None = None,
+        batch_norm: BatchNormName | None = None,
+        verify: bool = False,
     ) -> None:
         measured = False
         if plan is None:
-            plan = data_parallel_plan(used_devices(devices), shares, owners)
+            plan = data_parallel_plan(used_devices(devices), shares, owners, batch_norm)
             measured = shares is None
         else:
-            refuse_with_plan(devices=devices, shares=shares, owners=owners)
+            refuse_with_plan(devices=devices, shares=shares, owners=owners, batch_norm=batch_norm)
             use_devices_of(plan)
         self._plan = plan
         self._layout = Layout.of(plan)
         self._reports: list[StepReport] = []
         self._lifetimes: list[list[Lifetime]] = []
         self._said: set[str] = set()
+        self._verifies = verify
+        self._verifications: list[list[Verification]] = []
         self._replica_devices = self._layout.devices
         self._sharing = Sharing(self._replica_devices, plan.shares, measured=measured)
         self._ledger = Ledger(plan, [device.name for device in plan.devices], HOST)
@@ -197,6 +209,20 @@ class Strategy(tf.distribute.Strategy):
             for name in dict.fromkeys(name for step in steps for name in step)
         }
 
+    def explaining_exhausted_memory(self) -> AbstractContextManager[None]:
+        """Return a context in which errors that say that memory ran out get a note: ENG-050."""
+
+        def advice(message: str) -> EngineError:
+            return advice_on_memory(
+                message,
+                devices=self._replica_devices,
+                shares=self.shares,
+                owned_bytes=self._ledger.owned_bytes(),
+                gathered=self.report().gathered,
+            )
+
+        return explaining_exhausted_memory(advice)
+
     def _remember(self, step: PartitionedStep) -> None:
         """Keep what there is to know of a new step, but not the step."""
         self._reports.append(StepReport.of([step]))
@@ -205,6 +231,11 @@ class Strategy(tf.distribute.Strategy):
     def report(self) -> StepReport:
         """Return what was gathered in all steps so far."""
         return StepReport.merged(self._reports)
+
+    @property
+    def verifications(self) -> tuple[Verification, ...]:
+        """With ``verify=True``: how much the first run of each step differed from one device."""
+        return tuple(one for step in self._verifications for one in step)
 
     def run(
         self,
@@ -307,7 +338,7 @@ class Strategy(tf.distribute.Strategy):
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
 
-        return DistributedStep(
+        step = DistributedStep(
             call,
             layout=self._layout,
             shares=self._sharing.shares,
@@ -315,7 +346,10 @@ class Strategy(tf.distribute.Strategy):
             signature=getattr(signature, "input_signature", None),
             when_traced=self._remember,
             paths=lambda: [variable.path for variable in self._ledger.variables],
+            verify=self._verifies,
         )
+        self._verifications.append(step.verifications)
+        return step
 
     def _refuse_other_scope(self) -> None:
         now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self

@@ -1,19 +1,35 @@
-"""The first step, also computed on one device: how much do the results differ?"""
+"""The first run of a step, also computed on one device: how much do the results differ?
+
+::
+
+    first run      snapshot -> step on one device -> results, variables to the host -> put back
+                                                                                  |
+    every run      the partitioned step                                           v
+    first run                             -> results, variables to the host -> compare, print
+
+It is a part of the graph of the step, so it is seen wherever a step runs: in Keras's ``fit``, in
+loops of one's own, in `evener.distribute`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from evener.engine.origin import warn_at_user_line
+from evener.engine.partition.homes import HOST
+from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.errors import warn
 
 LARGEST_ROUNDING = 1e-4
 """A larger relative difference in a float32 step is more than rounding."""
 _SMALLEST = 1e-3
+_HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,48 +52,141 @@ class Verification:
         )
 
 
-def verify(
-    plain: Callable[[], Any],
-    partitioned: Callable[[], Any],
-    variables: Sequence[tf.Variable],
-) -> tuple[Any, Verification]:
-    """Run a step on one device, put its variables back, and run it on all devices.
+class Verifier:
+    """Compares the first run of a step with the same step on one device.
 
     Args:
-        plain: Runs it on one device.
-        partitioned: Runs it on all devices.
-        variables: What the step may change.
-
-    Returns:
-        What the partitioned step returns, and the differences.
+        when_compared: Called with the differences.
     """
-    before = [variable.read_value() for variable in variables]
-    expected = [np.asarray(one) for one in _tensors(plain())]
-    after = [variable.numpy() for variable in variables]
-    for variable, value in zip(variables, before, strict=True):
-        variable.assign(value)
-    results = partitioned()
-    found = Verification(
-        results=_largest(expected, [np.asarray(one) for one in _tensors(results)]),
-        variables=_largest(after, [variable.numpy() for variable in variables]),
-    )
-    print(f"evener: {found}")
-    if not max(found.results, found.variables) <= LARGEST_ROUNDING:
-        warn(
-            "ENG-080",
-            "The first step differs from the same step on one device. " + str(found),
-            why="The difference is more than rounding, unless the step is very sensitive to it "
-            "or draws from TensorFlow's stateful random generators. (The first update of Adam has "
-            "the size of the learning rate wherever a gradient is 0 but for rounding.)",
-            fix="Run the step in float64 to tell. If the difference stays, this is a fault of "
-            "evener: please report it, with step.report().",
+
+    def __init__(self, when_compared: Callable[[Verification], None]) -> None:
+        self._when_compared = when_compared
+        self._is_begun = False
+        self._expected: list[np.ndarray] = []
+
+    def run(
+        self,
+        plain: Callable[[], Sequence[Any]],
+        partitioned: Callable[[], Sequence[Any]],
+        variables: Sequence[tf.Variable],
+    ) -> Sequence[Any]:
+        """Run a step in the graph that is being made; in its first run, on one device as well.
+
+        Args:
+            plain: Runs it on one device, and returns flat tensors.
+            partitioned: Runs it on all devices, and returns the same tensors.
+            variables: What the step may change.
+
+        Returns:
+            What the partitioned step returns.
+        """
+        is_first = self._on_host(self._begins, [], tf.bool)
+
+        def on_one_device() -> tf.Tensor:
+            before = [variable.read_value() for variable in variables]
+            with tf.control_dependencies(before):
+                results = _numbers(plain())
+            with tf.control_dependencies(results):
+                after = [variable.read_value() for variable in variables]
+            kept = self._on_host(self._keep, [*results, *after], tf.bool)
+            with tf.control_dependencies([kept]):
+                puts = [
+                    variable.assign(value, read_value=False)
+                    for variable, value in zip(variables, before, strict=True)
+                ]
+            with tf.control_dependencies(puts):
+                return tf.identity(kept)
+
+        is_done = tf.cond(is_first, on_one_device, lambda: tf.constant(False))
+        with tf.control_dependencies([is_done]):
+            results = partitioned()
+        numbers = _numbers(results)
+
+        def compare() -> tf.Tensor:
+            after = [variable.read_value() for variable in variables]
+            return self._on_host(
+                lambda *found: self._compare(found, len(numbers)), [*numbers, *after], tf.bool
+            )
+
+        with tf.control_dependencies(numbers):
+            tf.cond(is_first, compare, lambda: tf.constant(False))
+        return results
+
+    @staticmethod
+    def _on_host(function: Callable[..., Any], tensors: Sequence[Any], dtype: tf.DType) -> Any:
+        with tf.device(HOST):
+            return tf.numpy_function(function, tensors, dtype, stateful=True)
+
+    def _begins(self) -> bool:
+        is_first, self._is_begun = not self._is_begun, True
+        return is_first
+
+    def _keep(self, *arrays: np.ndarray) -> bool:
+        # TensorFlow may use the memory again.
+        self._expected = [np.array(one) for one in arrays]
+        return True
+
+    def _compare(self, arrays: Sequence[np.ndarray], num_results: int) -> bool:
+        expected, self._expected = self._expected, []
+        found = Verification(
+            results=_largest(expected[:num_results], arrays[:num_results]),
+            variables=_largest(expected[num_results:], arrays[num_results:]),
         )
-    return results, found
+        print(f"evener: {found}", file=sys.stderr)
+        self._when_compared(found)
+        if not max(found.results, found.variables) <= LARGEST_ROUNDING:
+            warn(
+                "ENG-080",
+                "The first step differs from the same step on one device. " + str(found),
+                why="The difference is more than rounding, unless the step is very sensitive to "
+                "it. (The first update of Adam has the size of the learning rate wherever a "
+                "gradient is 0 but for rounding.)",
+                fix="Run the step in float64 to tell. If the difference stays, this is a fault "
+                "of evener: please report it, with strategy.report() or step.report().",
+            )
+        return True
 
 
-def _tensors(results: Any) -> list[Any]:
-    leaves = tf.nest.flatten(results, expand_composites=True)
-    return [leaf for leaf in leaves if isinstance(leaf, tf.Tensor)]
+def can_run_twice(graph: Graph, variables: Collection[Tensor]) -> bool:
+    """Return whether a step can be computed once more, and warn if not.
+
+    Args:
+        graph: The step.
+        variables: Its arguments that are handles of variables, which are put back.
+    """
+    node = next(_not_put_back(graph.nodes, variables), None)
+    if node is None:
+        return True
+    warn_at_user_line(
+        "ENG-087",
+        "A step cannot be verified: it would not run on one device as it runs without "
+        "verification.",
+        why=f"It has the operation {node.op} ({node.name}), which changes or draws from what is "
+        "not a variable, so its effect cannot be undone.",
+        fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
+        "Keras's.",
+    )
+    return False
+
+
+def _not_put_back(nodes: Iterable[Node], variables: Collection[Tensor]) -> Iterator[Node]:
+    """Yield the operations whose effects stay when variables are put back."""
+    for node in nodes:
+        if not node.has_side_effect or node.op in _HARMLESS:
+            continue
+        resources = [tensor for tensor in node.inputs if tensor.dtype == tf.resource]
+        if any(tensor not in variables for tensor in resources):
+            yield node
+        elif node.bodies:
+            for body in node.bodies.values():
+                handles = [tensor for tensor in body.inputs if tensor.dtype == tf.resource]
+                yield from _not_put_back(body.nodes, handles)
+        elif not resources:
+            yield node
+
+
+def _numbers(tensors: Sequence[Any]) -> list[Any]:
+    return [one for one in tensors if one.dtype not in (tf.resource, tf.variant)]
 
 
 def _largest(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:

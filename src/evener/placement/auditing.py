@@ -17,6 +17,7 @@ from evener.placement.keras_step import stopped_fit
 from evener.placement.reading import Reading
 from evener.placement.record import Audit
 from evener.placement.tracing import traced, unchanged_random_state
+from evener.tf_compat.gathered import read_gathered
 
 
 def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs: Any) -> Audit:
@@ -88,6 +89,7 @@ def audit_of(
         copies=reading.copies(),
         collectives=reading.collectives(),
         fallbacks=reading.fallbacks(),
+        gathered=read_gathered(placed.functions.values()),
     )
 
 

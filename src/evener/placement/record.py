@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evener.own_code import short_path
+from evener.tf_compat.gathered import GatheredOperation
 
 Kind = Literal["forward", "gradient", "optimizer", "input"]
 KINDS: tuple[Kind, ...] = ("forward", "gradient", "optimizer", "input")
@@ -190,6 +191,8 @@ class Audit:
         copies: All copies between devices.
         collectives: The devices' parts in operations of all replicas together.
         fallbacks: The operations that do not run on the GPU they are meant for.
+        gathered: Of a step that evener partitioned: the operations that are computed once, on one
+            device, of the samples of all.
         version: Of the form in which it is written.
     """
 
@@ -201,6 +204,7 @@ class Audit:
     copies: tuple[Copy, ...]
     collectives: tuple[Collective, ...]
     fallbacks: tuple[Fallback, ...]
+    gathered: tuple[GatheredOperation, ...] = ()
     version: int = VERSION
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from evener.errors import PlacementError
 from evener.placement.record import VERSION, Audit, Collective, Copy, Fallback, Line, Operation
+from evener.tf_compat.gathered import GatheredOperation
 
 T = TypeVar("T")
 
@@ -41,6 +42,7 @@ def read_audit(text: str) -> Audit:
             copies=_read(Copy, fields["copies"]),
             collectives=_read(Collective, fields["collectives"]),
             fallbacks=_read(Fallback, fields["fallbacks"]),
+            gathered=tuple(GatheredOperation(**one) for one in fields["gathered"]),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise PlacementError(

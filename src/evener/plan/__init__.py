@@ -9,6 +9,7 @@ from evener.plan.evening import Evened, ShareEvener, Window, even_shares
 from evener.plan.names import HOST, HOST_DEVICE, DeviceName, parse_device_name
 from evener.plan.owners import computing_devices, owner_of, owner_rules
 from evener.plan.parts import (
+    BatchNormName,
     DeviceBytes,
     OwnerRule,
     Owners,
@@ -28,6 +29,7 @@ from evener.plan.timing import TimedTask, Timeline, timeline
 __all__ = [
     "HOST",
     "HOST_DEVICE",
+    "BatchNormName",
     "DeviceBytes",
     "DeviceName",
     "Evened",

@@ -145,8 +145,8 @@ def even_shares(
         raise PlanError(
             "PLAN-033",
             f"The window measures {len(window)} replicas; there are {len(evener.shares)}.",
-            why="every replica has its own list of (samples, seconds), which may be empty.",
-            fix="give one list per replica: [[(32, 0.1)], []] for two of which one was idle.",
+            why="the window needs one list of (samples, seconds) per replica; a list may be empty.",
+            fix="for two replicas of which one was idle: [[(32, 0.1)], []].",
         )
     measured = [measured_speed(steps) for steps in window]
     latest = tuple(

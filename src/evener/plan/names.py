@@ -19,7 +19,7 @@ HOST_DEVICE = "cpu:0"
 # At most six digits and no leading zero: one device has one name.
 _NUMBER = r"(0|[1-9][0-9]{0,5})"
 _NAME = re.compile(rf"(?:worker:{_NUMBER}/)?(gpu|cpu):{_NUMBER}")
-_NEARLY = re.compile(r"(gpu|cpu)[^0-9]*0*([0-9]{1,6})$")
+_NEARLY = re.compile(r"(gpu|cuda|cpu)[^0-9]*0*([0-9]{1,6})$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,9 @@ def parse_device_name(text: str, *, place: str = "device") -> DeviceName:
 
 
 def _nearest(text: str) -> str:
-    """Read TensorFlow's spellings (``/GPU:0``, ``/device:GPU:0``) and slips (``gpu0``)."""
+    """Read TensorFlow's spellings (``/GPU:0``), those of others (``cuda:0``), slips (``gpu0``)."""
     match = _NEARLY.search(text.lower())
-    return f" Did you mean '{match.group(1)}:{int(match.group(2))}'?" if match else ""
+    if match is None:
+        return ""
+    kind = match.group(1).replace("cuda", "gpu")
+    return f" Did you mean '{kind}:{int(match.group(2))}'?"

@@ -105,6 +105,9 @@ Owners = Literal["sharded", "central"] | tuple[OwnerRule, ...]
 ScheduleName = Literal["1f1b", "gpipe", "zero_bubble"]
 """In which order the micro-batches of a replica are computed: see `schedule_for`."""
 
+BatchNormName = Literal["synchronized", "per_device"]
+"""Of which samples BatchNormalization takes its statistics: see `Plan`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

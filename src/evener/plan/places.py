@@ -41,8 +41,8 @@ def text_at(place: str, value: object) -> str:
         raise PlanError(
             "PLAN-018",
             f"{place} is empty.",
-            why=f"it is {value!r}, which matches and says nothing.",
-            fix="write a text, or leave the entry out.",
+            why=f"it is {value!r}; a name or pattern cannot be blank.",
+            fix="write a text, or remove the entry.",
         )
     return value
 

@@ -10,6 +10,7 @@ from typing import Literal
 from evener.plan.names import HOST, HOST_DEVICE, parse_device_name
 from evener.plan.owners import owner_of, owner_rules
 from evener.plan.parts import (
+    BatchNormName,
     Owners,
     PlanDevice,
     Predicted,
@@ -42,6 +43,9 @@ class Plan:
             rules of which the first that matches wins.
         recompute: Patterns of layers whose activations are computed again in the backward
             pass instead of being kept.
+        batch_norm: ``"synchronized"``: BatchNormalization takes its statistics of the whole batch,
+            as on one device; ``"per_device"``: of the samples that a device computes at once, which
+            is cheaper, and the one choice whose results are not those of one device.
         predicted: What the planner expects, if a planner made it.
         rejected: What else was considered, and why not.
         version: Of the form in which plans are written; 1.
@@ -58,6 +62,7 @@ class Plan:
     replicas: tuple[Replica, ...]
     owners: Owners = "sharded"
     recompute: tuple[str, ...] = ()
+    batch_norm: BatchNormName = "synchronized"
     predicted: Predicted | None = None
     rejected: tuple[Rejected, ...] = ()
     version: int = VERSION
@@ -75,14 +80,20 @@ class Plan:
         devices: Sequence[str | PlanDevice],
         *,
         shares: Sequence[float] | None = None,
+        num_micro_batches: int = 1,
         owners: Owners | Mapping[str, str] = "sharded",
+        batch_norm: BatchNormName = "synchronized",
     ) -> Plan:
         """Return the plan in which every device computes a whole replica.
 
         Args:
             devices: Names, or devices with their memory. One device is a plan too.
             shares: One per device, 0 or more; None for even shares.
+            num_micro_batches: Into how many pieces the samples of each device are cut. They are
+                computed one after the other, so that the activations of one are in memory at a
+                time.
             owners: As in `Plan`, or a mapping from pattern to device.
+            batch_norm: As in `Plan`.
 
         Raises:
             PlanError: If devices, shares or owners are wrong.
@@ -100,10 +111,15 @@ class Plan:
         return cls(
             devices=named,
             replicas=tuple(
-                Replica(share=share, stages=(Stage(device=device.name),))
+                Replica(
+                    share=share,
+                    num_micro_batches=num_micro_batches,
+                    stages=(Stage(device=device.name),),
+                )
                 for share, device in zip(checked, named, strict=True)
             ),
             owners=owner_rules(owners) if isinstance(owners, Mapping) else owners,
+            batch_norm=batch_norm,
         )
 
     @classmethod
@@ -116,6 +132,7 @@ class Plan:
         schedule: ScheduleName = "1f1b",
         recompute: Sequence[str] = (),
         owners: Owners | Mapping[str, str] = "sharded",
+        batch_norm: BatchNormName = "synchronized",
     ) -> Plan:
         """Return the plan of one replica whose layers are spread over devices.
 
@@ -129,6 +146,7 @@ class Plan:
             recompute: As in `Plan`.
             owners: As in `Plan`, or a mapping from pattern to device. By default every
                 variable lives where its layer is computed.
+            batch_norm: As in `Plan`.
 
         Raises:
             PlanError: If one of them is wrong.
@@ -156,6 +174,7 @@ class Plan:
             replicas=(replica,),
             recompute=tuple(recompute),
             owners=owner_rules(owners) if isinstance(owners, Mapping) else owners,
+            batch_norm=batch_norm,
         )
 
     @classmethod

@@ -23,7 +23,16 @@ T = TypeVar("T")
 VERSION = 1
 """The version of the form in which plans are written."""
 
-_PLAN_KEYS = ("version", "devices", "replicas", "owners", "recompute", "predicted", "rejected")
+_PLAN_KEYS = (
+    "version",
+    "devices",
+    "replicas",
+    "owners",
+    "recompute",
+    "batch_norm",
+    "predicted",
+    "rejected",
+)
 _REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
 
 
@@ -35,6 +44,7 @@ def write_plan(plan: Plan) -> str:
         "owners": _written_owners(plan),
         "replicas": [_written_replica(replica) for replica in plan.replicas],
         "recompute": plan.recompute,
+        "batch_norm": plan.batch_norm,
         "predicted": _written_prediction(plan.predicted),
         "rejected": [dataclasses.asdict(rejected) for rejected in plan.rejected],
     }
@@ -77,11 +87,11 @@ def check_version(version: int) -> None:
     if version != VERSION:
         raise PlanError(
             "PLAN-022",
-            f"The plan is of version {version}; this evener reads version {VERSION}.",
-            why="it was written by another release of evener."
+            f"The plan has version {version}; this version of evener reads version {VERSION}.",
+            why="it was written by another version of evener."
             if version > VERSION
             else "there is no such version.",
-            fix="pip install --upgrade evener"
+            fix="install a newer version of evener."
             if version > VERSION
             else f"write version = {VERSION}.",
         )
@@ -130,7 +140,7 @@ def _parsed(text: object) -> object:
             "PLAN-021",
             "The text of the plan is not JSON.",
             why=f"{error}.",
-            fix="give what Plan.to_json() returned, for example Plan.from_json(path.read_text()).",
+            fix="use a text that was written by Plan.to_json().",
         ) from error
 
 
@@ -141,7 +151,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise PlanError(
                 "PLAN-025",
                 f"The key {key!r} is there twice in one object.",
-                why=f"its values are {fields[key]!r} and {value!r}; which one counts?",
+                why=f"its values are {fields[key]!r} and {value!r}; a key can have only one value.",
                 fix=f"keep one {key!r}.",
             )
         fields[key] = value
@@ -158,14 +168,14 @@ def _check_keys(
                 "PLAN-023",
                 f"{where} has the unknown key {key!r}.{did_you_mean(key, known)}",
                 why=f"the keys here are {', '.join(known)}.",
-                fix=f"rename {key!r} or take it out.",
+                fix=f"rename {key!r} or remove it.",
             )
     for key in required:
         if key not in fields:
             raise PlanError(
                 "PLAN-024",
-                f"{where} lacks the key {key!r}.",
-                why=f"the keys that must be here are {', '.join(required)}.",
+                f"{where} is missing the key {key!r}.",
+                why=f"the required keys are {', '.join(required)}.",
                 fix=f"add {f'{place}.{key}' if place else key}.",
             )
 

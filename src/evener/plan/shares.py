@@ -87,8 +87,8 @@ def check_shares(
         raise PlanError(
             "PLAN-009",
             f"The shares add up to 0: {list(checked)}.",
-            why="somebody must compute the samples of every batch.",
-            fix=f"give at least one share above 0, for example {[1.0] * max(1, len(checked))}.",
+            why="at least one share must be greater than 0.",
+            fix=f"write for example {[1.0] * max(1, len(checked))}.",
         )
     return checked
 
@@ -98,15 +98,15 @@ def _check_share(place: str, share: float) -> None:
         raise PlanError(
             "PLAN-007",
             f"{place} is {share:g}, which is negative.",
-            why="a share is a part of every batch: 0 or more samples.",
+            why="a share is a relative part of each batch, so it must be 0 or more.",
             fix=f"write {place} = {-share:g}, or 0 to leave the device idle.",
         )
     if not abs(share) <= _LARGEST_SUM:
         raise PlanError(
             "PLAN-008",
             f"{place} is {share:g}, which is not a usable number.",
-            why=f"a share must be finite, from 0 to {_LARGEST_SUM:g}; a speed measured over "
-            "no time gives inf, no samples in no time gives nan.",
+            why=f"a share must be a finite number from 0 to {_LARGEST_SUM:g}; if it is computed "
+            "from a measured speed, the time may have been 0.",
             fix=f"write a number relative to the other shares, for example {place} = 1.",
         )
 
@@ -114,11 +114,11 @@ def _check_share(place: str, share: float) -> None:
 def _wrong_count(shares: Sequence[object], num_expected: int, expected: str) -> PlanError:
     num_more = len(shares) - num_expected
     right = [*shares[:num_expected], *[0] * -num_more]
-    note = "" if num_more > 0 else f"; with 0 the last of the {expected} get no samples"
+    note = "" if num_more > 0 else "; a share of 0 means no samples"
     return PlanError(
         "PLAN-010" if num_more > 0 else "PLAN-011",
         f"There are {'more' if num_more > 0 else 'fewer'} shares than {expected}: "
         f"{len(shares)} and {num_expected}.",
-        why=f"the {expected} take one share of the batch each, in their order.",
+        why=f"each of the {expected} needs exactly one share, in order.",
         fix=f"give as many shares as {expected}, for example {right}{note}.",
     )

@@ -40,6 +40,8 @@ def render_plan(plan: Plan) -> str:
     ]
     if plan.recompute:
         sections.append(_titled("Recomputed in the backward pass", ", ".join(plan.recompute)))
+    if plan.batch_norm != "synchronized":
+        sections.append(_titled("BatchNormalization", "by the samples of each device"))
     if plan.predicted is not None:
         sections.append(_predicted(plan, plan.predicted))
     if plan.rejected:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from evener.errors import PlanError, did_you_mean
 from evener.plan.names import HOST, parse_device_name
 from evener.plan.parts import (
+    BatchNormName,
     OwnerRule,
     PlanDevice,
     Predicted,
@@ -50,6 +51,7 @@ def validate(plan: Plan) -> None:
     _check_owners(plan.owners, names)
     for index, pattern in enumerate(tuple_at("recompute", plan.recompute, str)):
         text_at(f"recompute[{index}]", pattern)
+    _check_batch_norm(plan.batch_norm)
     _check_predicted(plan.predicted, names)
     for index, rejected in enumerate(tuple_at("rejected", plan.rejected, Rejected)):
         text_at(f"rejected[{index}].layout", rejected.layout)
@@ -69,10 +71,9 @@ def missing_devices(needed: Sequence[str], present: Sequence[str]) -> None:
     instead = list(present) or ["cpu:0"]
     raise PlanError(
         "PLAN-029",
-        f"The plan is for other devices: {', '.join(missing)} "
-        f"{'is' if len(missing) == 1 else 'are'} missing.",
-        why=f"it was made for {', '.join(needed)}; here there is {here}.",
-        fix=f"run it where these devices are, or make a plan for those that are here: "
+        f"The plan needs devices that are not here: {', '.join(missing)}.",
+        why=f"it was made for {', '.join(needed)}; this machine has {here}.",
+        fix=f"run it on a machine with these devices, or make a plan for the ones here: "
         f"Plan.data_parallel({instead}).",
     )
 
@@ -83,7 +84,7 @@ def _check_devices(devices: object) -> tuple[str, ...]:
         raise PlanError(
             "PLAN-004",
             "The plan has no devices.",
-            why="devices is empty, and somebody must compute.",
+            why="devices is empty; a plan needs at least one device.",
             fix="name at least one, for example Plan.data_parallel(['cpu:0']).",
         )
     seen: dict[str, int] = {}
@@ -94,8 +95,8 @@ def _check_devices(devices: object) -> tuple[str, ...]:
                 "PLAN-002",
                 f"devices[{index}].name names {device.name} a second time.",
                 why=f"devices[{seen[device.name]}] is {device.name} already.",
-                fix="name every device once; two parts of one card are two devices, as in "
-                "the spec 'gpu:0@10GiB,gpu:0@5GiB', which makes gpu:0 and gpu:1.",
+                fix="list each device once; parts of one GPU are separate devices: the spec "
+                "'gpu:0@10GiB,gpu:0@5GiB' makes gpu:0 and gpu:1.",
             )
         seen[device.name] = index
     return tuple(seen)
@@ -117,7 +118,7 @@ def _check_device(place: str, device: PlanDevice) -> None:
         raise PlanError(
             "PLAN-027",
             f"{place}.memory_bytes is {device.memory_bytes}.",
-            why=f"{name} has at least 1 byte, and at most {_MOST_BYTES}.",
+            why=f"the memory of {name} must be from 1 to {_MOST_BYTES} bytes.",
             fix="write the bytes the plan may use, or None (in JSON: null) if unknown.",
         )
 
@@ -128,7 +129,7 @@ def _check_replicas(replicas: object, names: Sequence[str]) -> None:
         raise PlanError(
             "PLAN-005",
             "The plan has no replicas.",
-            why="replicas is empty, so no sample of a batch would be computed.",
+            why="replicas is empty, so no samples would be computed.",
             fix=f"add at least one, for example Plan.data_parallel({list(names)}).",
         )
     for index, replica in enumerate(items):
@@ -148,14 +149,14 @@ def _check_micro_batches(place: str, replica: Replica) -> None:
         raise PlanError(
             "PLAN-013",
             f"{place}.num_micro_batches is {count}.",
-            why="a replica computes its samples in 1 piece or more.",
+            why="a replica splits its samples into at least 1 micro-batch.",
             fix=f"write {place}.num_micro_batches = 1 to compute them all at once.",
         )
     if not 1 <= in_flight <= count:
         raise PlanError(
             "PLAN-014",
             f"{place}.in_flight is {in_flight}, outside 1 to {count}.",
-            why=f"of {count} micro-batches, at least 1 and at most {count} can be alive at once.",
+            why=f"in_flight is how many of the {count} micro-batches are in progress at once.",
             fix=f"write {place}.in_flight = {min(max(in_flight, 1), count)}"
             + (f", or num_micro_batches = {in_flight}." if in_flight > 1 else "."),
         )
@@ -170,6 +171,19 @@ def _check_schedule(place: str, schedule: object) -> None:
             f"{place} is {name!r}, which is not a schedule.{did_you_mean(name.lower(), known)}",
             why=f"the schedules are {', '.join(known)}.",
             fix=f"write {place} = {known[0]!r}, or leave it out.",
+        )
+
+
+def _check_batch_norm(name: object) -> None:
+    known = get_args(BatchNormName)
+    text = text_at("batch_norm", name)
+    if text not in known:
+        raise PlanError(
+            "PLAN-035",
+            f"batch_norm is {text!r}, which is not known.{did_you_mean(text.lower(), known)}",
+            why=f"BatchNormalization is {' or '.join(repr(one) for one in known)}: its statistics "
+            "are those of the whole batch, or of the samples of each device.",
+            fix=f"write batch_norm = {known[0]!r}, or leave it out.",
         )
 
 
@@ -195,7 +209,7 @@ def _check_layers(place: str, stages: Sequence[Stage]) -> None:
                 "PLAN-015",
                 f"{here} is empty.",
                 why="a stage without layers computes nothing.",
-                fix=f"list its layers, or take stages[{index}] out of {place}.",
+                fix=f"list its layers, or remove stages[{index}] from {place}.",
             )
         for number, pattern in enumerate(patterns):
             place_of_pattern = f"{here}[{number}]"
@@ -210,15 +224,15 @@ def _check_pattern(here: str, pattern: str, seen: dict[str, str], *, num_stages:
             "PLAN-016",
             f"{here} is {pattern!r}, all layers, in a replica of {num_stages} stages.",
             why="with several stages every layer must belong to one of them, "
-            "and '*' would leave none for the others.",
+            "and '*' leaves none for the other stages.",
             fix=f"name the layers of each stage, for example {here} = 'encoder_*'.",
         )
     if pattern in seen:
         raise PlanError(
             "PLAN-017",
             f"{here} names {pattern!r} again.",
-            why=f"{seen[pattern]} has it already, and a layer is computed in one stage.",
-            fix=f"keep {pattern!r} in one of the two.",
+            why=f"{seen[pattern]} has it already, and each layer belongs to one stage.",
+            fix=f"keep {pattern!r} in one of the two stages.",
         )
 
 
@@ -246,7 +260,7 @@ def _check_owners(owners: object, names: Sequence[str]) -> None:
             raise PlanError(
                 "PLAN-019",
                 f"owners is {owners!r}.{did_you_mean(owners.lower(), _OWNER_WORDS)}",
-                why="as a word, owners is 'sharded' (spread over the devices) or 'central' "
+                why="as a string, owners is 'sharded' (spread over the devices) or 'central' "
                 "(on the host).",
                 fix="write owners='sharded', or rules: "
                 f"(OwnerRule(pattern='*', device={names[0]!r}),).",
@@ -259,7 +273,7 @@ def _check_owners(owners: object, names: Sequence[str]) -> None:
         raise PlanError(
             "PLAN-031",
             "owners has no rules.",
-            why="the list is empty, so every variable would be without an owner.",
+            why="the list is empty, so no variable would have an owner.",
             fix="write owners='sharded', or at least one rule.",
         )
     for index, rule in enumerate(rules):
@@ -289,6 +303,6 @@ def _check_prediction(place: str, value: float) -> None:
     raise PlanError(
         "PLAN-028",
         f"{place} is {value}.",
-        why="a prediction is a finite number, 0 or more, of seconds or bytes.",
-        fix="leave predicted out (None, in JSON: null) if it is not known.",
+        why="predicted seconds and bytes must be finite numbers, 0 or more.",
+        fix="set predicted to None (in JSON: null) if it is not known.",
     )

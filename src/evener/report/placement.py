@@ -38,6 +38,9 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     if audit.fallbacks:
         console.print(Text("\nNot computed on the GPU, or other device, they are meant for"))
         console.print(fallbacks_table(audit))
+    if audit.gathered:
+        console.print(Text("\nComputed once, on one device, of the samples of all devices"))
+        console.print(gathered_table(audit))
     console.print(Text(f"\n{_verdict(audit)}"), soft_wrap=True)
 
 
@@ -94,6 +97,19 @@ def fallbacks_table(audit: Audit) -> Table:
             Text(why),
             Text(_some(_lines_of(same))),
         )
+    return table
+
+
+def gathered_table(audit: Audit) -> Table:
+    """Return the operations that evener does not compute in parts, the most bytes first."""
+    operations = sorted(audit.gathered, key=lambda one: -(one.num_bytes or 0))
+    table = _table()
+    table.add_column("bytes per sample", justify="right", no_wrap=True)
+    table.add_column("operation", overflow="fold")
+    table.add_column("line", overflow="fold")
+    for one in operations[:_TOP_FALLBACKS]:
+        size = "unknown" if one.num_bytes is None else format_bytes(one.num_bytes)
+        table.add_row(size, Text(one.operation), Text(one.line or _UNKNOWN))
     return table
 
 

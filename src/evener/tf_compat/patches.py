@@ -19,6 +19,7 @@ PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
     "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
     "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them",
+    "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
 """What is changed, by its name, and why."""
 
@@ -33,12 +34,15 @@ def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
 def compile_parts(kind: type[Any]) -> None:
     """Let XLA compile the steps of models of strategies of this kind part by part.
 
+    Errors that say that memory ran out get a note of the strategy's as well.
+
     Why: Keras compiles the function around `strategy.run`, and XLA compiles for one device. What
     is given to `run` says instead that it is to be compiled.
     If it changes: models with ``jit_compile=True`` are refused with ENG-084.
 
     Args:
-        kind: Has a property ``is_partitioned``, which tells whether a step has several parts.
+        kind: Has a property ``is_partitioned``, which tells whether a step has several parts, and
+            a context manager ``explaining_exhausted_memory``.
     """
     original = keras.Model._make_function
     if getattr(original, "_evener_kind", None) is kind:
@@ -47,18 +51,30 @@ def compile_parts(kind: type[Any]) -> None:
     @functools.wraps(original)
     def make(model: Any, step_function: Any) -> Any:
         strategy = model._distribute_strategy
-        is_ours = type(strategy) is kind and strategy.is_partitioned
-        if not is_ours or model.run_eagerly or not model.jit_compile:
+        if type(strategy) is not kind or not strategy.is_partitioned or model.run_eagerly:
             return original(model, step_function)
+        if not model.jit_compile:
+            return _explaining(strategy, original(model, step_function))
         compiled = tf.function(step_function, jit_compile=True, autograph=False)
         model._jit_compile = False
         try:
-            return original(model, compiled)
+            return _explaining(strategy, original(model, compiled))
         finally:
             model._jit_compile = True
 
     vars(make)["_evener_kind"] = kind
     keras.Model._make_function = make
+
+
+def _explaining(strategy: Any, function: Any) -> Any:
+    """Return what Keras calls for every step, whose errors of memory are explained."""
+
+    @functools.wraps(function)
+    def call(iterator: Any) -> Any:
+        with strategy.explaining_exhausted_memory():
+            return function(iterator)
+
+    return call
 
 
 def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Plan, Strategy, _tf_private
+from evener import Plan, Strategy, _tf_private, locality
 
 
 @pytest.fixture
@@ -291,7 +291,8 @@ def test_the_device_of_now_is_seen_in_graphs_too() -> None:
 
 
 def test_an_eager_operation_can_be_sent_the_slower_way() -> None:
-    # `evener.locality.install` has put a wrapper around the fast way; it raises `FallBack`.
+    # It puts a wrapper around the fast way, which raises `FallBack`.
+    locality.install()
     with tf.GradientTape() as tape, tf.device("/CPU:1"):
         x = tf.Variable(3.0)
         y = x * x
@@ -473,3 +474,14 @@ def test_eager_operations_are_seen_and_then_no_more() -> None:
         tf.reduce_mean(tf.constant([1.0, 2.0]))
     tf.reduce_sum(tf.constant([1.0, 2.0]))
     assert "Mean" in seen and "Sum" not in seen
+
+
+def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    device_lib = _tf_private.device_lib
+    monkeypatch.setattr(device_lib, "list_local_devices", device_lib.list_local_devices)
+    _tf_private.replace_local_devices(lambda original: lambda: [*original(), "one more"])
+    found = device_lib.list_local_devices()
+    assert found[0].name == "/device:CPU:0"
+    # What stands in for a GPU is written into a copy of these.
+    assert (found[0].device_type, found[0].physical_device_desc) == ("CPU", "")
+    assert found[-1] == "one more"

@@ -85,6 +85,7 @@ GOLDEN = """\
     "block_*",
     "head"
   ],
+  "batch_norm": "synchronized",
   "predicted": {
     "step_seconds": 0.123,
     "peak_bytes": {

@@ -89,7 +89,7 @@ def test_the_list_is_whole() -> None:
     )
     assert hasattr(keras.Model._maybe_symbolic_build, "_evener_kind")
     assert hasattr(keras.Model._make_function, "_evener_kind")
-    assert len(PATCHES) == 3
+    assert len(PATCHES) == 4
 
 
 class Counts(keras.layers.Layer):

@@ -26,7 +26,7 @@ from evener.engine.partition.emit import PartitionedStep, element_dtype
 from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task
 from evener.engine.pipeline.order import Unit
-from evener.engine.sharding.states import Partial, Sharded, part_sizes
+from evener.engine.sharding.states import Partial, PerPart, Sharded, part_sizes
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.graph import Tensor
 from evener.plan import Replica, split_batch
@@ -153,7 +153,7 @@ class _Reader:
                 continue
             for argument in self._functions[unit.task].builder.arguments:
                 if isinstance(argument, TensorArgument):
-                    is_part = isinstance(argument.state, Sharded | Partial)
+                    is_part = isinstance(argument.state, Sharded | Partial | PerPart)
                     users[argument.tensor, unit.piece if is_part else None].append(unit)
         for (tensor, piece), units in users.items():
             yield from self._of_tensor(tensor, piece, units)

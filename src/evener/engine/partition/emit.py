@@ -30,6 +30,7 @@ from evener.engine.partition.units import units_of
 from evener.engine.sharding.states import (
     REPLICATED,
     Partial,
+    PerPart,
     Sharded,
     State,
     Unset,
@@ -324,6 +325,8 @@ class _Run:
             sums = [total for (one, _), total in self._sums.items() if one is tensor]
             parts = sums or parts
             return _COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
+        if isinstance(state, PerPart):
+            return self._mean_by_samples(parts)
         if not isinstance(state, Sharded):
             return parts[0]
         assert tensor.shape is not None
@@ -344,6 +347,14 @@ class _Run:
         shape = tf.shape(joined)
         front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
+
+    def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
+        """Return the mean of what the parts hold; a part without samples may hold anything."""
+        weighted = []
+        for part, size in zip(parts, self._sizes, strict=True):
+            weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
+            weighted.append(tf.where(size > 0, part * weight, tf.zeros_like(part)))
+        return tf.add_n(weighted)
 
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element."""

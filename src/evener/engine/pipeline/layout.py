@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 from evener.engine.ownership import tf_device
 from evener.errors import EngineError
-from evener.plan import Plan, Replica, Stage
+from evener.plan import BatchNormName, Plan, Replica, Stage
 
 Stages: TypeAlias = tuple[int, ...]
 """The stage in which something is computed, in each replica."""
@@ -46,15 +46,17 @@ class Layout:
     Attributes:
         replicas: As in a plan; their shares are not used.
         recompute: Patterns of the layers whose activations are computed again.
+        batch_norm: As in a plan.
     """
 
     replicas: tuple[Replica, ...]
     recompute: tuple[str, ...] = ()
+    batch_norm: BatchNormName = "synchronized"
 
     @classmethod
     def of(cls, plan: Plan) -> Layout:
         """Return the layout of a plan."""
-        return cls(plan.replicas, plan.recompute)
+        return cls(plan.replicas, plan.recompute, plan.batch_norm)
 
     @classmethod
     def of_devices(cls, names: Sequence[str]) -> Layout:

@@ -17,7 +17,15 @@ from evener.engine.sharding.decision import (
     Decision,
     Sharding,
 )
-from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
+from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
+from evener.engine.sharding.states import (
+    PER_PART,
+    REPLICATED,
+    Partial,
+    Sharded,
+    State,
+    is_shardable,
+)
 from evener.engine.trace.graph import Graph, Node, Tensor
 
 
@@ -47,6 +55,12 @@ def decide(node: Node, states: Sequence[State], *, is_body: bool = False) -> Dec
     """Return what the parts compute of a node, or None if it is computed once."""
     if node.has_side_effect:
         return None
+    if not is_body:
+        # Bodies cannot average what the parts hold, so there the statistics are exact.
+        decision = mean_per_part(node, states) or elementwise_per_part(node, states)
+        if decision is not None:
+            return decision
+    states = [REPLICATED if state == PER_PART else state for state in states]
     if any(isinstance(state, Partial) for state in states):
         inside = INSIDE_RULES.get(node.op) if is_body else None
         decision = None if inside is None else inside(node, states)

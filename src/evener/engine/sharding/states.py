@@ -6,6 +6,8 @@
     Sharded(axis)   part r holds its rows of an axis: uneven, contiguous blocks in the order of
                     the parts
     Partial(sum)    every part holds a tensor of the full shape; their sum is the value
+    PerPart         every part holds a value of its own, and goes on with it; the value is their
+                    mean, weighted by samples
 
 The batch may be an inner factor of an axis: of ``concat([a, b], 0)`` every part holds its rows
 of ``a``, then its rows of ``b``. Then the axis is seen as ``[outer, batch, inner]``, and
@@ -53,6 +55,15 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True)
+class PerPart:
+    """Every part holds a statistic of its own samples, and goes on with it.
+
+    The one state that is not exact: only ``batch_norm="per_device"`` makes it. What is computed
+    once gets the mean, weighted by samples.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Unset:
     """What every part has of its own, without rows.
 
@@ -73,10 +84,11 @@ class Numbers:
     sizes: tuple[Size, ...]
 
 
-State: TypeAlias = Replicated | Sharded | Partial | Unset
+State: TypeAlias = Replicated | Sharded | Partial | PerPart | Unset
 
 REPLICATED = Replicated()
 SUM = Partial("sum")
+PER_PART = PerPart()
 UNSET = Unset()
 FIRST = Sharded(0)
 PART_BATCH: Dim = symbol("b")

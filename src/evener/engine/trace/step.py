@@ -13,8 +13,9 @@ import tensorflow as tf
 from evener.engine.trace import shape_rules, value_rules  # noqa: F401  (fill the tables of rules)
 from evener.engine.trace.dims import BATCH
 from evener.engine.trace.functional import open_functions
-from evener.engine.trace.graph import Graph
+from evener.engine.trace.graph import Graph, Tensor
 from evener.engine.trace.inference import Inference
+from evener.tf_compat.batch_norm import per_device_batch_norm
 from evener.tf_compat.layers import recording_layers
 
 
@@ -44,13 +45,17 @@ class TracedStep:
         return list(self.concrete.captured_inputs)
 
     @property
+    def capture_inputs(self) -> list[Tensor]:
+        """The inputs of the graph that stand for the captures, in their order."""
+        return list(self.graph.inputs[len(self.batch_axes) :])
+
+    @property
     def trains(self) -> bool:
         """Whether the step writes a variable that is trained."""
         trained = {id(variable.handle) for variable in self.concrete.graph.trainable_variables}
-        inputs = self.graph.inputs[len(self.batch_axes) :]
         handles = {
             tensor
-            for tensor, capture in zip(inputs, self.captures, strict=True)
+            for tensor, capture in zip(self.capture_inputs, self.captures, strict=True)
             if id(capture) in trained
         }
         return any(
@@ -67,6 +72,7 @@ def trace_step(
     autograph: bool,
     num_samples: int | None = None,
     with_layers: bool = False,
+    batch_norm_per_device: bool = False,
 ) -> TracedStep:
     """Trace a step.
 
@@ -77,12 +83,16 @@ def trace_step(
         autograph: Whether Python's loops and conditions on tensors are converted.
         num_samples: The size of all batches, if the specs name it.
         with_layers: Whether to record which layer every operation belongs to.
+        batch_norm_per_device: Whether BatchNormalization takes its statistics of the samples of
+            each part.
     """
     structures: list[Any] = []
     scopes: dict[str, str] = {}
 
     def flat(*arguments: Any) -> list[Any]:
-        with recording_layers() if with_layers else contextlib.nullcontext({}) as found:
+        recording = recording_layers() if with_layers else contextlib.nullcontext({})
+        marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
+        with recording as found, marking:
             result = tf.nest.map_structure(_as_tensor, function(*arguments))
         scopes.update(found)
         structures.append(result)

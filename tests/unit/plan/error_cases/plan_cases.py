@@ -129,6 +129,13 @@ CASES = [
         "write replicas[1].schedule = '1f1b', or leave it out.",
     ),
     Case(
+        "PLAN-035",
+        lambda: Plan.data_parallel(["gpu:0"], batch_norm="per device"),  # pyright: ignore
+        "batch_norm is 'per device', which is not known. Did you mean 'per_device'?",
+        "of the whole batch, or of the samples of each device",
+        "write batch_norm = 'synchronized', or leave it out.",
+    ),
+    Case(
         "PLAN-015",
         lambda: staged(("a",), ()),
         "replicas[0].stages[1].layers is empty.",

@@ -1,0 +1,70 @@
+"""A note on errors of TensorFlow's that say that a device ran out of memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from evener.engine.ownership import device_name
+from evener.errors import EngineError
+from evener.tf_compat.gathered import GatheredOperation
+from evener.units import format_bytes
+
+_DEVICE = re.compile(r"/device:[A-Z]+:\d+")
+_MOST_OPERATIONS = 3
+
+
+@contextmanager
+def explaining_exhausted_memory(advice: Callable[[str], EngineError]) -> Iterator[None]:
+    """Add a note to an error that says that memory ran out. The error itself stays what it is.
+
+    A step is not repeated with less: some of its variables may have been updated already.
+
+    Args:
+        advice: Returns what there is to say, for the message of the error.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        error.add_note(str(advice(error.message)))
+        raise
+
+
+def advice_on_memory(
+    message: str,
+    *,
+    devices: Sequence[str],
+    shares: Sequence[float],
+    owned_bytes: Mapping[str, int],
+    gathered: Sequence[GatheredOperation],
+) -> EngineError:
+    """Return ENG-050: what fills the memory of a device, and what makes it less.
+
+    Args:
+        message: TensorFlow's; it names the device.
+        devices: The devices that compute, such as ``"gpu:0"``.
+        shares: The part of every batch that each of them computes; sums to 1.
+        owned_bytes: Bytes of the variables that each device owns.
+        gathered: What is computed once, of the samples of all.
+    """
+    found = _DEVICE.search(message)
+    name = device_name(found.group()) if found else ""
+    share = sum(one for device, one in zip(devices, shares, strict=True) if device == name)
+    parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
+    if share:
+        parts.append(f"activations of its {share:.0%} of every batch, and weights of other owners")
+    if gathered:
+        names = ", ".join(str(one) for one in gathered[:_MOST_OPERATIONS])
+        parts.append(f"what is computed once of the samples of all devices ({names})")
+    others = ", ".join(repr(device) for device in devices)
+    return EngineError(
+        "ENG-050",
+        f"{name or 'A device'} ran out of memory in a step.",
+        why=f"It holds {'; '.join(parts)}. Activations are most of it where batches are large.",
+        fix="compute fewer samples at once, with the same results: "
+        f"plan=evener.Plan.data_parallel([{others}], num_micro_batches=4); or give "
+        f"{name or 'the device'} a smaller share; or recompute activations (docs/pipelines.md).",
+    )

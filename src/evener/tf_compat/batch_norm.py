@@ -1,0 +1,126 @@
+"""BatchNormalization by the samples of each device: ``batch_norm="per_device"``.
+
+Tests: ``tests/unit/tf_compat/test_batch_norm.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+PER_PART_SCOPE = "evener_per_part"
+"""The scope of names of means that every part takes of its own samples."""
+
+_IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", default=False)
+
+
+@contextlib.contextmanager
+def per_device_batch_norm() -> Iterator[None]:
+    """Mark the statistics of BatchNormalization in the step that this thread traces.
+
+    Why: the graph of a step does not tell the mean of a normalisation from any other mean, and
+    its gradient has to be that of the samples of one device too.
+    If it changes: the statistics are those of the whole batch, as without it.
+    """
+    _mark_statistics()
+    token = _IS_PER_DEVICE.set(True)
+    try:
+        yield
+    finally:
+        _IS_PER_DEVICE.reset(token)
+
+
+def _mark_statistics() -> None:
+    """Patch the layer, once. Elsewhere than in `per_device_batch_norm` nothing changes."""
+    layer_type = keras.layers.BatchNormalization
+    original = layer_type.call
+    if hasattr(original, "_evener_original"):
+        return
+
+    @functools.wraps(original)
+    def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        is_plain = mask is None and not self.renorm and not self.synchronized
+        if not (_IS_PER_DEVICE.get() and training and self.trainable and is_plain):
+            return original(self, inputs, training=training, mask=mask)
+        return _call(self, inputs)
+
+    vars(call)["_evener_original"] = original
+    layer_type.call = call
+
+
+def _call(layer: Any, inputs: Any) -> Any:
+    """Normalise and update the moving averages, as `BatchNormalization.call` does."""
+    inputs = keras.ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+    axis = layer.axis % len(inputs.shape)
+    shape = [1] * len(inputs.shape)
+    shape[axis] = inputs.shape[axis]
+    axes = [k for k in range(len(shape)) if k != axis]
+    one, zero = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
+    gamma = _shaped(layer.gamma, shape, inputs.dtype) if layer.scale else one
+    beta = _shaped(layer.beta, shape, inputs.dtype) if layer.center else zero
+
+    @tf.custom_gradient
+    def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+        return normalise(x, gamma, beta, axes=axes, epsilon=layer.epsilon)
+
+    untyped: Any = normalised
+    outputs, mean, variance = untyped(inputs, gamma, beta)
+    for variable, statistic in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
+        moving = keras.ops.cast(variable, inputs.dtype)
+        now = tf.reshape(statistic, [shape[axis]])
+        variable.assign(moving * layer.momentum + now * (1.0 - layer.momentum))
+    return keras.ops.cast(outputs, layer.compute_dtype)
+
+
+def _shaped(variable: Any, shape: Sequence[int], dtype: Any) -> tf.Tensor:
+    return tf.reshape(keras.ops.cast(variable, dtype), shape)
+
+
+def normalise(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, *, axes: Sequence[int], epsilon: float
+) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], Any]:
+    """Normalise samples by their mean and variance.
+
+    The gradient is written out, so that its two means are taken of the same samples.
+
+    Args:
+        x: Of any shape, floating.
+        gamma: The scale, of the rank of x, with size 1 along the axes.
+        beta: The offset, of the shape of gamma.
+        axes: Those that the statistics are taken over.
+        epsilon: Added to the variance.
+
+    Returns:
+        The normalised samples with mean and variance, and the gradient.
+
+    Source: S. Ioffe and C. Szegedy, Batch Normalization (2015), section 3.
+    """
+    mean = _mean(x, axes)
+    centred = x - mean
+    variance = _mean(tf.square(centred), axes)
+    inverse = tf.math.rsqrt(variance + epsilon)
+    normal = centred * inverse
+
+    def gradient(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+        scaled = upstream * gamma
+        common = _mean(scaled, axes) + normal * _mean(scaled * normal, axes)
+        gradients = [
+            inverse * (scaled - common),
+            tf.reduce_sum(upstream * normal, axes, keepdims=True),
+            tf.reduce_sum(upstream, axes, keepdims=True),
+        ]
+        message = 'batch_norm="per_device" has no second derivative; leave it out.'
+        return [tf.raw_ops.PreventGradient(input=one, message=message) for one in gradients]
+
+    return (normal * gamma + beta, mean, variance), gradient
+
+
+def _mean(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    with tf.name_scope(PER_PART_SCOPE):
+        return tf.reduce_mean(x, axes, keepdims=True)
