@@ -308,6 +308,14 @@ def evener_even(devices: list[str]) -> Any:
     return evener.Strategy(devices=[name.lower() for name in devices], shares="even")
 
 
+def evener_per_device(devices: list[str]) -> Any:
+    """Return evener's strategy with even shares, and BatchNormalization by device."""
+    import evener
+
+    names = [name.lower() for name in devices]
+    return evener.Strategy(devices=names, shares="even", batch_norm="per_device")
+
+
 def evener_measured(devices: list[str]) -> Any:
     """Return evener's strategy as it is by default."""
     import evener

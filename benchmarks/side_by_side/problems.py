@@ -5,6 +5,7 @@ Keras is imported when a model is made, because the driver needs only names and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,16 +60,16 @@ def _tiny() -> Any:
     )
 
 
-def _cnn() -> Any:
+def _cnn(*, is_normalized: bool = False) -> Any:
     import keras
 
     layers = keras.layers
     body: list[Any] = []
     for filters in (32, 64, 128):
-        body += [
-            layers.Conv2D(filters, 3, padding="same", activation="relu"),
-            layers.MaxPooling2D(),
-        ]
+        body.append(layers.Conv2D(filters, 3, padding="same", activation="relu"))
+        if is_normalized:
+            body.append(layers.BatchNormalization())
+        body.append(layers.MaxPooling2D())
     return keras.Sequential(
         [keras.Input((32, 32, 3)), *body, layers.GlobalAveragePooling2D(), layers.Dense(10)]
     )
@@ -157,6 +158,13 @@ PROBLEMS = {
             build=_cnn,
             data=_images(32),
             least_of_limit=0.95,
+        ),
+        Problem(
+            name="cnn_with_batch_norm",
+            batch_size=128,
+            num_batches=16,
+            build=functools.partial(_cnn, is_normalized=True),
+            data=_images(32),
         ),
         Problem(
             name="transformer",
