@@ -1,7 +1,7 @@
 """Memory of training steps in stages, on every device, beside what evener says they need.
 
 Every device is a process of its own, whose allocator is the GPU's (BFC) and counts bytes; the
-host is another one. Predicted is what `Strategy.footprint` says. What single operations
+host is another one. Predicted is what `Strategy.memory_estimate` says. What single operations
 need while they run comes on top and is the same on both sides of a comparison:
 
       in flight       fewer micro-batches alive at once      saving
@@ -96,7 +96,7 @@ class StagedStep:
         x = np.random.default_rng(0).random((settings.batch_size, settings.width), "float32")
         data = tf.data.Dataset.from_tensors((x, x)).repeat()
         self._fit = lambda: model.fit(data, steps_per_epoch=1, verbose=0)
-        self._needs = lambda: strategy.footprint(settings.batch_size)
+        self._needs = lambda: strategy.memory_estimate(settings.batch_size)
         self._fit()
         self._fit()
 

@@ -5,7 +5,7 @@
     python examples/central_storage.py --devices gpu:0,gpu:1 --owner host
 
 Where devices have little memory, a model's weights and the state of its optimizer can stay
-on the host: a device borrows a weight for as long as it computes with it. This is what
+on the host: a device fetches a weight for as long as it computes with it. This is what
 `tf.distribute.experimental.CentralStorageStrategy` is for. What is trained does not depend
 on the owner.
 """
@@ -50,7 +50,7 @@ def main(
     )
     tested = model.evaluate(digits.test_x, digits.test_y, return_dict=True, verbose=0)
     console.print(f"Computed on {', '.join(strategy.replica_devices)}; variables are kept:")
-    for device, num_bytes in strategy.ledger.owned_bytes().items():
+    for device, num_bytes in strategy.owner_registry.owned_bytes().items():
         console.print(f"  {device}  {format_bytes(num_bytes)}")
     console.print(f"Test accuracy {tested['accuracy']:.4f}")
 

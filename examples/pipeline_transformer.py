@@ -254,7 +254,7 @@ def train_in_stages(job: Job, devices: list[str]) -> Trained:
     tests = cut_text(job.settings)[1]
     before = tested_loss(model, tests, job.settings)
     trained = fit(model, job, devices)
-    num_bytes = strategy.ledger.owned_bytes()
+    num_bytes = strategy.owner_registry.owned_bytes()
     return replace(
         trained,
         stages=tuple(

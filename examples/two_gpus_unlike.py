@@ -110,7 +110,7 @@ def main(
 
     for event in strategy.sharing.events:
         console.print(Text(str(event)), soft_wrap=True)
-    owned = strategy.ledger.owned_bytes()
+    owned = strategy.owner_registry.owned_bytes()
     for device, share in zip(strategy.replica_devices, strategy.shares, strict=True):
         console.print(f"{device}  share {share:.1%}  holds {owned[device] / 2**20:.1f} MiB")
     lone = fit(make_model(slow_replica=None), digits, epochs)

@@ -136,7 +136,7 @@ class Fit:
         """Return what evener says that the steps need on every device."""
         if not getattr(self.strategy, "is_partitioned", False):
             return {}
-        needs = self.strategy.footprint(self._batch_size)
+        needs = self.strategy.memory_estimate(self._batch_size)
         return {device.lower(): needs[device.lower()].total for device in self._devices}
 
 

@@ -125,7 +125,7 @@ class PinnedGPipe(_ByHand):
 
     Args:
         num_devices: Logical CPUs.
-        num_micro_batches: Into how many pieces a batch is cut.
+        num_micro_batches: Into how many micro-batches a batch is split.
     """
 
     def __init__(self, *, num_devices: int, num_micro_batches: int) -> None:

@@ -21,7 +21,7 @@ class Cut:
 
     Attributes:
         devices: The device of each stage, as the number of a stand-in.
-        micro_batches: Into how many pieces its samples are cut.
+        micro_batches: Into how many micro-batches its samples are split.
         in_flight: How many of them are alive at once.
         schedule: In which order they run.
         share: The share of the replica.

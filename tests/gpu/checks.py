@@ -213,15 +213,15 @@ def check_owners_are_spread(ground: Ground) -> None:
         slots = [v for v in model.optimizer.variables if _is_slot_of(v.path, variable.path)]
         assert len(slots) == 2
         assert set(placed(slots).values()) == {where[variable.path]}
-    # The ledger tells the truth.
-    owned = {v.path: v.device for v in strategy.ledger.variables}
+    # The registry tells the truth.
+    owned = {v.path: v.device for v in strategy.owner_registry.variables}
     assert {path: owned[path] for path in kernels} == kernels
 
 
 def check_the_host_can_own(ground: Ground) -> None:
     strategy = ground.strategy(owners="central")
     agrees_with_one_device(ground, "mlp", within=ground.tolerance, strategy=strategy)
-    assert {variable.device for variable in strategy.ledger.variables} == {"cpu:0"}
+    assert {variable.device for variable in strategy.owner_registry.variables} == {"cpu:0"}
 
 
 def check_owners_can_be_named(ground: Ground) -> None:

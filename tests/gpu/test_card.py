@@ -66,7 +66,7 @@ def test_owners_are_spread_by_memory(card: Card) -> None:
         model.compile("adam", "mse", jit_compile=False)
     x = np.ones((BATCH, 256), "float32")
     model.fit(x, x, batch_size=BATCH, verbose=0)
-    owned = strategy.ledger.owned_bytes()
+    owned = strategy.owner_registry.owned_bytes()
     assert owned["gpu:0"] / owned["gpu:1"] == pytest.approx(caps[0] / caps[1], rel=0.25)
 
 

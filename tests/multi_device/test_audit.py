@@ -351,7 +351,7 @@ def test_a_step_of_fit_under_a_strategy(strategy) -> None:
         assert number[device, "forward"] > 5 and number[device, "gradient"] > 5
         assert number[device, "optimizer"] > 5
     if isinstance(made, evener.Strategy):
-        # The first layer's weights are borrowed, and its gradient goes back.
+        # The first layer's weights are fetched, and its gradient goes back.
         assert not audit.collectives
         assert [c.num_bytes for c in audit.copies].count(8 * 16 * 4) == 2
     else:

@@ -65,7 +65,7 @@ def test_a_note_says_what_fills_the_device(way: Any) -> None:
     assert f"activations of its {75 if device == 'cpu:1' else 25}% of every batch" in note
     assert "Plan.data_parallel(['cpu:1', 'cpu:2'], num_micro_batches=4)" in note
     # What it advises can be written so.
-    assert Plan.data_parallel(DEVICES, num_micro_batches=4).is_cut
+    assert Plan.data_parallel(DEVICES, num_micro_batches=4).is_scheduled
 
 
 def test_other_errors_have_no_note() -> None:

@@ -290,7 +290,7 @@ def test_under_a_strategy_a_pinned_layer_owns_its_variables_where_it_is(
     for got, other in zip(trained(model), wanted, strict=True):
         np.testing.assert_allclose(got, other, rtol=1e-4, atol=1e-5)
     assert devices_of(two.weights) == ["CPU:3"] * 2
-    owned = {o.path: o.device for o in strategy.ledger.variables}
+    owned = {o.path: o.device for o in strategy.owner_registry.variables}
     assert {owned[v.path] for v in two.weights} == {"cpu:3"}
 
 

@@ -117,7 +117,7 @@ def test_variables_are_made_on_the_device_of_their_stage() -> None:
     slots = {v.path: v.value.device[-5:] for v in model.optimizer.variables[2:]}
     assert {home for path, home in slots.items() if "a1" in path} == {"CPU:0"}
     assert {home for path, home in slots.items() if "b0" in path} == {"CPU:2"}
-    owned = strategy.ledger.owned_bytes()
+    owned = strategy.owner_registry.owned_bytes()
     assert owned["cpu:2"] == 2 * owned["cpu:1"]  # two layers beside one
 
 
@@ -125,57 +125,57 @@ LAYER = (16 * 16 + 16) * 4
 ROW = 16 * 16 * 4  # a tensor of a micro-batch of 16 samples
 
 
-def test_footprint() -> None:
+def test_memory_estimate() -> None:
     """What is counted of weights and gradients is what sums by hand give."""
     plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=4, in_flight=2)
-    needs = trained(plan)[1].footprint(64)
+    needs = trained(plan)[1].memory_estimate(64)
     for device in ("cpu:1", "cpu:2"):
         assert needs[device].variables == 2 * 3 * LAYER  # weights and two slots of Adam
-        assert needs[device].borrowed <= 8  # a number
+        assert needs[device].fetched <= 8  # a number
         assert 2 * LAYER <= needs[device].gradients <= 2 * 2 * LAYER + 8  # a sum, and the next one
         # Of each layer three results at least, of no more than what is in flight.
         assert 2 * 3 * ROW <= needs[device].activations < 2 * 2 * 8 * ROW
     assert needs["cpu:1"].activations > needs["cpu:2"].activations
 
 
-def test_a_footprint_grows_with_what_is_in_flight_and_not_with_micro_batches() -> None:
+def test_an_estimate_grows_with_what_is_in_flight_and_not_with_micro_batches() -> None:
     def activations(num_micro_batches: int, in_flight: int) -> int:
         plan = Plan.pipeline(
             {"cpu:1": "a*", "cpu:2": "b*"},
             num_micro_batches=num_micro_batches,
             in_flight=in_flight,
         )
-        return trained(plan)[1].footprint(16 * num_micro_batches)["cpu:1"].activations
+        return trained(plan)[1].memory_estimate(16 * num_micro_batches)["cpu:1"].activations
 
     few = activations(4, 2)
     assert abs(activations(8, 2) - few) < 2 * ROW
     assert activations(4, 4) > 1.5 * few
 
 
-def test_footprint_of_weights_on_the_host() -> None:
+def test_memory_estimate_of_weights_on_the_host() -> None:
     plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, owners={"b*": "host"})
-    needs = trained(plan)[1].footprint(64)
+    needs = trained(plan)[1].memory_estimate(64)
     assert needs["cpu:2"].variables == 0
-    assert 2 * 16 * 16 * 4 <= needs["cpu:2"].borrowed <= 2 * LAYER + 8
+    assert 2 * 16 * 16 * 4 <= needs["cpu:2"].fetched <= 2 * LAYER + 8
     assert needs["cpu:0"].variables >= 2 * 3 * LAYER
 
 
-def test_two_loans_are_on_the_device() -> None:
+def test_weights_of_two_turns_are_on_the_device() -> None:
     """Of the turn that is computed and of the next one, however many stages there are."""
     layer = (64 * 64 + 64) * 4
 
-    def borrowed(names: str) -> int:
+    def fetched(names: str) -> int:
         stages = [("cpu:1", f"{part}{k}") for part in names for k in range(2)]
         plan = Plan.pipeline(stages, owners={"*": "host"})
-        needs = trained(plan, num_samples=8, width=64, names=names)[1].footprint(8)["cpu:1"]
+        needs = trained(plan, num_samples=8, width=64, names=names)[1].memory_estimate(8)["cpu:1"]
         assert needs.variables == 0
-        return needs.borrowed
+        return needs.fetched
 
-    assert layer <= borrowed("abc") <= 2 * layer
-    assert borrowed("abcd") == borrowed("abc")
+    assert layer <= fetched("abc") <= 2 * layer
+    assert fetched("abcd") == fetched("abc")
 
 
-def test_footprint_before_the_first_step() -> None:
+def test_memory_estimate_before_the_first_step() -> None:
     with pytest.raises(EngineError) as caught:
-        Strategy(Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"})).footprint(8)
+        Strategy(Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"})).memory_estimate(8)
     assert caught.value.code == "ENG-011"

@@ -329,12 +329,12 @@ class _Trace:
             arguments.axes,
             autograph=True,
             num_samples=num_samples,
-            with_layers=layout.is_cut,
+            with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
         )
         self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
         self._gathered = StepReport.of([self.partitioned]).gathered
-        _tell_of_obstacles(self.partitioned)
+        _warn_about_obstacles(self.partitioned)
         self._num_replicas = len(layout.replicas)
         self._first_device = tf_device(layout.devices[0])
         self._verifier = verifier if verifier and self._can_run_twice() else None
@@ -485,7 +485,7 @@ def _warn_of_tape() -> None:
     )
 
 
-def _tell_of_obstacles(step: PartitionedStep) -> None:
+def _warn_about_obstacles(step: PartitionedStep) -> None:
     """Say what of a function with ``jit_compile=True`` runs without XLA."""
     found = [function for function in step.functions if function.obstacle]
     if not found:

@@ -23,11 +23,11 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
-        self._ledger = strategy.ledger
+        self._owner_registry = strategy.owner_registry
         self._first = tf_device(strategy.replica_devices[0])
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
-        return self._ledger.create(next_creator, **kwargs)
+        return self._owner_registry.create(next_creator, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: Any) -> None:
         """Accept every variable: one that was made elsewhere stays where it is."""

@@ -23,14 +23,14 @@ _SMALL_BYTES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedVariable:
-    """One line of the ledger: a variable, its owner and its size."""
+    """One entry of the registry: a variable, its owner and its size."""
 
     path: str
     device: str
     num_bytes: int
 
 
-class Ledger:
+class OwnerRegistry:
     """Every variable made in a strategy's scope, with its owner.
 
     Args:
@@ -63,7 +63,7 @@ class Ledger:
         return variable._unique_id in self._variables
 
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        """Make a variable on its owner, enter it in the ledger, and return it."""
+        """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
         made = _tf_private.keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"

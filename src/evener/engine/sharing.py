@@ -2,9 +2,9 @@
 
 The shares are a variable, so that they can change without a new trace. The step writes
 the time of every replica into a small ring on the host; every few steps the ring is read
-and the shares are evened (`evener.plan.even_shares`).
+and the shares are rebalanced (`evener.plan.rebalance_shares`).
 
-      step  ──► ring of (samples, seconds) per replica ──► even_shares ──► shares
+      step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
                          every `WINDOW` steps
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from evener.plan import Evened, ShareEvener, even_shares
+from evener.plan import Rebalanced, ShareRebalancer, rebalance_shares
 
 WINDOW = 8
 """Steps between two looks at the measured times."""
@@ -38,7 +38,7 @@ class Sharing:
     Args:
         devices: Names of the replicas' devices, for the log.
         shares: Relative shares to begin with.
-        measured: Whether the shares are evened by the measured times.
+        measured: Whether the shares are rebalanced by the measured times.
 
     Attributes:
         before_part: See `evener.engine.partition.times.Recorder`.
@@ -49,16 +49,18 @@ class Sharing:
         self._measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
         self._least = min(0.01, 0.5 / len(devices))
-        self._evener = ShareEvener(
+        self._rebalancer = ShareRebalancer(
             shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
         )
-        self._events: list[Evened] = []
+        self._events: list[Rebalanced] = []
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
         with tf.init_scope(), tf.device(_HOST):
             self.variable = tf.Variable(
-                tf.constant(self._evener.shares, tf.float64), trainable=False, name="evener_shares"
+                tf.constant(self._rebalancer.shares, tf.float64),
+                trainable=False,
+                name="evener_shares",
             )
             self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
             self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
@@ -67,28 +69,30 @@ class Sharing:
     @property
     def shares(self) -> tuple[float, ...]:
         """The fractions in use; they add up to 1."""
-        return self._evener.shares
+        return self._rebalancer.shares
 
     @property
-    def events(self) -> tuple[Evened, ...]:
+    def events(self) -> tuple[Rebalanced, ...]:
         """Every change of shares so far, the newest last."""
         return tuple(self._events)
 
     @property
     def is_measured(self) -> bool:
-        """Whether the shares are evened by the measured times."""
+        """Whether the shares are rebalanced by the measured times."""
         return self._measured
 
     @property
     def is_timed(self) -> bool:
-        """Whether steps measure their replicas; one replica has nothing to be evened with."""
+        """Whether steps measure their replicas; one replica has nothing to be rebalanced with."""
         return len(self._devices) > 1
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on."""
         with self._lock:
-            self._evener = dataclasses.replace(self._evener, shares=tuple(shares), doubted=None)
-            self.variable.assign(self._evener.shares)
+            self._rebalancer = dataclasses.replace(
+                self._rebalancer, shares=tuple(shares), doubted=None
+            )
+            self.variable.assign(self._rebalancer.shares)
 
     def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
         """Enter one step into the ring; part of the step's graph.
@@ -106,7 +110,7 @@ class Sharing:
     def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
         """Enter one step into the ring, and even the shares after each window; see `record`.
 
-        The shares are evened while the step runs, because nothing of ours is called between two
+        The shares are rebalanced while the step runs, because nothing of ours is called between two
         steps of Keras's ``fit``.
         """
         self.record(samples, seconds)
@@ -118,20 +122,20 @@ class Sharing:
             def even() -> tf.Operation:
                 ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
                 shares = self.variable.read_value()
-                evened = tf.numpy_function(self._even_in_step, [*ring, shares], tf.float64)
-                return self.variable.assign(tf.ensure_shape(evened, shares.shape)).op
+                rebalanced = tf.numpy_function(self._rebalance_in_step, [*ring, shares], tf.float64)
+                return self.variable.assign(tf.ensure_shape(rebalanced, shares.shape)).op
 
             tf.cond(tf.equal(num_steps % WINDOW, 0), even, tf.no_op)
 
-    def _even_in_step(
+    def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
     ) -> npt.NDArray[np.float64]:
         """Return the shares from the next step on."""
         with self._lock:
-            if tuple(shares) != self._evener.shares:
-                return np.asarray(self._evener.shares)  # a person has set others meanwhile
+            if tuple(shares) != self._rebalancer.shares:
+                return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
             self._even(int(num_steps), _last_steps(int(num_steps), samples, seconds))
-            return np.asarray(self._evener.shares)
+            return np.asarray(self._rebalancer.shares)
 
     @property
     def num_steps(self) -> int:
@@ -143,10 +147,10 @@ class Sharing:
         return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
 
     def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
-        self._evener, event = even_shares(self._evener, steps, step=num_steps)
+        self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
         if event is not None:
             self._events.append(event)
-            _LOG.info("evened %s: %s", ", ".join(self._devices), event)
+            _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
 
 
 def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:

@@ -20,10 +20,10 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.distribute import DistributedStep
 from evener.engine.extended import Extended
+from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
 from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
-from evener.engine.memory.footprint import Footprint, Lifetime, footprints, lifetimes_of
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import Ledger, tf_device
+from evener.engine.ownership import OwnerRegistry, tf_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
 from evener.engine.plans import (
@@ -58,7 +58,7 @@ class Strategy(tf.distribute.Strategy):
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device, in samples or fractions;
-            ``"even"``; or None (default): even at first, then evened while training by the
+            ``"even"``; or None (default): even at first, then rebalanced while training by the
             measured time of each device.
         owners: ``"sharded"`` (default) spreads variables over the devices by bytes,
             ``"central"`` keeps them on the host, a mapping gives patterns of variable paths
@@ -103,13 +103,13 @@ class Strategy(tf.distribute.Strategy):
         self._plan = plan
         self._layout = Layout.of(plan)
         self._reports: list[StepReport] = []
-        self._lifetimes: list[list[Lifetime]] = []
-        self._said: set[str] = set()
+        self._live_ranges: list[list[LiveRange]] = []
+        self._warned: set[str] = set()
         self._verifies = verify
         self._verifications: list[list[Verification]] = []
         self._replica_devices = self._layout.devices
         self._sharing = Sharing(self._replica_devices, plan.shares, measured=measured)
-        self._ledger = Ledger(plan, [device.name for device in plan.devices], HOST)
+        self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices], HOST)
         patch_keras(Strategy)
         super().__init__(Extended(self))
 
@@ -171,18 +171,18 @@ class Strategy(tf.distribute.Strategy):
         return self._sharing
 
     @property
-    def ledger(self) -> Ledger:
+    def owner_registry(self) -> OwnerRegistry:
         """Every variable made in the scope, with its owner."""
-        return self._ledger
+        return self._owner_registry
 
     @property
     def num_replicas_in_sync(self) -> int:
         """1: a program sees one device, and batches are those of all devices together."""
         if len(self._replica_devices) > 1:
-            self._tell_of_multiplied_batch(sys._getframe(1))
+            self._warn_about_multiplied_batch(sys._getframe(1))
         return 1
 
-    def footprint(self, num_samples: int) -> dict[str, Footprint]:
+    def memory_estimate(self, num_samples: int) -> dict[str, MemoryEstimate]:
         """Return what the steps so far need in the memory of every device.
 
         Args:
@@ -194,16 +194,19 @@ class Strategy(tf.distribute.Strategy):
         Raises:
             EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
         """
-        if not self._lifetimes:
+        if not self._live_ranges:
             raise EngineError(
                 "ENG-011",
                 "No step has been partitioned yet, so nothing is known of its memory.",
-                why="The footprint is counted from the traced step of a plan with several devices, "
+                why="The estimate is counted from the traced step of a plan with several devices, "
                 "stages or micro-batches.",
                 fix="Call it after a first step, such as fit on one batch.",
             )
-        owned = self._ledger.owned_bytes()
-        steps = [footprints(one, self.plan.replicas, num_samples, owned) for one in self._lifetimes]
+        owned = self._owner_registry.owned_bytes()
+        steps = [
+            estimate_memory(one, self.plan.replicas, num_samples, owned)
+            for one in self._live_ranges
+        ]
         return {
             name: max((step[name] for step in steps if name in step), key=lambda one: one.total)
             for name in dict.fromkeys(name for step in steps for name in step)
@@ -217,7 +220,7 @@ class Strategy(tf.distribute.Strategy):
                 message,
                 devices=self._replica_devices,
                 shares=self.shares,
-                owned_bytes=self._ledger.owned_bytes(),
+                owned_bytes=self._owner_registry.owned_bytes(),
                 gathered=self.report().gathered,
             )
 
@@ -226,7 +229,7 @@ class Strategy(tf.distribute.Strategy):
     def _remember(self, step: PartitionedStep) -> None:
         """Keep what there is to know of a new step, but not the step."""
         self._reports.append(StepReport.of([step]))
-        self._lifetimes.append(lifetimes_of(step))
+        self._live_ranges.append(live_ranges_of(step))
 
     def report(self) -> StepReport:
         """Return what was gathered in all steps so far."""
@@ -276,7 +279,7 @@ class Strategy(tf.distribute.Strategy):
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
-                self._tell_of_eager_run()
+                self._warn_about_eager_run()
             else:
                 return self._step_for(fn)(*args, **kwargs)
         with tf.device(first):
@@ -312,7 +315,7 @@ class Strategy(tf.distribute.Strategy):
     @property
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
-        return len(self._replica_devices) > 1 or self._layout.is_cut
+        return len(self._replica_devices) > 1 or self._layout.is_scheduled
 
     def _is_running(self) -> bool:
         """Return whether this code is part of a call of ``run``."""
@@ -345,7 +348,7 @@ class Strategy(tf.distribute.Strategy):
             sharing=self._sharing,
             signature=getattr(signature, "input_signature", None),
             when_traced=self._remember,
-            paths=lambda: [variable.path for variable in self._ledger.variables],
+            paths=lambda: [variable.path for variable in self._owner_registry.variables],
             verify=self._verifies,
         )
         self._verifications.append(step.verifications)
@@ -362,9 +365,9 @@ class Strategy(tf.distribute.Strategy):
                 "keras.saving.load_model in the new scope.",
             )
 
-    def _say_once(self, code: str, what: str, *, why: str, fix: str) -> None:
-        if code not in self._said:
-            self._said.add(code)
+    def _warn_once(self, code: str, what: str, *, why: str, fix: str) -> None:
+        if code not in self._warned:
+            self._warned.add(code)
             warn_at_user_line(code, what, why=why, fix=fix)
 
     def _refuse_xla(self) -> None:
@@ -376,8 +379,8 @@ class Strategy(tf.distribute.Strategy):
             fix="Leave out jit_compile=True where strategy.run is called.",
         )
 
-    def _tell_of_eager_run(self) -> None:
-        self._say_once(
+    def _warn_about_eager_run(self) -> None:
+        self._warn_once(
             "ENG-086",
             f"A step runs eagerly, on {self._replica_devices[0]} alone.",
             why="Only the graph of a step can be partitioned. Eager steps give the same results, "
@@ -386,12 +389,12 @@ class Strategy(tf.distribute.Strategy):
             "run_functions_eagerly(True) and run_eagerly=True.",
         )
 
-    def _tell_of_multiplied_batch(self, caller: FrameType) -> None:
+    def _warn_about_multiplied_batch(self, caller: FrameType) -> None:
         """Say once what the number means to a line that multiplies by it."""
         file = caller.f_code.co_filename
         text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
         if "*" in text and "batch" in text.lower():
-            self._say_once(
+            self._warn_once(
                 "ENG-083",
                 "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
                 why="A program sees one device, and a batch is divided among "

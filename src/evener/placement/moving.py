@@ -58,9 +58,9 @@ def move(variables: Sequence[Any], device: str, layer: keras.Layer) -> None:
     for variable in elsewhere:
         with tf.device(device):
             old = _tf_private.renew_variable(variable)
-        ledger = getattr(getattr(old, "_distribute_strategy", None), "ledger", None)
-        if ledger is not None:
-            ledger.forget(old)
+        registry = getattr(getattr(old, "_distribute_strategy", None), "owner_registry", None)
+        if registry is not None:
+            registry.forget(old)
 
 
 def _user_of(variables: Sequence[Any]) -> str:

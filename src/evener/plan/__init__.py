@@ -5,7 +5,6 @@ Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 
 from __future__ import annotations
 
-from evener.plan.evening import Evened, ShareEvener, Window, even_shares
 from evener.plan.names import HOST, HOST_DEVICE, DeviceName, parse_device_name
 from evener.plan.owners import computing_devices, owner_of, owner_rules
 from evener.plan.parts import (
@@ -21,6 +20,7 @@ from evener.plan.parts import (
     Stage,
 )
 from evener.plan.plan import Plan
+from evener.plan.rebalancing import Rebalanced, ShareRebalancer, Window, rebalance_shares
 from evener.plan.schedule import Schedule, forward_schedule_for, schedule_for
 from evener.plan.shares import check_shares, split_batch
 from evener.plan.task import Task, TaskKind, dependencies
@@ -32,17 +32,17 @@ __all__ = [
     "BatchNormName",
     "DeviceBytes",
     "DeviceName",
-    "Evened",
     "OwnerRule",
     "Owners",
     "Plan",
     "PlanDevice",
     "Predicted",
+    "Rebalanced",
     "Rejected",
     "Replica",
     "Schedule",
     "ScheduleName",
-    "ShareEvener",
+    "ShareRebalancer",
     "Stage",
     "Task",
     "TaskKind",
@@ -52,11 +52,11 @@ __all__ = [
     "check_shares",
     "computing_devices",
     "dependencies",
-    "even_shares",
     "forward_schedule_for",
     "owner_of",
     "owner_rules",
     "parse_device_name",
+    "rebalance_shares",
     "schedule_for",
     "split_batch",
     "timeline",

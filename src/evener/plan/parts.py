@@ -135,7 +135,7 @@ class Replica:
         share: Samples of each global batch relative to the other replicas, 0 or more:
             320 and 192, or 0.625 and 0.375.
         stages: The stages in the order in which samples pass through them.
-        num_micro_batches: Into how many pieces the replica's samples are cut, at least 1.
+        num_micro_batches: Into how many micro-batches the replica's samples are split, at least 1.
         in_flight: How many of them are alive at once, from 1 (gradient accumulation) to
             ``num_micro_batches``. The number of stages gives the memory of 1F1B.
         schedule: The order of their forward and backward passes: ``"1f1b"``, ``"gpipe"`` or

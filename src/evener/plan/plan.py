@@ -89,9 +89,9 @@ class Plan:
         Args:
             devices: Names, or devices with their memory. One device is a plan too.
             shares: One per device, 0 or more; None for even shares.
-            num_micro_batches: Into how many pieces the samples of each device are cut. They are
-                computed one after the other, so that the activations of one are in memory at a
-                time.
+            num_micro_batches: Into how many micro-batches the samples of each device are split.
+                They are computed one after the other, so that the activations of one are in memory
+                at a time.
             owners: As in `Plan`, or a mapping from pattern to device.
             batch_norm: As in `Plan`.
 
@@ -139,7 +139,7 @@ class Plan:
         Args:
             stages: Device and patterns of layers of each stage, in the order in which
                 samples pass: a mapping, or pairs where a device has several stages.
-            num_micro_batches: Into how many pieces every batch is cut.
+            num_micro_batches: Into how many micro-batches every batch is split.
             in_flight: How many of them are alive at once; by default as many as there are
                 stages, which keeps every device busy.
             schedule: As in `Replica`.
@@ -212,7 +212,7 @@ class Plan:
         return any(len(replica.stages) > 1 for replica in self.replicas)
 
     @property
-    def is_cut(self) -> bool:
+    def is_scheduled(self) -> bool:
         """Whether replicas have several stages, micro-batches or layers computed again."""
         micro_batches = any(replica.num_micro_batches > 1 for replica in self.replicas)
         return self.is_staged or micro_batches or bool(self.recompute)

@@ -156,7 +156,8 @@ def _check_micro_batches(place: str, replica: Replica) -> None:
         raise PlanError(
             "PLAN-014",
             f"{place}.in_flight is {in_flight}, outside 1 to {count}.",
-            why=f"in_flight is how many of the {count} micro-batches are in progress at once.",
+            why="in_flight is how many micro-batches are in progress at once, from 1 to "
+            f"num_micro_batches ({count}).",
             fix=f"write {place}.in_flight = {min(max(in_flight, 1), count)}"
             + (f", or num_micro_batches = {in_flight}." if in_flight > 1 else "."),
         )

@@ -105,11 +105,11 @@ class StrategyTeam:
         return list(zip(*self._strategy.sharing.last_steps(), strict=True))
 
     def owned(self) -> dict[str, Owned]:
-        """Return what the ledger holds, of all models of the strategy."""
+        """Return what the registry holds, of all models of the strategy."""
         counted = dict.fromkeys(self.devices, 0)
-        for variable in self._strategy.ledger.variables:
+        for variable in self._strategy.owner_registry.variables:
             counted[variable.device] = counted.get(variable.device, 0) + 1
-        num_bytes = self._strategy.ledger.owned_bytes()
+        num_bytes = self._strategy.owner_registry.owned_bytes()
         return {
             name: Owned(num_variables=count, num_bytes=num_bytes.get(name, 0))
             for name, count in counted.items()

@@ -240,9 +240,9 @@ def test_variables_made_in_the_scope_have_owners(strategy: Strategy) -> None:
     owners = [device_name(kernel.device) for kernel in kernels]
     assert sorted(owners) == DEVICES
     assert device_name(small.device) == "cpu:0"
-    assert all(strategy.ledger.holds(one) for one in (*kernels, small))
+    assert all(strategy.owner_registry.holds(one) for one in (*kernels, small))
     outside = tf.Variable(1.0)
-    assert not strategy.ledger.holds(outside)
+    assert not strategy.owner_registry.holds(outside)
     for kernel in kernels:
         with strategy.scope(), strategy.extended.colocate_vars_with(kernel):
             slot = tf.Variable(tf.zeros([64, 64]))

@@ -29,7 +29,7 @@ def test_sharded_owners_are_balanced_by_bytes() -> None:
         model = mlp()
         model.compile("adam", "mse")
         model.optimizer.build(model.trainable_variables)
-    owned = strategy.ledger.owned_bytes()
+    owned = strategy.owner_registry.owned_bytes()
     total = sum(owned.values())
     assert abs(owned["cpu:1"] - owned["cpu:2"]) <= 0.05 * total
 

@@ -32,7 +32,7 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
     assert second[0] == (6.0, 0.2)
 
 
-def test_shares_are_evened_by_measured_times(caplog: pytest.LogCaptureFixture) -> None:
+def test_shares_are_rebalanced_by_measured_times(caplog: pytest.LogCaptureFixture) -> None:
     sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
     with caplog.at_level(logging.INFO, logger="evener"):
         for _ in range(WINDOW):
@@ -98,7 +98,7 @@ def test_impossible_shares_change_nothing(shares: list[float]) -> None:
     assert strategy.shares == (0.75, 0.25)
 
 
-def test_shares_are_evened_from_within_a_step() -> None:
+def test_shares_are_rebalanced_from_within_a_step() -> None:
     """In the graph of steps, as `fit` runs them, with times as a slow device has them."""
     sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
 

@@ -132,7 +132,7 @@ def test_a_function_is_converted_where_the_code_around_it_is() -> None:
 def test_a_plain_variable_has_no_owner(strategy: Strategy) -> None:
     with strategy.scope():
         variable = _tf_private.plain_variable([1.0], tf.float32)
-    assert not strategy.ledger.holds(variable)
+    assert not strategy.owner_registry.holds(variable)
     assert not variable.trainable
 
 

@@ -63,8 +63,8 @@ def test_an_evener_strategy_counts_every_sample_once(
     assert [device.num_samples for device in work] == pytest.approx([112, 38], abs=2)
     assert all((device.busy_seconds or 0) > 0 for device in work)
     assert [device.share for device in work] == [0.75, 0.25]
-    assert {d.device: d.owned.num_bytes for d in work} == strategy.ledger.owned_bytes()
-    assert sum(d.owned.num_variables for d in work) == len(strategy.ledger.variables)
+    assert {d.device: d.owned.num_bytes for d in work} == strategy.owner_registry.owned_bytes()
+    assert sum(d.owned.num_variables for d in work) == len(strategy.owner_registry.variables)
 
 
 def test_one_device_under_a_strategy(logical_cpus: tuple[str, ...]) -> None:

@@ -54,7 +54,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     builder = FunctionBuilder(name, inference=partition.inference)
     builder.may_be_on_cpu = partition.layout.may_be_on_cpu
-    if task.is_parts and partition.layout.is_cut:
+    if task.is_parts and partition.layout.is_scheduled:
         # The order of calls is lost where TensorFlow puts bodies in their place.
         builder.stay_whole()
     references: dict[Tensor, str] = {}
@@ -112,7 +112,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
 
 
 def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
-    """Return whether the pieces of a device add a tensor up within their calls, one after another.
+    """Return whether a device adds a tensor up within its calls, from micro-batch to micro-batch.
 
     For small gradients: a step has hundreds of them, and an addition of each for every
     micro-batch would make the graph of the step large. A large one is added up behind the call,

@@ -22,7 +22,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.sizes import piece_sizes
+from evener.engine.partition.sizes import micro_batch_sizes
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
@@ -95,10 +95,10 @@ class PartitionedStep:
         run = _Run(self.partition, inputs, sizes, recorder)
         for unit in self.units:
             function = self.functions[unit.task]
-            if unit.piece is None:
+            if unit.micro_batch is None:
                 run.call(function)
             else:
-                run.call_part(function, self._branches.get(id(function)), unit.piece)
+                run.call_part(function, self._branches.get(id(function)), unit.micro_batch)
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
@@ -118,17 +118,17 @@ class _Run:
         self._whole: dict[Tensor, Any] = {}
         self._parts: dict[tuple[Tensor, State], list[Any]] = {}
         self._sums: dict[tuple[Tensor, str], Any] = {}
-        self._turns = Turns() if self._layout.is_cut else None
+        self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._symbols: dict[str, tf.Tensor] = {}
         with tf.device(HOST):
-            self._sizes = piece_sizes(sizes, self._layout)
+            self._sizes = micro_batch_sizes(sizes, self._layout)
             ends = tf.cumsum(tf.stack(self._sizes), exclusive=True)
             self._offsets = tf.unstack(ends, num=len(self._sizes))
             self._total = tf.reduce_sum(sizes)
         self._times = None
         if recorder is not None:
-            replicas = [piece.replica for piece in self._layout.pieces]
+            replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
             self._times = Times(self._sizes, replicas, recorder)
         self._of_samples = set() if recorder is None else _made_of_samples(partition)
         for tensor, value in zip(partition.graph.inputs, inputs, strict=True):
@@ -152,7 +152,7 @@ class _Run:
         before = [op for one in function.after for op in self._ran.get(one, ())]
         if self._turns is not None:
             before += self._turns.begin(device, task)
-        # Outside of the call's own place and order: what is lent comes from another device, early.
+        # Outside of the call's own place and order: weights of another device are fetched early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
         with tf.control_dependencies(before), tf.device(device):
             results = self._call_part(function, branches, part, arguments)
@@ -258,7 +258,7 @@ class _Run:
             return self._parts[tensor, held][part]
         if part is None or state == REPLICATED:
             value = self._get_whole(tensor, device)
-            return value if part is None else self._borrowed(tensor, value, device)
+            return value if part is None else self._fetched(tensor, value, device)
         return self._get_parts(tensor, state)[part]
 
     def _sum_so_far(self, tensor: Tensor, device: str) -> Any:
@@ -269,12 +269,12 @@ class _Run:
                 self._sums[key] = tf.zeros(shape, tensor.dtype)
         return self._sums[key]
 
-    def _borrowed(self, tensor: Tensor, value: Any, device: str) -> Any:
+    def _fetched(self, tensor: Tensor, value: Any, device: str) -> Any:
         """Return a tensor that another device holds, fetched in time for the turn of a stage."""
         task = self._partition.task_of.get(tensor.node)
         if self._turns is None or task is None or task.is_parts or task.where == device:
             return value
-        return self._turns.borrow(device, value, task.where)
+        return self._turns.fetch(device, value, task.where)
 
     def _number(self, name: str, part: int | None) -> tf.Tensor:
         if name == "B":

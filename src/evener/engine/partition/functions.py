@@ -46,10 +46,10 @@ class TensorArgument:
 
 @dataclass(frozen=True, slots=True)
 class SumArgument:
-    """What the pieces before have added up of a tensor of the step.
+    """What the micro-batches before have added up of a tensor of the step.
 
     Attributes:
-        tensor: The tensor, of which every piece gives a partial sum.
+        tensor: The tensor, of which every micro-batch gives a partial sum.
     """
 
     tensor: Tensor

@@ -37,18 +37,18 @@ def part_sizes_in_graph(num_samples: tf.Tensor, shares: Sequence[float] | tf.Ten
         return ends - tf.concat([[0], ends[:-1]], 0)
 
 
-def piece_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
-    """Return the samples of each piece, int32 scalars.
+def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
+    """Return the samples of each micro-batch, int32 scalars.
 
     Args:
         sizes: The samples of each replica, int32 vector.
         layout: Says into how many micro-batches they are cut.
     """
-    pieces: list[tf.Tensor] = []
+    micro_batches: list[tf.Tensor] = []
     for number, size in enumerate(tf.unstack(sizes, num=len(layout.replicas))):
         count = layout.replicas[number].num_micro_batches
         if count == 1:
-            pieces.append(size)
+            micro_batches.append(size)
         else:
-            pieces.extend(tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count))
-    return pieces
+            micro_batches.extend(tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count))
+    return micro_batches

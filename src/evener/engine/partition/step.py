@@ -30,7 +30,7 @@ def partition_step(
         EngineError: ENG-041 or ENG-042 if stages do not fit the layers of the step.
     """
     scopes = Scopes(traced.scopes)
-    if layout.is_cut:
+    if layout.is_scheduled:
         scopes.check(layout, variables)
     graph = traced.graph
     merge_reads(graph)

@@ -144,7 +144,7 @@ def make_tasks(
     passes: dict[Node, str] = {}
     waits: dict[Node, tuple[Tensor, ...]] = {}
     roles: Collection[str] = ()
-    if layout.is_cut:
+    if layout.is_scheduled:
         stages = find_stages(nodes, sharding, layout, scopes)
         weights = any(one.schedule == "zero_bubble" for one in layout.replicas)
         passes = find_passes(nodes, sharding, stages, weights=weights)
@@ -183,7 +183,7 @@ def make_tasks(
             if before in levels:
                 level = max(level, levels[before] + (not is_same))
         levels[node] = level
-    if layout.is_cut:
+    if layout.is_scheduled:
         late = set(waits) | {node for node in nodes if passes.get(node) == FORWARD}
         _compute_late(nodes, levels, passes, late, dependencies)
     tasks: dict[tuple[Place, int], Task] = {}
@@ -211,7 +211,7 @@ def make_tasks(
 def _is_for_xla(node: Node) -> bool:
     """Return whether XLA is asked to compile a node and can.
 
-    What reads variables before anything changes them lends them; compiled by XLA it would copy
+    What reads variables before anything changes them hands them over; compiled by XLA it would copy
     them. XLA knows no text.
     """
     if not node.xla:

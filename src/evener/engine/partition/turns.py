@@ -4,10 +4,10 @@
 
     device      | stage 0 | stage 2 | stage 2 | stage 0 |
     turn             0         1         1         2
-    loans            ^ those of turn 1 are fetched here
+    weights          ^ those of turn 1 are fetched here
 
-Where a stage's weights are on another device, or on the host, each of its turns borrows them anew:
-they arrive while the turn before is computed, and two loans at most are on a device.
+Where a stage's weights are on another device, or on the host, each of its turns fetches them anew:
+they arrive while the turn before is computed, and those of two turns at most are on a device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Device:
         # After these, the weights of the turn of now, and of the next one, may be fetched.
         self.fetch_after: list[tf.Operation] = []
         self.fetch_next_after: list[tf.Operation] = []
-        self.loans: dict[int, Any] = {}
+        self.fetched: dict[int, Any] = {}
 
 
 class Turns:
@@ -45,7 +45,7 @@ class Turns:
             state.turn = task.place.stages
             state.fetch_after = state.fetch_next_after
             state.fetch_next_after = state.last
-            state.loans = {}
+            state.fetched = {}
         return list(state.last)
 
     def end(self, device: str, done: Sequence[tf.Operation]) -> None:
@@ -53,12 +53,12 @@ class Turns:
         if done:
             self._devices[device].last = list(done)
 
-    def borrow(self, device: str, value: Any, owner: str) -> Any:
+    def fetch(self, device: str, value: Any, owner: str) -> Any:
         """Return a tensor of another device, which is fetched for the turn of now."""
         state = self._devices[device]
         if not state.fetch_after:
             return value  # The first turns begin at once.
-        if id(value) not in state.loans:
+        if id(value) not in state.fetched:
             with tf.device(owner), tf.control_dependencies(state.fetch_after):
-                state.loans[id(value)] = tf.identity(value)
-        return state.loans[id(value)]
+                state.fetched[id(value)] = tf.identity(value)
+        return state.fetched[id(value)]

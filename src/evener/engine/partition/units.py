@@ -1,4 +1,4 @@
-"""The calls of a step in the order in which they are made: tasks of one piece, and whole tasks."""
+"""The calls of a step in their order: of tasks for each micro-batch, and of tasks computed once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
         functions: The functions of its tasks, in their order.
     """
     layout = partition.layout
-    pieces = range(len(layout.pieces))
+    micro_batches = range(len(layout.micro_batches))
     tasks = [function.task for function in functions]
     units = [
-        [Unit(number, piece) for piece in pieces] if task.is_parts else [Unit(number, None)]
+        [Unit(number, micro_batch) for micro_batch in micro_batches]
+        if task.is_parts
+        else [Unit(number, None)]
         for number, task in enumerate(tasks)
     ]
-    if not layout.is_cut:
+    if not layout.is_scheduled:
         return [unit for of_task in units for unit in of_task]
     number_of = {task: number for number, task in enumerate(tasks)}
     before: dict[Unit, set[Unit]] = {}
@@ -38,10 +40,10 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
         needs = list(_needs(partition, function))
         for unit in units[number]:
             before[unit] = set()
-            for task, same_piece in needs:
+            for task, same_micro_batch in needs:
                 others = units[number_of[task]]
-                is_one = same_piece and unit.piece is not None
-                before[unit].update([others[unit.piece or 0]] if is_one else others)
+                is_one = same_micro_batch and unit.micro_batch is not None
+                before[unit].update([others[unit.micro_batch or 0]] if is_one else others)
     return order_units(before, _turns(partition, tasks))
 
 
@@ -54,18 +56,18 @@ def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
         if not task.is_parts:
             continue
         name = pass_of([partition.passes[node] for node in task.nodes])
-        for index, piece in enumerate(layout.pieces):
-            stage = task.place.stages[piece.replica]
-            place = places[piece.replica].get((name, stage, piece.micro_batch))
+        for index, micro_batch in enumerate(layout.micro_batches):
+            stage = task.place.stages[micro_batch.replica]
+            place = places[micro_batch.replica].get((name, stage, micro_batch.number))
             if place is None:  # weights' gradients under a schedule that does not tell them apart
-                place = places[piece.replica]["backward", stage, piece.micro_batch]
+                place = places[micro_batch.replica]["backward", stage, micro_batch.number]
             device = layout.device(index, task.place.stages)
-            turns[Unit(number, index)] = Turn(device, place, piece.replica, task.level)
+            turns[Unit(number, index)] = Turn(device, place, micro_batch.replica, task.level)
     return turns
 
 
 def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
-    """Yield the tasks that a call of a task waits for, and whether for those of its piece alone."""
+    """Yield the tasks that a call waits for, and whether for those of its micro-batch alone."""
     task = function.task
     for argument in function.builder.arguments:
         for tensor, state in _sources(partition, argument):

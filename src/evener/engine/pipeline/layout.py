@@ -5,10 +5,10 @@
     replica 0, two stages, three micro-batches      replica 1, whole
 
     samples   | 0   1 | 2   3 | 4   5 |             | 6   7   8   9 |
-    pieces        0       1       2                         3
+    micro-batches 0       1       2                         3
 
-A piece is what passes through the stages at once: a replica's samples, or one of its
-micro-batches. The partitioner's parts are the pieces.
+A replica that is not split has one micro-batch, all its samples. The partitioner's parts are the
+micro-batches.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Stages: TypeAlias = tuple[int, ...]
 """The stage in which something is computed, in each replica."""
 
 
-class Piece(NamedTuple):
+class MicroBatch(NamedTuple):
     """What passes through the stages of a replica at once.
 
     Attributes:
         replica: The number of the replica.
-        micro_batch: The number of the micro-batch in it.
+        number: Its number in the replica.
     """
 
     replica: int
-    micro_batch: int
+    number: int
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,16 @@ class Layout:
         return cls(tuple(Replica(share=1, stages=(Stage(device=name),)) for name in names))
 
     @functools.cached_property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces of every batch, in the order of its samples."""
+    def micro_batches(self) -> tuple[MicroBatch, ...]:
+        """The micro-batches of every batch, in the order of its samples."""
         return tuple(
-            Piece(number, micro_batch)
+            MicroBatch(number, micro_batch)
             for number, replica in enumerate(self.replicas)
             for micro_batch in range(replica.num_micro_batches)
         )
 
     @functools.cached_property
-    def is_cut(self) -> bool:
+    def is_scheduled(self) -> bool:
         """Whether a replica has several stages or micro-batches, or layers computed again."""
         return bool(self.recompute) or any(
             len(one.stages) > 1 or one.num_micro_batches > 1 for one in self.replicas
@@ -94,9 +94,9 @@ class Layout:
         """The first stage of every replica."""
         return (0,) * len(self.replicas)
 
-    def device(self, piece: int, stages: Stages) -> str:
-        """Return TensorFlow's name of the device that computes a piece in a stage."""
-        replica = self.pieces[piece].replica
+    def device(self, micro_batch: int, stages: Stages) -> str:
+        """Return TensorFlow's name of the device that computes a micro-batch in a stage."""
+        replica = self.micro_batches[micro_batch].replica
         return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:

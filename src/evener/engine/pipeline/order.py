@@ -1,11 +1,11 @@
-"""In which order the devices take the units of a step: a task of one piece, or one computed once.
+"""The order in which devices take the units of a step: tasks of a micro-batch, or computed once.
 
 Every device follows the schedule of its replica (`evener.plan.schedule_for`). A reduction over
-the batch in mid-model needs all pieces before one can go on; where the schedule would wait for
-ever at such a barrier, the device takes the next unit that can run::
+the batch in mid-model needs all micro-batches before one can go on; where the schedule would
+wait for ever at such a barrier, the device takes the next unit that can run::
 
     stage 0    F0 F1 F2 F3 | F0 B0 F1 B1 F2 B2 F3 B3
-                           ^ the mean of a BatchNormalization, of all pieces
+                           ^ the mean of a BatchNormalization, of all micro-batches
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from evener.plan.schedule import forward_schedule_for, schedule_for
 
 
 class Unit(NamedTuple):
-    """A task of one piece, or one that is computed once.
+    """A task of one micro-batch, or one that is computed once.
 
     Attributes:
         task: The number of the task.
-        piece: The number of the piece; None for a task that is computed once.
+        micro_batch: The number of the micro-batch; None for a task that is computed once.
     """
 
     task: int
-    piece: int | None
+    micro_batch: int | None
 
 
 class Turn(NamedTuple):

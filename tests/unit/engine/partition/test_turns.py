@@ -53,14 +53,14 @@ def test_calls_are_in_the_order_of_the_schedule() -> None:
     forward, backward = step.task("a0", "Tanh"), step.task("a0", "TanhGrad", backward=True)
     names = {step.partition.tasks.index(forward): "F", step.partition.tasks.index(backward): "B"}
     units = [unit for unit in step.partitioned.units if unit.task in names]
-    order = " ".join(f"{names[unit.task]}{unit.piece}" for unit in units)
+    order = " ".join(f"{names[unit.task]}{unit.micro_batch}" for unit in units)
     assert order == "F0 F1 B0 F2 B1 F3 B2 B3"
 
 
 def test_more_in_flight_waits_for_no_gradient() -> None:
     """The last forward pass of the first stage needs no backward pass."""
     step = step_of(two(in_flight=4, schedule="gpipe"))
-    units = [unit for unit in step.partitioned.units if unit.piece is not None]
+    units = [unit for unit in step.partitioned.units if unit.micro_batch is not None]
     by_task: dict[int, list[Any]] = {}
     for unit, call in zip(units, calls(step.graph()), strict=True):
         by_task.setdefault(unit.task, []).append(call)
@@ -106,21 +106,21 @@ def weights_on_host(plan: Plan) -> list[Any]:
 
 
 def test_weights_of_a_later_turn_are_fetched_when_the_turn_before_the_last_has_ended() -> None:
-    """Two loans at most: of the turn that is computed, and of the next one."""
+    """Fetched weights at most of two turns: of the turn that is computed, and of the next one."""
     made = weights_on_host(on_host(*ALONE))
     # Forward through all; both passes of the last stage are one call; the loss comes last.
     *forwards, last = made[:4]
     backwards = made[4:7]
     turns = [*forwards, last, *backwards]
-    borrowed = [fetches(call) for call in turns]
-    assert borrowed[:2] == [set(), set()]  # They begin at once.
-    assert all(borrowed[k] for k in range(2, 6))
+    fetched = [fetches(call) for call in turns]
+    assert fetched[:2] == [set(), set()]  # They begin at once.
+    assert all(fetched[k] for k in range(2, 6))
     for number in range(2, 6):
-        for fetch in borrowed[number]:
+        for fetch in fetched[number]:
             before = set(fetch.control_inputs)
             assert before == {turns[number - 2]}, (number, fetch.name)
-    # Every turn has loans of its own, those of a stage it was in before too.
-    flat = [fetch for of_turn in borrowed for fetch in of_turn]
+    # Every turn has fetched weights of its own, those of a stage it was in before too.
+    flat = [fetch for of_turn in fetched for fetch in of_turn]
     assert len(flat) == len(set(flat))
 
 
@@ -139,19 +139,19 @@ def test_weights_are_fetched_from_this_host_for_a_device_of_another_machine(
     assert not [op.name for op in fetched if "elsewhere" in op.device]
 
 
-def test_micro_batches_of_a_turn_share_its_loans() -> None:
+def test_micro_batches_of_a_turn_share_its_fetched_weights() -> None:
     plan = on_host(*ALONE, num_micro_batches=2, schedule="gpipe", in_flight=2)
     made = weights_on_host(plan)
-    borrowed = [fetches(call) for call in made]
-    by_fetch = {one: [k for k, of_call in enumerate(borrowed) if one in of_call]
-                for of_call in borrowed for one in of_call}  # fmt: skip
+    fetched = [fetches(call) for call in made]
+    by_fetch = {one: [k for k, of_call in enumerate(fetched) if one in of_call]
+                for of_call in fetched for one in of_call}  # fmt: skip
     assert by_fetch
     for of_calls in by_fetch.values():
         # Neighbours: nothing of another stage in between.
         assert of_calls == list(range(of_calls[0], of_calls[-1] + 1))
 
 
-def test_weights_on_the_device_are_not_borrowed() -> None:
+def test_weights_on_the_device_are_not_fetched() -> None:
     with tf.device("CPU:1"):
         model = stack()
     plan = Plan.pipeline([("cpu:1", name) for name in NAMES])
@@ -165,22 +165,22 @@ def task(place: Place) -> Task:
 
 
 def test_turns_alone() -> None:
-    """What a call waits for, and after what the loans of each turn are fetched."""
+    """What a call waits for, and after what the weights of each turn are fetched."""
     with tf.Graph().as_default():
         weight = tf.zeros([2])
-        done, loans = [], []
+        done, copies = [], []
         turns = Turns()
         for place in (FIRST, FIRST, SECOND, FIRST, SECOND):
             before = turns.begin(DEVICE, task(place))
             assert before == done[-1:]
-            loan = turns.borrow(DEVICE, weight, OWNER)
-            assert turns.borrow(DEVICE, weight, OWNER) is loan
-            loans.append(loan)
+            copy = turns.fetch(DEVICE, weight, OWNER)
+            assert turns.fetch(DEVICE, weight, OWNER) is copy
+            copies.append(copy)
             done.append(tf.no_op())
             turns.end(DEVICE, done[-1:])
-        assert loans[0] is loans[1] is loans[2] is weight
-        assert [loan.op.control_inputs for loan in loans[3:]] == [[done[1]], [done[2]]]
-        assert {loan.device for loan in loans[3:]} == {OWNER}
+        assert copies[0] is copies[1] is copies[2] is weight
+        assert [copy.op.control_inputs for copy in copies[3:]] == [[done[1]], [done[2]]]
+        assert {copy.device for copy in copies[3:]} == {OWNER}
         # Another device begins by itself.
         assert turns.begin("/device:CPU:2", task(FIRST)) == []
 

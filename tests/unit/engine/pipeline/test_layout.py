@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from evener.engine.pipeline.layout import Layout, Piece, matches, parts_of_path
+from evener.engine.pipeline.layout import Layout, MicroBatch, matches, parts_of_path
 from evener.errors import EngineError
 from evener.plan import Plan, Replica, Stage
 
@@ -26,14 +26,22 @@ def test_a_plan_has_a_layout() -> None:
 
 def test_devices_alone_are_whole_replicas() -> None:
     layout = Layout.of_devices(["cpu:0", "cpu:2"])
-    assert layout.pieces == (Piece(0, 0), Piece(1, 0))
-    assert [layout.device(piece, ()) for piece in (0, 1)] == ["/device:CPU:0", "/device:CPU:2"]
-    assert not layout.is_cut
+    assert layout.micro_batches == (MicroBatch(0, 0), MicroBatch(1, 0))
+    assert [layout.device(micro_batch, ()) for micro_batch in (0, 1)] == [
+        "/device:CPU:0",
+        "/device:CPU:2",
+    ]
+    assert not layout.is_scheduled
     assert layout.first_stages == (0, 0)
 
 
 def test_pieces_are_in_the_order_of_the_samples() -> None:
-    assert HYBRID.pieces == (Piece(0, 0), Piece(1, 0), Piece(1, 1), Piece(1, 2))
+    assert HYBRID.micro_batches == (
+        MicroBatch(0, 0),
+        MicroBatch(1, 0),
+        MicroBatch(1, 1),
+        MicroBatch(1, 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,14 +54,14 @@ def test_pieces_are_in_the_order_of_the_samples() -> None:
 def test_a_piece_is_on_the_device_of_its_replicas_stage(
     stages: tuple[int, ...], devices: list[str]
 ) -> None:
-    assert [HYBRID.device(piece, stages)[-5:] for piece in range(4)] == devices
+    assert [HYBRID.device(micro_batch, stages)[-5:] for micro_batch in range(4)] == devices
 
 
 WHOLE = Replica(share=1, stages=(Stage(device="cpu:0"),))
 
 
 @pytest.mark.parametrize(
-    ("layout", "is_cut"),
+    ("layout", "is_scheduled"),
     [
         (Layout((WHOLE, WHOLE)), False),
         (Layout((WHOLE,), ("a*",)), True),
@@ -62,8 +70,8 @@ WHOLE = Replica(share=1, stages=(Stage(device="cpu:0"),))
     ],
     ids=["whole", "recompute", "micro-batches", "stages"],
 )
-def test_what_is_cut(layout: Layout, is_cut: bool) -> None:
-    assert layout.is_cut == is_cut
+def test_what_is_cut(layout: Layout, is_scheduled: bool) -> None:
+    assert layout.is_scheduled == is_scheduled
 
 
 @pytest.mark.parametrize(

@@ -57,22 +57,24 @@ def test_every_device_follows_its_schedule(schedule: str, in_flight: int) -> Non
 @pytest.mark.parametrize(("num_micro_batches", "in_flight"), [(4, 1), (4, 2), (3, 3), (1, 1)])
 def test_a_barrier_over_the_batch_does_not_deadlock(num_micro_batches: int, in_flight: int) -> None:
     """Forward passes up to a mean of the batch, the mean, the rest of them, backward passes."""
-    pieces = range(num_micro_batches)
+    micro_batches = range(num_micro_batches)
     made = schedule_for(replica(1, num_micro_batches=num_micro_batches, in_flight=in_flight))
     place = {(t.kind, t.micro_batch): k for k, t in enumerate(made.orders[0])}
     mean = Unit(1, None)
-    before = {Unit(0, k): set() for k in pieces} | {mean: {Unit(0, k) for k in pieces}}
-    before |= {Unit(2, k): {mean, Unit(0, k)} for k in pieces}
-    before |= {Unit(3, k): {Unit(2, k)} for k in pieces}
+    before = {Unit(0, k): set() for k in micro_batches} | {
+        mean: {Unit(0, k) for k in micro_batches}
+    }
+    before |= {Unit(2, k): {mean, Unit(0, k)} for k in micro_batches}
+    before |= {Unit(3, k): {Unit(2, k)} for k in micro_batches}
     turns = {
         Unit(task, k): Turn("cpu:0", place[kind, k], 0, task)
         for task, kind in ((0, "forward"), (2, "forward"), (3, "backward"))
-        for k in pieces
+        for k in micro_batches
     }
     ordered = order_units(before, turns)
-    assert ordered[: num_micro_batches + 1] == [*(Unit(0, k) for k in pieces), mean]
+    assert ordered[: num_micro_batches + 1] == [*(Unit(0, k) for k in micro_batches), mean]
     # After it, the schedule again.
-    rest = [(u.task, u.piece) for u in ordered[num_micro_batches + 1 :]]
+    rest = [(u.task, u.micro_batch) for u in ordered[num_micro_batches + 1 :]]
     expected = [(2 if t.kind == "forward" else 3, t.micro_batch) for t in made.orders[0]]
     assert rest == expected
 
@@ -88,24 +90,26 @@ def test_what_takes_no_turn_runs_as_soon_as_it_can() -> None:
 @st.composite
 def steps(draw: st.DrawFn) -> tuple[dict[Unit, set[Unit]], dict[Unit, Turn]]:
     """Draw tasks of parts and tasks that are computed once, in an order in which they can run."""
-    num_tasks, num_pieces = draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    num_tasks, num_micro_batches = draw(st.integers(1, 7)), draw(st.integers(1, 4))
     once = draw(st.lists(st.booleans(), min_size=num_tasks, max_size=num_tasks))
     devices = draw(st.lists(st.sampled_from("xyz"), min_size=num_tasks, max_size=num_tasks))
     units = [
-        [Unit(task, None)] if once[task] else [Unit(task, k) for k in range(num_pieces)]
+        [Unit(task, None)] if once[task] else [Unit(task, k) for k in range(num_micro_batches)]
         for task in range(num_tasks)
     ]
     before: dict[Unit, set[Unit]] = {unit: set() for of_task in units for unit in of_task}
     for earlier, later in itertools.combinations(range(num_tasks), 2):
         if not draw(st.booleans()):
             continue
-        same_piece = not once[earlier] and not once[later] and draw(st.booleans())
+        same_micro_batch = not once[earlier] and not once[later] and draw(st.booleans())
         for unit in units[later]:
-            before[unit].update([units[earlier][unit.piece]] if same_piece else units[earlier])
+            before[unit].update(
+                [units[earlier][unit.micro_batch]] if same_micro_batch else units[earlier]
+            )
     turns = {
         unit: Turn(devices[unit.task], draw(st.integers(0, 9)), draw(st.integers(0, 1)), unit.task)
         for unit in before
-        if unit.piece is not None
+        if unit.micro_batch is not None
     }
     return before, turns
 
@@ -132,7 +136,8 @@ def test_places_that_can_be_kept_are_kept(
     before, drawn_turns = drawn
     # Places in the order of the tasks contradict nothing.
     turns = {
-        u: turn._replace(place=u.task, replica=u.piece or 0) for u, turn in drawn_turns.items()
+        u: turn._replace(place=u.task, replica=u.micro_batch or 0)
+        for u, turn in drawn_turns.items()
     }
     taken: dict[str, list[Turn]] = defaultdict(list)
     for unit in order_units(before, turns):

@@ -23,8 +23,8 @@ SHARES = ([13, 4, 7], [4, 0, 5], [1, 0, 0])
 SEED = (7, -11)
 B = -1
 # No axis in front of the batch; rows of a multiple of 4 elements, of one of 2, of neither.
-IN_ONE_PIECE = ((B,), (B, 3), (B, 4), (B, 2, 3), (1, B, 5), (B, 1, 67))
-IN_PIECES = ((3, B), (2, B, 3), (2, 3, B))
+CONTIGUOUS = ((B,), (B, 3), (B, 4), (B, 2, 3), (1, B, 5), (B, 1, 67))
+SCATTERED = ((3, B), (2, B, 3), (2, 3, B))
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 COUNTERS = ((0, 0), (2**64 - 1, 5), (2**64 - 9, 2**64 - 1))
 RAW: Any = tf.raw_ops
@@ -121,7 +121,7 @@ LAWS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("law", LAWS)
 @given(data=st.data())
 def test_rows_are_those_of_one_device(law: str, data: st.DataObject) -> None:
-    template = data.draw(st.sampled_from(IN_ONE_PIECE))
+    template = data.draw(st.sampled_from(CONTIGUOUS))
     shares = data.draw(st.sampled_from(SHARES))
     alg = data.draw(st.sampled_from(["auto_select", "philox"]))
     decisions = check(lambda x: LAWS[law](whole(template, x), SEED, alg), samples(shares), shares)
@@ -129,7 +129,7 @@ def test_rows_are_those_of_one_device(law: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("law", ["uniform_float16", "normal_float64", "ints_int32", "old_normal"])
-@given(template=st.sampled_from(IN_PIECES), shares=st.sampled_from(SHARES))
+@given(template=st.sampled_from(SCATTERED), shares=st.sampled_from(SHARES))
 def test_behind_another_axis_parts_draw_everything(
     law: str, template: tuple[int, ...], shares: list[int]
 ) -> None:
@@ -138,7 +138,7 @@ def test_behind_another_axis_parts_draw_everything(
 
 
 @pytest.mark.parametrize("law", ["uniform_float32", "normal_float64", "truncated_float32"])
-@given(counter=st.sampled_from(COUNTERS), template=st.sampled_from(IN_ONE_PIECE))
+@given(counter=st.sampled_from(COUNTERS), template=st.sampled_from(CONTIGUOUS))
 def test_the_lower_half_of_the_counter_carries(
     law: str, counter: tuple[int, int], template: tuple[int, ...]
 ) -> None:

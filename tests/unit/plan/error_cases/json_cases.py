@@ -91,7 +91,7 @@ CASES = [
         lambda: Plan.from_json('{"version": 1,'),
         "The text of the plan is not JSON.",
         "line 1 column 15",
-        "Plan.from_json(path.read_text())",
+        "written by Plan.to_json()",
     ),
     Case("PLAN-021", lambda: Plan.from_json("[" * 10**6), "is not JSON", "recursion", "to_json()"),
     Case("PLAN-021", lambda: Plan.from_json("1" * 10**5), "is not JSON", "digits", "to_json()"),
@@ -99,9 +99,9 @@ CASES = [
     Case(
         "PLAN-022",
         lambda: Plan.from_json('{"version": 2, "workers": []}'),
-        "The plan is of version 2; this evener reads version 1.",
-        "written by another release",
-        "pip install --upgrade evener",
+        "The plan has version 2; this version of evener reads version 1.",
+        "written by another version",
+        "install a newer version of evener",
     ),
     Case("PLAN-022", lambda: plan(version=0), "version 0", "no such version", "version = 1"),
     Case(
@@ -109,7 +109,7 @@ CASES = [
         written("replicas[1].in_fligth", 2),
         "replicas[1] has the unknown key 'in_fligth'. Did you mean 'in_flight'?",
         "share, stages, num_micro_batches, in_flight",
-        "rename 'in_fligth' or take it out",
+        "rename 'in_fligth' or remove it",
     ),
     Case(
         "PLAN-023",
@@ -121,14 +121,14 @@ CASES = [
     Case(
         "PLAN-024",
         written(without="replicas[1].stages[0].device"),
-        "replicas[1].stages[0] lacks the key 'device'.",
-        "must be here are device",
+        "replicas[1].stages[0] is missing the key 'device'.",
+        "required keys are device",
         "add replicas[1].stages[0].device",
     ),
     Case(
         "PLAN-024",
         lambda: Plan.from_json("{}"),
-        "the plan lacks the key 'version'.",
+        "the plan is missing the key 'version'.",
         "version, devices, replicas, owners",
         "add version",
     ),

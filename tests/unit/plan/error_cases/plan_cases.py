@@ -48,7 +48,7 @@ CASES = [
         lambda: Plan.data_parallel(["gpu:0", "gpu:1", "gpu:0"]),
         "devices[2].name names gpu:0 a second time.",
         "devices[0] is gpu:0 already",
-        "name every device once",
+        "list each device once",
     ),
     Case(
         "PLAN-003",
@@ -83,7 +83,7 @@ CASES = [
         "PLAN-004",
         lambda: Plan.data_parallel([]),
         "The plan has no devices.",
-        "somebody must compute",
+        "a plan needs at least one device",
         "Plan.data_parallel(['cpu:0'])",
     ),
     Case(
@@ -104,21 +104,21 @@ CASES = [
         "PLAN-013",
         lambda: second_replica(num_micro_batches=0),
         "replicas[1].num_micro_batches is 0.",
-        "in 1 piece or more",
+        "at least 1 micro-batch",
         "replicas[1].num_micro_batches = 1",
     ),
     Case(
         "PLAN-014",
         lambda: second_replica(num_micro_batches=4, in_flight=5),
         "replicas[1].in_flight is 5, outside 1 to 4.",
-        "at most 4 can be alive at once",
+        "from 1 to num_micro_batches (4)",
         "replicas[1].in_flight = 4, or num_micro_batches = 5.",
     ),
     Case(
         "PLAN-014",
         lambda: second_replica(in_flight=0),
         "replicas[1].in_flight is 0, outside 1 to 1.",
-        "at least 1",
+        "in progress at once",
         "replicas[1].in_flight = 1.",
     ),
     Case(
@@ -140,7 +140,7 @@ CASES = [
         lambda: staged(("a",), ()),
         "replicas[0].stages[1].layers is empty.",
         "computes nothing",
-        "take stages[1] out of replicas[0]",
+        "remove stages[1] from replicas[0]",
     ),
     Case(
         "PLAN-016",
@@ -164,7 +164,7 @@ CASES = [
         "keep 'b_*' in one of the two",
     ),
     *(
-        Case("PLAN-018", make, f"{place} is empty.", "says nothing", "write a text")
+        Case("PLAN-018", make, f"{place} is empty.", "cannot be blank", "write a text")
         for place, make in {
             "recompute[1]": lambda: plan(recompute=("a", "")),
             "owners[0].pattern": lambda: plan(owners=(OwnerRule(pattern=" ", device="gpu:0"),)),
@@ -192,7 +192,7 @@ CASES = [
             "PLAN-027",
             lambda size=size: plan(devices=(PlanDevice.named("gpu:0", size),)),
             f"devices[0].memory_bytes is {size}.",
-            "gpu:0 has at least 1 byte",
+            "memory of gpu:0 must be from 1 to",
             "or None (in JSON: null)",
         )
         for size in (0, -1, 2**63)
@@ -201,38 +201,38 @@ CASES = [
         "PLAN-028",
         lambda: predicted(gpu_0=-1),
         "predicted.peak_bytes['gpu:0'] is -1.",
-        "a finite number, 0 or more",
-        "leave predicted out",
+        "finite numbers, 0 or more",
+        "set predicted to None",
     ),
     *(
         Case(
             "PLAN-028",
             lambda seconds=seconds: predicted(seconds),
             f"predicted.step_seconds is {seconds}.",
-            "a finite number, 0 or more",
-            "leave predicted out",
+            "finite numbers, 0 or more",
+            "set predicted to None",
         )
         for seconds in (NAN, INF, -0.5)
     ),
     Case(
         "PLAN-029",
         lambda: HYBRID.check_devices(["gpu:0", "cpu:0"]),
-        "The plan is for other devices: gpu:1, gpu:2 are missing.",
-        "it was made for gpu:0, gpu:1, gpu:2; here there is gpu:0, cpu:0.",
+        "The plan needs devices that are not here: gpu:1, gpu:2.",
+        "it was made for gpu:0, gpu:1, gpu:2; this machine has gpu:0, cpu:0.",
         "Plan.data_parallel(['gpu:0', 'cpu:0'])",
     ),
     Case(
         "PLAN-029",
         lambda: Plan.data_parallel(["gpu:0"]).check_devices([]),
-        "gpu:0 is missing.",
-        "here there is no device",
+        "not here: gpu:0.",
+        "this machine has no device",
         "Plan.data_parallel(['cpu:0'])",
     ),
     Case(
         "PLAN-031",
         lambda: Plan.data_parallel(["gpu:0"], owners={}),
         "owners has no rules.",
-        "without an owner",
+        "no variable would have an owner",
         "owners='sharded'",
     ),
 ]

@@ -12,7 +12,7 @@ What rejects numbers (truncated normal, gamma) has a fixed number of blocks in r
 element of a group, 256 for every gamma. That is how the kernels of CPUs and GPUs are made, whatever
 the number of their threads.
 
-This needs a part's elements to be in one piece: no axis in front of the batch. Otherwise every part
+This needs a part's elements to be contiguous: no axis in front of the batch. Otherwise every part
 draws the whole and takes its rows. So it is with operations that have a seed and no counter, with
 an algorithm that is not known, and in functions that XLA compiles: it draws other numbers and
 reserves other blocks.
@@ -76,7 +76,7 @@ def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     shape, target = node.outputs[0].shape, _batch_of(node)
     if shape is None or target is None or any(s != REPLICATED for s in states[1:]):
         return None
-    if not _is_philox(node) or not _is_one_piece(shape, target):
+    if not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
     local = Numbers(part_sizes(shape, target))
     return Decision(
@@ -97,7 +97,7 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     front = len(shape) - len(alpha)
     target = Sharded(front + state.axis)
     is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
-    if not is_whole or not _is_philox(node) or not _is_one_piece(alpha, state):
+    if not is_whole or not _is_philox(node) or not _is_contiguous(alpha, state):
         return None
     before = _elements_per_sample(alpha, state) * product(shape[:front]) * PART_OFFSET
     local = Numbers(part_sizes(shape, target))
@@ -108,7 +108,7 @@ def _gamma_of_replicated(node: Node, shape: Shape, alpha: Shape) -> Decision | N
     target = _batch_of(node)
     if target is None:
         return None
-    if product(alpha) != 1 or not _is_philox(node) or not _is_one_piece(shape, target):
+    if product(alpha) != 1 or not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
     local = Numbers(part_sizes(shape, target))
     return Decision(
@@ -147,7 +147,7 @@ def _is_philox(node: Node) -> bool:
     return alg.value in ((PHILOX,), (AUTO_SELECT,)) or alg.node.op in ASKS_DEVICE
 
 
-def _is_one_piece(shape: Shape, state: Sharded) -> bool:
+def _is_contiguous(shape: Shape, state: Sharded) -> bool:
     return product(shape[: state.axis]) == 1
 
 

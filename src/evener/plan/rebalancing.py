@@ -1,4 +1,4 @@
-"""Even the shares of replicas while training, from the times of their steps.
+"""Rebalance the shares of replicas while training, from the times of their steps.
 
 A pure controller: a state and the measurements of one window go in, the next state and
 perhaps an event come out. It has no clock and knows no TensorFlow.
@@ -34,14 +34,14 @@ Window = Sequence[Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareEvener:
-    """What evening knows between two windows.
+class ShareRebalancer:
+    """What rebalancing knows between two windows.
 
     Args:
         shares: The shares that are in use, one per replica; they are stored as fractions
             that add up to 1.
         speeds: What each replica last computed, in samples per second; None where it was
-            not measured yet. Evening starts when every replica has been measured.
+            not measured yet. It starts when every replica has been measured.
         threshold: The least improvement of the predicted step time that is worth a change,
             a fraction from 0 to 1. It must be seen in two windows in a row.
         at_once: The improvement for which one window is enough, at least ``threshold``.
@@ -49,7 +49,7 @@ class ShareEvener:
             measured; at most 1 / number of replicas. A replica is sure to get a sample of
             every batch if this is 1 / batch size or more.
         doubted: The speeds of the last window, if they were for a change that waits for a
-            second window; else None. Set by `even_shares`.
+            second window; else None. Set by `rebalance_shares`.
 
     Raises:
         PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
@@ -73,7 +73,7 @@ class ShareEvener:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evened:
+class Rebalanced:
     """The event of a change of shares.
 
     Args:
@@ -93,7 +93,7 @@ class Evened:
     def __str__(self) -> str:
         """Return one line for the log.
 
-        >>> print(Evened(step=40, before=(0.5, 0.5), after=(0.8, 0.2), speeds=(400.0, 100.0),
+        >>> print(Rebalanced(step=40, before=(0.5, 0.5), after=(0.8, 0.2), speeds=(400.0, 100.0),
         ...              improvement=0.6))
         step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
         """
@@ -106,9 +106,9 @@ class Evened:
         )
 
 
-def even_shares(
-    evener: ShareEvener, window: Window, *, step: int
-) -> tuple[ShareEvener, Evened | None]:
+def rebalance_shares(
+    rebalancer: ShareRebalancer, window: Window, *, step: int
+) -> tuple[ShareRebalancer, Rebalanced | None]:
     """Even the shares by the measurements of one window.
 
     The speed of a replica is the median of samples / seconds over the window, so that single
@@ -122,7 +122,7 @@ def even_shares(
     errors first, so that a window of noise changes nothing.
 
     Args:
-        evener: The state so far.
+        rebalancer: The state so far.
         window: For each replica the (samples, seconds) of its last steps. Ten or more make
             the median and its error robust; from a single step no error can be told.
         step: The number of the training step, for the event.
@@ -133,44 +133,44 @@ def even_shares(
     Raises:
         PlanError: PLAN-033 if the window has another number of replicas.
 
-    >>> evener, event = even_shares(
-    ...     ShareEvener(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]], step=40
+    >>> rebalancer, event = rebalance_shares(
+    ...     ShareRebalancer(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]], step=40
     ... )
-    >>> [round(share, 6) for share in evener.shares]
+    >>> [round(share, 6) for share in rebalancer.shares]
     [0.8, 0.2]
     >>> print(event)
     step 40: shares 0.500 0.500 -> 0.800 0.200 (400 100 samples/s; step time -60.0 %)
     """
-    if len(window) != len(evener.shares):
+    if len(window) != len(rebalancer.shares):
         raise PlanError(
             "PLAN-033",
-            f"The window measures {len(window)} replicas; there are {len(evener.shares)}.",
+            f"The window measures {len(window)} replicas; there are {len(rebalancer.shares)}.",
             why="the window needs one list of (samples, seconds) per replica; a list may be empty.",
             fix="for two replicas of which one was idle: [[(32, 0.1)], []].",
         )
     measured = [measured_speed(steps) for steps in window]
     latest = tuple(
         last if new is None else new.median
-        for new, last in zip(measured, evener.speeds, strict=True)
+        for new, last in zip(measured, rebalancer.speeds, strict=True)
     )
     speeds = tuple(speed for speed in latest if speed is not None)
     if len(speeds) < len(latest):
-        return dataclasses.replace(evener, speeds=latest), None
+        return dataclasses.replace(rebalancer, speeds=latest), None
     errors = [0.0 if new is None else new.relative_error for new in measured]
-    ideal = ideal_shares(speeds, minimum_share=evener.minimum_share)
-    improvement = _sure_improvement(evener.shares, ideal, speeds, errors)
-    if improvement < evener.threshold or improvement <= 0:
-        return dataclasses.replace(evener, speeds=latest, doubted=None), None
-    if improvement < evener.at_once and not _said_before(evener, speeds, errors):
-        return dataclasses.replace(evener, speeds=latest, doubted=speeds), None
-    event = Evened(
+    ideal = ideal_shares(speeds, minimum_share=rebalancer.minimum_share)
+    improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
+    if improvement < rebalancer.threshold or improvement <= 0:
+        return dataclasses.replace(rebalancer, speeds=latest, doubted=None), None
+    if improvement < rebalancer.at_once and not _said_before(rebalancer, speeds, errors):
+        return dataclasses.replace(rebalancer, speeds=latest, doubted=speeds), None
+    event = Rebalanced(
         step=step,
-        before=evener.shares,
+        before=rebalancer.shares,
         after=ideal,
         speeds=speeds,
-        improvement=_improvement(evener.shares, ideal, speeds),
+        improvement=_improvement(rebalancer.shares, ideal, speeds),
     )
-    return dataclasses.replace(evener, shares=ideal, speeds=latest, doubted=None), event
+    return dataclasses.replace(rebalancer, shares=ideal, speeds=latest, doubted=None), event
 
 
 def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
@@ -190,12 +190,14 @@ def _sure_improvement(
     return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, kind)
 
 
-def _said_before(evener: ShareEvener, speeds: Sequence[float], errors: Sequence[float]) -> bool:
+def _said_before(
+    rebalancer: ShareRebalancer, speeds: Sequence[float], errors: Sequence[float]
+) -> bool:
     """Whether the change that the previous window was for is worth it by this one as well."""
-    if evener.doubted is None:
+    if rebalancer.doubted is None:
         return False
-    proposed = ideal_shares(evener.doubted, minimum_share=evener.minimum_share)
-    return _sure_improvement(evener.shares, proposed, speeds, errors) >= evener.threshold
+    proposed = ideal_shares(rebalancer.doubted, minimum_share=rebalancer.minimum_share)
+    return _sure_improvement(rebalancer.shares, proposed, speeds, errors) >= rebalancer.threshold
 
 
 def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -206,29 +208,29 @@ def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(share / total for share in shares)
 
 
-def _check_settings(evener: ShareEvener) -> None:
-    num_replicas = len(evener.shares)
+def _check_settings(rebalancer: ShareRebalancer) -> None:
+    num_replicas = len(rebalancer.shares)
     bounds = {
-        "threshold": (evener.threshold, 0.0, 1.0),
-        "at_once": (evener.at_once, evener.threshold, 1.0),
-        "minimum_share": (evener.minimum_share, 0.0, 1.0 / num_replicas),
+        "threshold": (rebalancer.threshold, 0.0, 1.0),
+        "at_once": (rebalancer.at_once, rebalancer.threshold, 1.0),
+        "minimum_share": (rebalancer.minimum_share, 0.0, 1.0 / num_replicas),
     }
     for name, (value, least, most) in bounds.items():
         if not least <= value <= most:
             raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
-    for number, speed in enumerate(evener.speeds):
+    for number, speed in enumerate(rebalancer.speeds):
         if speed is not None and not is_usable(speed):
             place = f"speeds[{number}]"
             raise _wrong_setting(place, speed, "finite and above 0", f"None for {place}")
-    if len(evener.speeds) != num_replicas:
+    if len(rebalancer.speeds) != num_replicas:
         every = f"one for each of {num_replicas} replicas"
-        raise _wrong_setting("speeds", evener.speeds, every, f"speeds={(None,) * num_replicas}")
+        raise _wrong_setting("speeds", rebalancer.speeds, every, f"speeds={(None,) * num_replicas}")
 
 
 def _wrong_setting(name: str, value: object, right: str, remedy: str) -> PlanError:
     return PlanError(
         "PLAN-032",
-        f"{name} of the ShareEvener is {value}.",
+        f"{name} of the ShareRebalancer is {value}.",
         why=f"it must be {right}.",
         fix=f"write {remedy}, or leave it out.",
     )

@@ -2,7 +2,7 @@
 
       quiet ──────────► slowed ─────────────────────────► quiet again
       T0: steps/s       even shares: 0.4 T0               T0
-                        evened: (1 + 0.4) / 2 T0, the ideal
+                        rebalanced: (1 + 0.4) / 2 T0, the ideal
 
 The slowed device has real work to do besides: small matrix products before its replica, in
 proportion to the replica's samples, which take 1.5 times as long as the samples do.
@@ -44,9 +44,9 @@ class Training:
     not grow over hundreds.
     """
 
-    def __init__(self, *, num_devices: int, evened: bool) -> None:
+    def __init__(self, *, num_devices: int, rebalanced: bool) -> None:
         devices = contenders.stand_ins(num_devices)
-        self._strategy = contenders.evener_measured(devices) if evened else None
+        self._strategy = contenders.evener_measured(devices) if rebalanced else None
 
     def train(self, plan: list[tuple[str, int]]) -> dict[str, Any]:
         """Train through the phases; return the steps' seconds, the weights, the events."""
@@ -203,7 +203,7 @@ def measure(plan: list[tuple[str, int]], found: dict[str, Any]) -> list[dict[str
             {
                 "quiet": [before, after],
                 "first": statistics.median(rates[begin : begin + 4]),
-                "evened": statistics.median(at_20),
+                "rebalanced": statistics.median(at_20),
                 "ideal": ideal,
                 "of_ideal": statistics.median(at_20) / ideal,
                 "shares": found["shares"][begin + num - 1],
@@ -223,15 +223,17 @@ def largest_difference(found: dict[str, Any], reference: dict[str, Any]) -> floa
 
 def main(
     repeats: Annotated[int, typer.Option(min=1, help="how often the device slows down")] = 5,
-    json: Annotated[Path, typer.Option(help="where the figures go")] = Path("results/evening.json"),
+    json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
+        "results/rebalancing.json"
+    ),
     check: Annotated[bool, typer.Option("--check", help="exit 1 if an aim is missed")] = False,
 ) -> None:
     """Slow one device down to 40 % in the middle of training, and see the shares follow."""
     plan = phases(repeats)
     console = terminal()
     results = []
-    for num_devices, evened in ((2, True), (1, False)):
-        worker = Worker(Training, num_devices=num_devices, evened=evened)
+    for num_devices, rebalanced in ((2, True), (1, False)):
+        worker = Worker(Training, num_devices=num_devices, rebalanced=rebalanced)
         with closing(worker):
             results.append(worker.call("train", plan))
     found, reference = results
@@ -278,7 +280,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             ", ".join(f"{rate:.1f}" for rate in row["quiet"]),
             f"{row['first']:.1f}",
-            f"{row['evened']:.1f}",
+            f"{row['rebalanced']:.1f}",
             f"{row['ideal']:.1f}",
             f"{row['of_ideal']:.3f}",
             " ".join(f"{share:.3f}" for share in row["shares"]),

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evener.plan import Evened, ShareEvener, even_shares, split_batch
+from evener.plan import Rebalanced, ShareRebalancer, rebalance_shares, split_batch
 from evener.plan.speeds import ideal_shares, measured_speed, seconds_per_sample
 
 NAN, INF = float("nan"), float("inf")
@@ -30,9 +30,13 @@ def affine(start_seconds: float, speed: float) -> Device:
 
 
 def measure(
-    evener: ShareEvener, devices: Sequence[Device], *, batch: int = 1024, num_steps: int = 10
+    rebalancer: ShareRebalancer,
+    devices: Sequence[Device],
+    *,
+    batch: int = 1024,
+    num_steps: int = 10,
 ) -> list[list[tuple[int, float]]]:
-    sizes = split_batch(batch, evener.shares)
+    sizes = split_batch(batch, rebalancer.shares)
     return [
         [(size, device(size)) for _ in range(num_steps)]
         for size, device in zip(sizes, devices, strict=True)
@@ -40,13 +44,15 @@ def measure(
 
 
 def train(
-    evener: ShareEvener, devices: Sequence[Device], num_windows: int, **window: int
-) -> tuple[ShareEvener, list[Evened]]:
-    events: list[Evened] = []
+    rebalancer: ShareRebalancer, devices: Sequence[Device], num_windows: int, **window: int
+) -> tuple[ShareRebalancer, list[Rebalanced]]:
+    events: list[Rebalanced] = []
     for step in range(num_windows):
-        evener, event = even_shares(evener, measure(evener, devices, **window), step=step)
+        rebalancer, event = rebalance_shares(
+            rebalancer, measure(rebalancer, devices, **window), step=step
+        )
         events += [event] if event else []
-    return evener, events
+    return rebalancer, events
 
 
 def efficiency(shares: Sequence[float], speeds: Sequence[float]) -> float:
@@ -62,8 +68,8 @@ def test_noise_settles_and_does_not_flap(
 ) -> None:
     random_ = random.Random(seed)
     devices = [noisy(speed, random_) for speed in speeds]
-    evener = ShareEvener(shares=(1.0,) * len(speeds))
-    settled, _ = train(evener, devices, 20, num_steps=num_steps)
+    rebalancer = ShareRebalancer(shares=(1.0,) * len(speeds))
+    settled, _ = train(rebalancer, devices, 20, num_steps=num_steps)
     assert efficiency(settled.shares, speeds) > 0.85
     last, events = train(settled, devices, 1000, num_steps=num_steps)
     assert len(events) <= 3
@@ -76,41 +82,41 @@ def test_a_slowed_device_is_relieved_within_two_windows(
     speeds: tuple[float, ...], seed: int
 ) -> None:
     random_ = random.Random(seed)
-    evener = ShareEvener(shares=speeds)
+    rebalancer = ShareRebalancer(shares=speeds)
     before = [noisy(speed, random_, 0.02) for speed in speeds]
-    evener, _ = train(evener, before, 20)
+    rebalancer, _ = train(rebalancer, before, 20)
     slowed = (*speeds[:-1], 0.4 * speeds[-1])
     after = [noisy(speed, random_, 0.02) for speed in slowed]
-    evener, events = train(evener, after, 2)
+    rebalancer, events = train(rebalancer, after, 2)
     assert 1 <= len(events) <= 2
-    assert efficiency(evener.shares, slowed) >= 0.95
+    assert efficiency(rebalancer.shares, slowed) >= 0.95
     # And back again, when the device is as fast as before.
-    evener, _ = train(evener, before, 2)
-    assert efficiency(evener.shares, speeds) >= 0.95
+    rebalancer, _ = train(rebalancer, before, 2)
+    assert efficiency(rebalancer.shares, speeds) >= 0.95
 
 
 @pytest.mark.parametrize("start_seconds", [0.0, 0.2, 1.0])
 def test_affine_cost_converges(start_seconds: float) -> None:
     # seconds = a + n / s: the speed depends on the share, so one window cannot be enough.
     devices = [affine(start_seconds, 400), affine(0.1, 100)]
-    evener, events = train(ShareEvener(shares=(1, 1)), devices, 30, batch=2000)
-    sizes = split_batch(2000, evener.shares)
+    rebalancer, events = train(ShareRebalancer(shares=(1, 1)), devices, 30, batch=2000)
+    sizes = split_batch(2000, rebalancer.shares)
     times = [device(size) for device, size in zip(devices, sizes, strict=True)]
     ideal = min(max(devices[0](samples), devices[1](2000 - samples)) for samples in range(2001))
     assert max(times) <= 1.05 * ideal
-    _, later = train(evener, devices, 100, batch=2000)
+    _, later = train(rebalancer, devices, 100, batch=2000)
     assert events and not later
 
 
 def test_small_improvements_need_two_windows() -> None:
     # 12 % slower: 1 - 1 / (0.5 / 0.88 * 1.88) = 6.4 % can be saved.
-    evener = ShareEvener(shares=(1, 1))
+    rebalancer = ShareRebalancer(shares=(1, 1))
     window = [[(100, 1.0)] * 5, [(88, 1.0)] * 5]
-    waiting, event = even_shares(evener, window, step=1)
+    waiting, event = rebalance_shares(rebalancer, window, step=1)
     assert event is None
     assert waiting.shares == (0.5, 0.5)
     assert waiting.doubted == (100.0, 88.0)
-    moved, event = even_shares(waiting, window, step=2)
+    moved, event = rebalance_shares(waiting, window, step=2)
     assert event is not None
     assert event.improvement == pytest.approx(0.064, abs=1e-3)
     assert moved.shares == event.after == pytest.approx((100 / 188, 88 / 188))
@@ -119,17 +125,17 @@ def test_small_improvements_need_two_windows() -> None:
 
 def test_a_doubt_is_forgotten_after_a_quiet_window() -> None:
     slower, even = [[(100, 1.0)], [(88, 1.0)]], [[(100, 1.0)], [(100, 1.0)]]
-    evener = ShareEvener(shares=(1, 1))
+    rebalancer = ShareRebalancer(shares=(1, 1))
     for window in (slower, even, slower):
-        evener, event = even_shares(evener, window, step=0)
+        rebalancer, event = rebalance_shares(rebalancer, window, step=0)
         assert event is None
 
 
 def test_two_windows_must_want_the_same() -> None:
     first_slow, second_slow = [[(88, 1.0)], [(100, 1.0)]], [[(100, 1.0)], [(88, 1.0)]]
-    evener = ShareEvener(shares=(1, 1))
+    rebalancer = ShareRebalancer(shares=(1, 1))
     for window in (first_slow, second_slow) * 5:
-        evener, event = even_shares(evener, window, step=0)
+        rebalancer, event = rebalance_shares(rebalancer, window, step=0)
         assert event is None
 
 
@@ -138,9 +144,11 @@ def test_two_windows_must_want_the_same() -> None:
     [(0.97, None), (0.91, 2), (0.70, 2), (0.66, 1), (0.40, 1)],
 )
 def test_thresholds(slow: float, num_windows: int | None) -> None:
-    evener = ShareEvener(shares=(1, 1))
+    rebalancer = ShareRebalancer(shares=(1, 1))
     for number in range(1, 10):
-        evener, event = even_shares(evener, [[(100, 1.0)], [(100 * slow, 1.0)]], step=number)
+        rebalancer, event = rebalance_shares(
+            rebalancer, [[(100, 1.0)], [(100 * slow, 1.0)]], step=number
+        )
         if event:
             assert number == num_windows
             return
@@ -179,37 +187,37 @@ def test_the_error_of_a_speed_is_that_of_a_median() -> None:
 def test_scatter_delays_a_change_that_noise_could_explain() -> None:
     steady = [[(100, 1.0)] * 3, [(70, 1.0)] * 3]
     scattered = [[(100, 1.0)] * 3, [(55, 1.0), (70, 1.0), (85, 1.0)]]
-    evener = ShareEvener(shares=(1, 1))
-    assert even_shares(evener, steady, step=1)[0].doubted == (100.0, 70.0)
-    assert even_shares(evener, scattered, step=1)[0].doubted is None
+    rebalancer = ShareRebalancer(shares=(1, 1))
+    assert rebalance_shares(rebalancer, steady, step=1)[0].doubted == (100.0, 70.0)
+    assert rebalance_shares(rebalancer, scattered, step=1)[0].doubted is None
 
 
 def test_unusable_times_change_nothing() -> None:
-    evener = ShareEvener(shares=(3, 1), speeds=(300.0, 100.0))
+    rebalancer = ShareRebalancer(shares=(3, 1), speeds=(300.0, 100.0))
     window = [[(75, NAN), (75, -1.0), (75, 0.0)], [(0, 1.0)]]
-    assert even_shares(evener, window, step=1) == (evener, None)
+    assert rebalance_shares(rebalancer, window, step=1) == (rebalancer, None)
 
 
 def test_without_a_measurement_the_last_speed_counts() -> None:
-    evener = ShareEvener(shares=(1, 1), speeds=(100.0, 100.0))
-    evener, event = even_shares(evener, [[(50, 0.125)], []], step=7)
-    assert evener.speeds == (400.0, 100.0)
+    rebalancer = ShareRebalancer(shares=(1, 1), speeds=(100.0, 100.0))
+    rebalancer, event = rebalance_shares(rebalancer, [[(50, 0.125)], []], step=7)
+    assert rebalancer.speeds == (400.0, 100.0)
     assert event is not None and event.after == pytest.approx((0.8, 0.2))
 
 
-def test_evening_waits_until_all_are_measured() -> None:
-    evener, event = even_shares(ShareEvener(shares=(1, 1)), [[(50, 1.0)], []], step=1)
-    assert event is None and evener.speeds == (50.0, None)
-    evener, event = even_shares(evener, [[], [(50, 5.0)]], step=2)
-    assert event is not None and evener.speeds == (50.0, 10.0)
+def test_rebalancing_waits_until_all_are_measured() -> None:
+    rebalancer, event = rebalance_shares(ShareRebalancer(shares=(1, 1)), [[(50, 1.0)], []], step=1)
+    assert event is None and rebalancer.speeds == (50.0, None)
+    rebalancer, event = rebalance_shares(rebalancer, [[], [(50, 5.0)]], step=2)
+    assert event is not None and rebalancer.speeds == (50.0, 10.0)
 
 
 def test_nobody_falls_below_the_minimum() -> None:
-    evener, event = even_shares(
-        ShareEvener(shares=(1, 1, 1)), [[(1e6, 1.0)], [(1e6, 1.0)], [(1, 1.0)]], step=1
+    rebalancer, event = rebalance_shares(
+        ShareRebalancer(shares=(1, 1, 1)), [[(1e6, 1.0)], [(1e6, 1.0)], [(1, 1.0)]], step=1
     )
     assert event is not None
-    assert evener.shares == pytest.approx((0.495, 0.495, 0.01))
+    assert rebalancer.shares == pytest.approx((0.495, 0.495, 0.01))
 
 
 @settings(max_examples=200)
@@ -235,32 +243,32 @@ def test_ideal_shares(speeds: list[float], part: float) -> None:
 @given(st.data(), st.integers(1, 6))
 def test_an_event_always_improves_what_it_predicts(data: st.DataObject, count: int) -> None:
     steps = st.tuples(st.integers(0, 100), st.floats(allow_nan=True))
-    evener = ShareEvener(shares=(1.0,) * count)
+    rebalancer = ShareRebalancer(shares=(1.0,) * count)
     for step in range(5):
         window = data.draw(st.lists(st.lists(steps, max_size=3), min_size=count, max_size=count))
-        new, event = even_shares(evener, window, step=step)
+        new, event = rebalance_shares(rebalancer, window, step=step)
         assert math.fsum(new.shares) == pytest.approx(1)
-        assert (event is None) == (new.shares == evener.shares)
+        assert (event is None) == (new.shares == rebalancer.shares)
         if event:
             assert 0.05 <= event.improvement <= 1
-            assert (event.before, event.after) == (evener.shares, new.shares)
+            assert (event.before, event.after) == (rebalancer.shares, new.shares)
             saved = 1 - seconds_per_sample(event.after, event.speeds) / seconds_per_sample(
                 event.before, event.speeds
             )
             assert saved == pytest.approx(event.improvement)
-        evener = new
+        rebalancer = new
 
 
 def test_state_is_a_value() -> None:
-    evener = ShareEvener(shares=[320, 192])  # type: ignore[arg-type]
-    assert evener.shares == (0.625, 0.375)
-    assert hash(evener) == hash(ShareEvener(shares=(5, 3)))
+    rebalancer = ShareRebalancer(shares=[320, 192])  # type: ignore[arg-type]
+    assert rebalancer.shares == (0.625, 0.375)
+    assert hash(rebalancer) == hash(ShareRebalancer(shares=(5, 3)))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        evener.threshold = 0.5  # type: ignore[misc]
+        rebalancer.threshold = 0.5  # type: ignore[misc]
 
 
 def test_event_is_one_line() -> None:
-    event = Evened(
+    event = Rebalanced(
         step=120, before=(0.5, 0.5), after=(5 / 7, 2 / 7), speeds=(1000.0, 400.0), improvement=3 / 7
     )
     assert str(event) == (

@@ -3,7 +3,7 @@
 ::
 
     variables    weights, optimizer slots and other state that the device owns
-    borrowed     weights of other owners: of the stage that computes, and of the next one
+    fetched      weights of other owners: of the stage that computes, and of the next one
     gradients    partial sums that wait for their owner, and the next ones to be added
     activations  what else tasks hand to later ones, and samples
 
@@ -31,32 +31,32 @@ from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.graph import Tensor
 from evener.plan import Replica, split_batch
 
-Kind = Literal["borrowed", "gradients", "activations"]
+Kind = Literal["fetched", "gradients", "activations"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class MemoryEstimate:
     """What a step needs on one device at its worst moment, in bytes.
 
     Attributes:
         variables: Weights, optimizer slots and other state that the device owns.
-        borrowed: Weights of other owners.
+        fetched: Weights of other owners.
         gradients: Partial sums that wait for their owner.
         activations: What tasks hand to later ones, and samples.
     """
 
     variables: int = 0
-    borrowed: int = 0
+    fetched: int = 0
     gradients: int = 0
     activations: int = 0
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.variables + self.borrowed + self.gradients + self.activations
+        return self.variables + self.fetched + self.gradients + self.activations
 
 
-class Lifetime(NamedTuple):
+class LiveRange(NamedTuple):
     """A tensor in the memory of a device.
 
     Attributes:
@@ -64,9 +64,9 @@ class Lifetime(NamedTuple):
         kind: What it is counted as.
         begin: The number of the device's call that makes it, or the first that needs it.
         end: The number of the device's last call during which it is there.
-        shape: With the symbols of the step; ``b`` is the samples of its piece.
+        shape: With the symbols of the step; ``b`` is the samples of its micro-batch.
         num_bytes: Of one element.
-        piece: The number of its piece; None for what all pieces share.
+        micro_batch: The number of its micro-batch; None for what all micro-batches share.
     """
 
     device: str
@@ -75,24 +75,24 @@ class Lifetime(NamedTuple):
     end: int
     shape: tuple[Size, ...]
     num_bytes: int
-    piece: int | None
+    micro_batch: int | None
 
 
-def lifetimes_of(step: PartitionedStep) -> list[Lifetime]:
+def live_ranges_of(step: PartitionedStep) -> list[LiveRange]:
     """Return what the calls of a step keep in memory, on which device and how long."""
     return list(_Reader(step).read())
 
 
-def footprints(
-    lifetimes: Sequence[Lifetime],
+def estimate_memory(
+    live_ranges: Sequence[LiveRange],
     replicas: Sequence[Replica],
     num_samples: int,
     owned: Mapping[str, int],
-) -> dict[str, Footprint]:
+) -> dict[str, MemoryEstimate]:
     """Return what a step needs on every device.
 
     Args:
-        lifetimes: Of the step.
+        live_ranges: Of the step.
         replicas: Of the plan.
         num_samples: Samples of the global batch.
         owned: The bytes of the variables of every device, by names such as ``"gpu:0"``.
@@ -107,27 +107,30 @@ def footprints(
         for size in split_batch(share, [1.0] * replica.num_micro_batches)
     ]
     changes: dict[str, list[tuple[int, int, Kind, int]]] = defaultdict(list)
-    for one in lifetimes:
+    for one in live_ranges:
         values = dict.fromkeys((s for size in one.shape for s in symbols_of(size)), 1)
-        values |= {"B": num_samples, "b": num_samples if one.piece is None else sizes[one.piece]}
+        values |= {
+            "B": num_samples,
+            "b": num_samples if one.micro_batch is None else sizes[one.micro_batch],
+        }
         count = math.prod(int(evaluate(size, values)) for size in one.shape)
         of_device = changes[device_name(one.device)]
         of_device.append((one.begin, 1, one.kind, count * one.num_bytes))
         of_device.append((one.end + 1, 0, one.kind, -count * one.num_bytes))
-    needs = {name: Footprint(variables=num_bytes) for name, num_bytes in owned.items()}
+    needs = {name: MemoryEstimate(variables=num_bytes) for name, num_bytes in owned.items()}
     for name, of_device in changes.items():
-        now: dict[Kind, int] = {"borrowed": 0, "gradients": 0, "activations": 0}
+        now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
         worst = dict(now)
         for _, _, kind, num_bytes in sorted(of_device):
             now[kind] += num_bytes
             if sum(now.values()) > sum(worst.values()):
                 worst = dict(now)
-        needs[name] = Footprint(variables=owned.get(name, 0), **worst)
+        needs[name] = MemoryEstimate(variables=owned.get(name, 0), **worst)
     return needs
 
 
 class _Reader:
-    """Reads the lifetimes of what a step keeps.
+    """Reads the live ranges of what a step keeps.
 
     Args:
         step: The step.
@@ -144,25 +147,25 @@ class _Reader:
         self._turn_of: dict[Unit, int] = {}
         self._turns: dict[str, list[range]] = defaultdict(list)
 
-    def read(self) -> Iterator[Lifetime]:
-        """Yield all lifetimes."""
+    def read(self) -> Iterator[LiveRange]:
+        """Yield all live ranges."""
         self._number_calls()
         users: dict[tuple[Tensor, int | None], list[Unit]] = defaultdict(list)
         for unit in self._units:
-            if unit.piece is None:
+            if unit.micro_batch is None:
                 continue
             for argument in self._functions[unit.task].builder.arguments:
                 if isinstance(argument, TensorArgument):
                     is_part = isinstance(argument.state, Sharded | Partial | PerPart)
-                    users[argument.tensor, unit.piece if is_part else None].append(unit)
-        for (tensor, piece), units in users.items():
-            yield from self._of_tensor(tensor, piece, units)
+                    users[argument.tensor, unit.micro_batch if is_part else None].append(unit)
+        for (tensor, micro_batch), units in users.items():
+            yield from self._of_tensor(tensor, micro_batch, units)
         yield from self._sums()
 
     def _number_calls(self) -> None:
         stages: dict[str, object] = {}
         for unit in self._units:
-            if unit.piece is None:
+            if unit.micro_batch is None:
                 continue
             device = self._device(unit)
             number = self._call_of[unit] = self._calls[device]
@@ -176,8 +179,8 @@ class _Reader:
             self._turn_of[unit] = len(turns) - 1
 
     def _of_tensor(
-        self, tensor: Tensor, piece: int | None, units: Sequence[Unit]
-    ) -> Iterator[Lifetime]:
+        self, tensor: Tensor, micro_batch: int | None, units: Sequence[Unit]
+    ) -> Iterator[LiveRange]:
         state = self._partition.sharding.states[tensor]
         task = self._partition.task_of.get(tensor.node)
         if isinstance(state, Partial) or tensor.is_sizes or tensor.shape is None:
@@ -187,34 +190,34 @@ class _Reader:
             by_device[self._device(unit)].append(unit)
         for device, of_device in by_device.items():
             calls = [self._call_of[unit] for unit in of_device]
-            if piece is None:
+            if micro_batch is None:
                 if task is not None and task.where != device:
-                    yield from self._loans(tensor, device, of_device)
+                    yield from self._fetched(tensor, device, of_device)
                 continue
             # What comes from elsewhere arrives while the call before runs.
             begin = max(0, min(calls) - 1)
             if task is not None and task.is_parts:
-                maker = Unit(self._number_of[task], piece)
+                maker = Unit(self._number_of[task], micro_batch)
                 if self._device(maker) == device:
                     begin = self._call_of[maker]
             shape = part_sizes(tensor.shape, state) if isinstance(state, Sharded) else tensor.shape
             num_bytes = (
                 element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
             )
-            yield Lifetime(device, "activations", begin, max(calls), shape, num_bytes, piece)
+            yield LiveRange(device, "activations", begin, max(calls), shape, num_bytes, micro_batch)
 
-    def _loans(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[Lifetime]:
-        """Yield the loans of a tensor: of each turn, from the begin of the one before it."""
+    def _fetched(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[LiveRange]:
+        """Yield what is fetched of a tensor for each turn, from the begin of the turn before."""
         turns = self._turns[device]
-        # The first two turns begin with the step, so what they borrow is one loan.
+        # The first two turns begin with the step, so what they fetch is there once.
         numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
         for number in numbers:
             used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
             begin = turns[number - 1].start
             shape = tensor.shape or ()
-            yield Lifetime(device, "borrowed", begin, max(used), shape, tensor.dtype.size, None)
+            yield LiveRange(device, "fetched", begin, max(used), shape, tensor.dtype.size, None)
 
-    def _sums(self) -> Iterator[Lifetime]:
+    def _sums(self) -> Iterator[LiveRange]:
         """Yield the partial sums of every device, and the next ones that are added to them."""
         owners: dict[Tensor, set[str]] = defaultdict(set)
         for function in self._functions:
@@ -225,8 +228,8 @@ class _Reader:
             if not function.task.is_parts:
                 continue
             calls: dict[str, list[int]] = defaultdict(list)
-            for piece in range(len(self._partition.layout.pieces)):
-                unit = Unit(number, piece)
+            for micro_batch in range(len(self._partition.layout.micro_batches)):
+                unit = Unit(number, micro_batch)
                 calls[self._device(unit)].append(self._call_of[unit])
             for tensor in function.task.fetches:
                 state = self._partition.sharding.states[tensor]
@@ -240,7 +243,7 @@ class _Reader:
                     if len(numbers) > 1:
                         copies.append((sorted(numbers)[1], max(numbers)))
                     for begin, end in copies:
-                        yield Lifetime(
+                        yield LiveRange(
                             device,
                             "gradients",
                             begin,
@@ -251,8 +254,8 @@ class _Reader:
                         )
 
     def _device(self, unit: Unit) -> str:
-        assert unit.piece is not None
-        return self._partition.layout.device(unit.piece, self._task(unit).place.stages)
+        assert unit.micro_batch is not None
+        return self._partition.layout.device(unit.micro_batch, self._task(unit).place.stages)
 
     def _task(self, unit: Unit) -> Task:
         return self._functions[unit.task].task
