@@ -66,23 +66,13 @@ demo: $(STAMP)  ## train on handwritten digits on all devices, checked against o
 	$(BIN)/python examples/digits.py $(ARGS)
 
 .PHONY: test
-test: $(STAMP)  ## all tests but the long ones
+test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-.PHONY: test-steps
-test-steps: $(STAMP)  ## every step and every rule of the partitioner, against one device: half an hour
-	$(BIN)/python -m pytest -m "long or not long" -n $(JOBS) --dist worksteal --timeout 600 \
-		-k "not what_is_gathered" tests/exactness/test_written_steps.py tests/unit/engine/sharding \
-		$(ARGS)
-
-.PHONY: exactness-full
-exactness-full: $(STAMP)  ## the long campaign for the one law: hours, many drawn cases; conformance
-	EVENER_HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -m "long or not long" \
-		-n $(JOBS) --timeout 3600 tests/exactness tests/conformance $(ARGS)
-
-.PHONY: test-long
-test-long: $(STAMP)  ## the tests that `make test` leaves out: an hour or more
-	$(BIN)/python -m pytest -m long -n $(JOBS) --timeout 3600 tests $(ARGS)
+.PHONY: test-all
+test-all: $(STAMP)  ## the rest of the tests: every case, and draws that no run had before
+	EVENER_HYPOTHESIS_PROFILE=all $(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal \
+		--timeout 1200 $(ARGS)
 
 .PHONY: gpu-check
 gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)
@@ -102,6 +92,16 @@ lint: $(STAMP)  ## style, spelling, import contracts
 .PHONY: type
 type: $(STAMP)  ## type check
 	$(BIN)/basedpyright
+
+# The environment is new but for the packages of .venv, which it is lent: see the file.
+.PHONY: wheel-check
+wheel-check: $(STAMP)  ## build the wheel, install it in an environment of its own, and use it
+	$(BIN)/python tools/check_wheel.py
+
+# It looks for Python 3.12 and 3.13 on the PATH, and says which of them it did not find.
+.PHONY: matrix
+matrix: $(STAMP)  ## a smoke suite with other versions of Python, TensorFlow and Keras: half an hour
+	$(BIN)/python tools/version_matrix.py $(ARGS)
 
 .PHONY: docs
 docs: $(STAMP)  ## links and examples in the documents and docstrings

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -35,7 +34,6 @@ ON_LOGICAL_CPUS = (
     ROOT / "src" / "evener" / "engine",
 )
 SEED = 20
-LONG = tomllib.loads((TESTS / "long.toml").read_text(encoding="utf-8"))
 # Programs that tests run: to import them would be to train.
 collect_ignore = ["programs", "corpus"]
 
@@ -47,8 +45,17 @@ hypothesis.settings.register_profile(
     database=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+# Other draws every time; a campaign of hours is EVENER_HYPOTHESIS_PROFILE=campaign.
 hypothesis.settings.register_profile(
-    "long",
+    "all",
+    max_examples=10,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "campaign",
     max_examples=200,
     deadline=None,
     print_blob=True,
@@ -77,13 +84,14 @@ def make_logical_cpus() -> tuple[str, ...]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`."""
     counted: collections.Counter[str] = collections.Counter()
     for item in items:
-        if not item.path.is_relative_to(TESTS) or item.get_closest_marker("long"):
+        sampled = item.get_closest_marker("sampled")
+        if sampled is None or item.get_closest_marker("long"):
             continue
-        name = getattr(item, "originalname", item.name)
-        test = f"{item.path.relative_to(TESTS).as_posix()}::{name}"
-        if test in LONG["all"] or counted[test] % LONG["every"].get(test, 1):
+        test = f"{item.path}::{getattr(item, 'originalname', item.name)}"
+        if counted[test] % sampled.args[0]:
             item.add_marker(pytest.mark.long)
         counted[test] += 1
 

@@ -54,6 +54,9 @@ _HOMES = {
     "use_devices": "evener.devices",
 }
 
+# These work with some versions of TensorFlow and Keras alone.
+_NEEDS_TENSORFLOW = ("evener.engine", "evener.placement")
+
 __all__ = [
     "Audit",
     "DataError",
@@ -80,12 +83,17 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'evener' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+# Not for type checkers: to them, every misspelled name would be there.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'evener' has no attribute {name!r}")
+        if _HOMES[name].startswith(_NEEDS_TENSORFLOW):
+            importlib.import_module("evener.versions").check_installed()
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.client import device_lib
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute import (
     input_lib,
@@ -739,3 +740,12 @@ def replace_next_batches(wrap: Wrap) -> None:
     for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
         for name in ("__next__", "get_next", "get_next_as_optional"):
             setattr(kind, name, wrap(getattr(kind, name)))
+
+
+def replace_local_devices(wrap: Wrap) -> None:
+    """Replace the function by which programs list devices without ``tf.config``.
+
+    Why: many programs count their GPUs by ``device_lib.list_local_devices``, which never had a
+    public name. If it changes: to such programs stand-ins do not answer as GPUs.
+    """
+    vars(device_lib)["list_local_devices"] = wrap(device_lib.list_local_devices)

@@ -16,8 +16,11 @@ command line, the log and the report print the same object.
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from collections.abc import Iterable
+
+_DEVICE = re.compile(r"(cpu|gpu|tpu):\d+")
 
 
 def house_form(code: str, what: str, why: str, fix: str) -> str:
@@ -90,6 +93,13 @@ def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> No
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """Return ``" Did you mean 'x'?"`` for the closest known name, or an empty string.
+
+    A device such as ``gpu:1`` is only compared with devices of its kind.
+    """
+    names = list(known)
+    if _DEVICE.fullmatch(name):
+        kind = name.partition(":")[0]
+        names = [other for other in names if other.startswith(f"{kind}:")]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""

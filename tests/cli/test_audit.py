@@ -145,7 +145,7 @@ def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -
 
 
 def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--batch", "8", "steps:step")
+    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch", "8", "steps:step")
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "Devices here: cpu:0, cpu:1" in text
@@ -153,6 +153,14 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
     assert "gpu:0 is not here" in text
     assert "steps.py:11" in text
     assert "16.0 KiB" in text  # the weights, or their gradient
+
+
+def test_what_stand_ins_answer_for_is_judged_as_what_runs_on_gpus(folder: Path) -> None:
+    done = command("--devices", "cpu:2", "--batch", "8", "--json", "steps:step")
+    assert done.returncode == 1, done.stderr
+    audit = evener.Audit.from_json(done.stdout)
+    (found,) = audit.findings
+    assert (found.reason, found.asked, found.used) == ("no_kernel_for_dtype", "gpu:0", "cpu:0")
 
 
 class Answered(Exception):

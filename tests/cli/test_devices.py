@@ -127,12 +127,22 @@ def run_code(
 
 @pytest.mark.parametrize(
     ("level", "ending", "says"),
-    [(None, "", "after"), (None, "raise OSError", "log"), ("0", "", "log")],
+    [
+        (None, "", "after"),
+        (None, "raise OSError", "log"),
+        ("0", "", "log"),
+        # An error of evener says enough.
+        (None, "raise EvenerError('DEV-999', 'what', why='why', fix='fix')", "Traceback"),
+        (None, "warn('DEV-999', 'Of evener.', why='why', fix='fix')", "Warning: [DEV-999]"),
+    ],
 )
 def test_log_of_the_import_is_kept_back(level: str | None, ending: str, says: str) -> None:
     code = f"""
-import os
+import os, warnings
+import evener.cli
 from evener.cli.quiet import quiet_tensorflow
+from evener.errors import EvenerError, warn
+warnings.showwarning = evener.cli._show_warning
 with quiet_tensorflow(os.environ):
     os.write(2, b"log ")
     {ending}
@@ -141,7 +151,7 @@ print(os.environ["TF_CPP_MIN_LOG_LEVEL"], end="")
 """
     done = run_code(code, {"TF_CPP_MIN_LOG_LEVEL": level})
     assert done.stderr.startswith(says)
-    assert done.stdout == ("" if ending else level or "3")
+    assert done.stdout == ("" if "raise" in ending else level or "3")
 
 
 def test_failure_ends_with_1_and_warnings_take_one_line() -> None:
@@ -204,7 +214,7 @@ class TestTable:
 
     def test_what_was_not_asked_for_is_no_problem(self) -> None:
         text = self.printed("gpu:1@10GiB", TWO_EQUAL, view(*TWO_EQUAL.gpus))
-        assert "no: Not asked for." in text
+        assert "no: Not in the device spec." in text
         assert "yes, up to 10.0 GiB" in text
         assert "DEV-113" not in text
 

@@ -103,6 +103,9 @@ def test_what_is_no_program_is_a_finding(
         (("--explain", "RUN-07"), "Did you mean"),
         (("--nonsense",), "--nonsense"),
         (("--steps", "1", "--run", "train.py"), "--steps"),
+        (("--gpus", "-1", "train.py"), "--gpus"),
+        (("--select", "DOC-201,RUN-07", "train.py"), "Did you mean 'RUN-007'"),
+        (("--ignore", "DOC-999", "train.py"), "RUN-011"),
     ],
 )
 def test_wrong_usage_ends_with_2(doctor: Doctor, args: tuple[str, ...], told: str) -> None:
@@ -123,3 +126,15 @@ def test_the_list_of_rules(doctor: Doctor) -> None:
     assert {"code", "family", "severity", "title"} == set(rules[0])
     text = doctor("--rules").stdout
     assert all(rule["code"] in text for rule in rules)
+
+
+def test_options_choose_the_rules_and_the_machine(doctor: Doctor, tmp_path: Path) -> None:
+    assert json.loads(doctor("--json", "--gpus", "3", "train.py").stdout)["num_gpus"] == 3
+    only = json.loads(doctor("--json", "--select", "RUN-0,DOC-4", "train.py").stdout)
+    assert {one["code"] for one in only["findings"]} == {"RUN-007"}
+    done = doctor("--ignore", "RUN,DOC,ENG", "train.py")
+    assert (done.returncode, "nothing found" in done.stdout) == (0, True)
+    (tmp_path / "pyproject.toml").write_text("[tool.evener.doctor]\ngpu = 2\n", encoding="utf-8")
+    done = doctor("train.py")
+    assert done.returncode == 2
+    assert "pyproject.toml" in done.stderr and "Did you mean 'gpus'" in done.stderr

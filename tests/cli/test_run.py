@@ -115,13 +115,15 @@ def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> N
 def test_a_traced_step_runs_on_all_devices(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "weights.npy"
     expected = trained(run(LOOP, file.name, by=()), file)
-    done = run(LOOP, file.name, options=UNEVEN)
+    done = run(LOOP, file.name, options=[*UNEVEN, "--verify"])
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
-    assert done.stderr.splitlines() == [
+    *notes, verified = done.stderr.splitlines()
+    assert notes == [
         "evener: train.py:8: Keras models are made in an evener scope, on cpu:0, cpu:1",
         "evener: train.py:24: train_step runs on cpu:0, cpu:1",
     ]
+    assert verified.startswith("evener: Verified against one device: results differ by at most")
 
 
 def test_an_eager_step_is_left_alone_and_the_line_is_true(run: Run, tmp_path: Path) -> None:
@@ -185,6 +187,7 @@ STRATEGIES = """
 """
 
 
+@pytest.mark.long
 def test_strategies_give_that_of_evener(run: Run, tmp_path: Path) -> None:
     done = run(STRATEGIES)
     assert done.returncode == 1
@@ -261,6 +264,7 @@ SETTINGS = """
 """
 
 
+@pytest.mark.long
 def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     done = run(SETTINGS, options=["--devices", "cpu:2", "--json"])
     # What is wrong without evener is wrong with it.
@@ -331,6 +335,26 @@ def test_wrong_usage_ends_with_2(
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_option_behind_the_script_is_the_scripts_with_a_warning(run: Run) -> None:
+    done = run("import sys; print(sys.argv)", "--devices=cpu:3", options=["--devices", "cpu:2"])
+    assert (done.returncode, done.stdout) == (0, "['train.py', '--devices=cpu:3']\n")
+    assert done.stderr.splitlines() == [
+        "Warning: [RUN-022] --devices after train.py is passed to the script. Why: options of "
+        "evener go before the script. Fix: if evener is meant: evener run --devices ... train.py"
+    ]
+    done = run("# It has --devices of its own.", "--devices=cpu:3")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_trains_on_all_devices(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("")
+    (tmp_path / "package/model.py").write_text(textwrap.dedent(FIT), encoding="utf-8")
+    by = ("-m", "evener", "run", *UNEVEN, "-m", "package.model")
+    done = run("", options=[], by=by)
+    assert (done.returncode, done.stdout) == (0, "['CPU:0', 'CPU:1']\n"), done.stderr
 
 
 def test_help_is_quick() -> None:

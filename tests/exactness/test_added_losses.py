@@ -46,6 +46,7 @@ def adding(kind: str) -> keras.Model:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("with_loss", [True, False], ids=["beside", "alone"])
 @pytest.mark.parametrize("kind", ["mean", "sum", "constant"])
 def test_added_losses(kind: str, with_loss: bool) -> None:

@@ -98,6 +98,7 @@ def first_statistics(place: Place, batch: int, pictured: bool) -> dict[str, obje
     return {"statistics": model.layers[0].get_weights()[2:]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pictured", [False, True], ids=["rows", "pictures"])
 @pytest.mark.parametrize("batch", [16, 3])
 def test_first_layer_learns_the_statistics_of_the_batch(batch: int, pictured: bool) -> None:

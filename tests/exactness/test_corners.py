@@ -62,6 +62,7 @@ class Reconstructs(layers.Layer):
         return x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
 def test_a_keras_loss_inside_a_layer(reduction: str) -> None:
     """Keras's own reductions, called in a layer on a share."""
@@ -73,6 +74,7 @@ def test_a_keras_loss_inside_a_layer(reduction: str) -> None:
     agree(lambda place: fit_model(place, build, regression(75), numbers), THREE)
 
 
+@pytest.mark.long
 def test_losses_added_in_training_alone() -> None:
     """The first layer adds a sum while training, the second a mean always; then evaluate."""
 
@@ -163,6 +165,7 @@ def test_words() -> None:
     agree(lambda place: fit_model(place, build, (data,), lambda: {"loss": "mse"}), THREE)
 
 
+@pytest.mark.long
 def test_masked_recurrence() -> None:
     """A mask from the data through two recurrent layers to the loss and the metrics."""
     rng = np.random.default_rng(4)
@@ -183,6 +186,7 @@ def test_masked_recurrence() -> None:
     agree(lambda place: fit_model(place, build, (x, y), numbers), FIVE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("feature", ["xla", "mixed_float16"])
 def test_synchronised_batchnorm_with(feature: str) -> None:
     """The CNN, whose replicas advance together, under XLA and in half precision."""

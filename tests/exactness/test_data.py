@@ -143,6 +143,7 @@ def test_steps_that_are_bounded() -> None:
     agree(experiment)
 
 
+@pytest.mark.long
 def test_dataset_of_dicts() -> None:
     """Named inputs and outputs from a dataset of unknown batch size, with weights."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import keras
 import numpy as np
 import pytest
@@ -106,8 +104,8 @@ def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@settings(max_examples=int(os.environ.get("EVENER_TEST_DRAWS", "150")), **COMMON)
+@settings(**COMMON)
 @given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
 def test_drawn_for_long(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Many draws, other ones every time."""
+    """Other draws every time."""
     check(drawn, given_shares, batch)

@@ -25,6 +25,7 @@ from .models import classes, cnn, mlp, numbers, pairs, pictures, regression, tab
 from .tolerances import tolerance
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_compiled_by_xla(name: str) -> None:
     """jit_compile=True on both sides; shares change between the steps."""
@@ -85,6 +86,7 @@ def test_sequential_built_by_the_first_batch() -> None:
     agree(lambda place: fit_model(place, build, regression(11), lambda: {"loss": "mse"}), FIVE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clip", [None, 0.05], ids=["plain", "global_clipnorm"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_embeddings(optimizer: str, clip: float | None) -> None:
@@ -210,6 +212,7 @@ def test_run_eagerly() -> None:
     agree(lambda place: fit_model(place, mlp, tabular(27), lambda: compiled, epochs=1), TWO)
 
 
+@pytest.mark.long
 def test_synchronised_batchnorm_with_momentum_and_partial_batches() -> None:
     """The CNN of the law on five stand-ins of which one has no share."""
     agree(lambda place: fit_model(place, cnn, pictures(43), classes), FIVE)

@@ -30,6 +30,7 @@ from .optimizers import OPTIMIZERS
 from .sparing import usually
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("samples", usually([17, 18, 19], [17]))
 def test_batches_smaller_than_the_replicas(samples: int) -> None:
     """The last batch has one, two or three samples; some replicas have none."""
@@ -45,6 +46,7 @@ def test_batches_smaller_than_the_replicas(samples: int) -> None:
     agree(experiment, TWO, Layout(num_devices=5))
 
 
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))
 def test_replicas_without_samples(name: str) -> None:
@@ -99,6 +101,7 @@ def test_convolutions_without_samples() -> None:
     agree(experiment, Layout(num_devices=5))
 
 
+@pytest.mark.long
 def test_an_unknown_batch_size() -> None:
     """Batches from a generator, each of another size."""
     x, y = tabular(40)
@@ -118,6 +121,7 @@ def test_an_unknown_batch_size() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_whole_batches_alone() -> None:
     """A dataset that drops the remainder: every size is known while tracing."""
     x, y = tabular(75)
@@ -125,6 +129,7 @@ def test_whole_batches_alone() -> None:
     agree(lambda place: loop_results(place, classifier(), dataset), TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_one_argument_for_the_batch() -> None:
     """``run(step, args=(batch,))``, with the batch a mapping."""
@@ -152,6 +157,7 @@ def test_one_argument_for_the_batch() -> None:
     agree(experiment, TWO)
 
 
+@pytest.mark.long
 def test_batches_made_for_each_replica() -> None:
     """`distribute_datasets_from_function`, with the batch size of a replica."""
     x, y = tabular(60)

@@ -24,6 +24,7 @@ from .models import BY_NAME, mlp, tabular
 from .sparing import usually
 
 
+@pytest.mark.long
 def test_iterator_in_a_function() -> None:
     """An iterator handed to a `tf.function`."""
     dataset = batches(*tabular(75))
@@ -46,6 +47,7 @@ def test_iterator_in_a_function() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 def test_several_steps_in_one_function() -> None:
     """A loop over ``tf.range`` inside the `tf.function`, with the losses added up."""
     dataset = batches(*tabular(64)).repeat()
@@ -113,6 +115,7 @@ def test_eager_mode(name: str) -> None:
         agree(experiment, THREE)
 
 
+@pytest.mark.long
 def test_run_outside_of_a_function() -> None:
     """``run`` called eagerly, without a `tf.function` anywhere."""
     dataset = batches(*tabular(43))
@@ -150,6 +153,7 @@ def test_the_replicas_function_is_a_tf_function() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("name", usually(["mlp", "transformer"], ["mlp"]))
 def test_nested_function_for_the_forward_pass(name: str) -> None:
     """The model is called in a `tf.function` of its own, in the replica."""
@@ -176,6 +180,7 @@ def test_nested_function_for_the_forward_pass(name: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_the_loss_in_a_nested_function() -> None:
     """Forward pass and a mean over the batch in a `tf.function` of their own."""
     x, y = tabular(75)

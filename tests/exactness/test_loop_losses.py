@@ -45,6 +45,7 @@ def loss_parts(
 REDUCTIONS = ["sum", "mean", "sum_over_batch_size", "mean_with_sample_weight"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
 def test_reductions(reduction: str) -> None:
     """Every reduction of Keras; the last batch is partial."""
@@ -55,6 +56,7 @@ def test_reductions(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
 def test_reductions_with_sample_weights(reduction: str) -> None:
     """Weights that differ between shares, some zero."""
@@ -69,6 +71,7 @@ def test_reductions_with_sample_weights(reduction: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
 def test_reductions_of_functions(reduction: str) -> None:
     """A loss function wrapped by a class, with its reduction."""
@@ -79,6 +82,7 @@ def test_reductions_of_functions(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", usually([False, True], [False]))
 @pytest.mark.parametrize("weighted", [False, True])
 def test_compute_average_loss(given: bool, weighted: bool) -> None:
@@ -95,6 +99,7 @@ def test_compute_average_loss(given: bool, weighted: bool) -> None:
     agree(lambda place: loop_results(place, loss_parts(loss_of), dataset), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_sum_over_the_global_batch() -> None:
     """The sum of the samples' losses, divided by a number that the person knows."""
     x, y = tabular(75)
@@ -103,6 +108,7 @@ def test_sum_over_the_global_batch() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_keras_sum_over_the_global_batch() -> None:
     """The same with the reduction of Keras."""
     x, y = tabular(75)
@@ -111,6 +117,7 @@ def test_keras_sum_over_the_global_batch() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", usually([EVEN, THREE], [THREE]), ids=str)
 def test_mean_that_is_not_scaled(layout: Layout) -> None:
     """A mean over a replica's samples is put right, and that is said."""
@@ -121,6 +128,7 @@ def test_mean_that_is_not_scaled(layout: Layout) -> None:
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), layout)
 
 
+@pytest.mark.long
 def test_mean_of_squares_that_is_not_scaled() -> None:
     """The same of what a person computes from the outputs."""
     x, y = regression(75)
@@ -129,6 +137,7 @@ def test_mean_of_squares_that_is_not_scaled() -> None:
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("function", ["keras_ops", "functional"])
 def test_keras_mean_that_is_not_scaled(function: str) -> None:
     """The same through Keras's operations and its functions of losses."""
@@ -144,6 +153,7 @@ def test_keras_mean_that_is_not_scaled(function: str) -> None:
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", usually([EVEN, THREE], [THREE]), ids=str)
 @pytest.mark.parametrize("samples", [64, 75])
 def test_mean_over_the_number_of_replicas(layout: Layout, samples: int) -> None:
@@ -159,6 +169,7 @@ def test_mean_over_the_number_of_replicas(layout: Layout, samples: int) -> None:
     agree(experiment, layout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "reduction",
     usually(["sum_over_batch_size", "mean_with_sample_weight"], ["sum_over_batch_size"]),
@@ -177,6 +188,7 @@ def test_masks(reduction: str, weighted: bool) -> None:
     agree(lambda place: loop_results(place, make, batches(x, y, weights)), THREE)
 
 
+@pytest.mark.long
 def test_a_mask_in_a_metric() -> None:
     """Keras's metrics count what the mask of the predictions lets through."""
     x, y = sentences(75)
@@ -202,6 +214,7 @@ def penalised() -> keras.Model:
     )
 
 
+@pytest.mark.long
 def test_scaled_regularization() -> None:
     """`tf.nn.scale_regularization_loss` of the model's penalties."""
     x, y = regression(75)
@@ -220,6 +233,7 @@ def test_scaled_regularization() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("added", ["sum", "tf.add_n", "loop"])
 def test_model_losses(added: str) -> None:
     """``model.losses`` as the guides of Keras add them: put right, and said."""
@@ -246,6 +260,7 @@ def test_model_losses(added: str) -> None:
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_penalty_by_hand() -> None:
     """A penalty that is written out, scaled by hand."""
     x, y = regression(75)
@@ -270,6 +285,7 @@ def test_penalty_by_hand() -> None:
     agree(experiment, THREE, FIVE)
 
 
+@pytest.mark.long
 def test_activity_regularizer() -> None:
     """A penalty on what a layer puts out: a mean over samples, in ``model.losses``."""
     x, y = regression(75)
@@ -291,6 +307,7 @@ def test_activity_regularizer() -> None:
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_several_losses() -> None:
     """A sum of losses of different reductions, each with a factor."""
     x, y = regression(75)
@@ -314,6 +331,7 @@ class Quantile(keras.losses.Loss):
         return ops.mean(ops.softplus(4.0 * error) - error, axis=-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reduction", usually(REDUCTIONS, ["sum", "mean_with_sample_weight"]))
 def test_loss_of_ones_own(reduction: str) -> None:
     """A subclass of `keras.losses.Loss`."""
@@ -332,6 +350,7 @@ class Whole(keras.losses.Loss):
         return ops.mean(ops.square(y_true - y_pred))
 
 
+@pytest.mark.long
 def test_loss_of_ones_own_that_gives_one_number() -> None:
     """One number is taken for the mean over the samples, and that is said."""
     x, y = regression(75)
@@ -340,6 +359,7 @@ def test_loss_of_ones_own_that_gives_one_number() -> None:
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_function_with_name_of_keras() -> None:
     """A vector of samples' losses, from Keras's function, averaged by TensorFlow."""
     x, y = regression(75)
@@ -350,6 +370,7 @@ def test_function_with_name_of_keras() -> None:
     agree(lambda place: loop_results(place, loss_parts(loss_of, regressor), batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_gradient_of_a_vector() -> None:
     """Gradients of samples' losses, not reduced: a tape adds them up."""
     x, y = regression(75)
@@ -370,6 +391,7 @@ def test_gradient_of_a_vector() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_a_mean_of_parts_of_each_sample() -> None:
     """A mean over the pixels of each sample first, then over the samples, by TensorFlow."""
     x = BY_NAME["cnn"].data(75)[0]
@@ -390,6 +412,7 @@ def test_a_mean_of_parts_of_each_sample() -> None:
     agree(lambda place: loop_results(place, loss_parts(loss_of, build), batches(x, x)), THREE)
 
 
+@pytest.mark.long
 def test_mean_inside_a_keras_loss_vector_of_pixels() -> None:
     """Losses per pixel: Keras's mean is over samples and pixels."""
     x = BY_NAME["cnn"].data(75)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import pytest
 import tensorflow as tf
 from keras import layers
 
@@ -47,6 +48,7 @@ def test_metrics() -> None:
     agree(lambda place: loop_results(place, make, batches(x, labels)), THREE)
 
 
+@pytest.mark.long
 def test_metrics_with_sample_weights() -> None:
     """Metrics whose samples weigh differently."""
     x, y = tabular(75)
@@ -61,6 +63,7 @@ def test_metrics_with_sample_weights() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y, weights)), THREE)
 
 
+@pytest.mark.long
 def test_means() -> None:
     """A Mean of vectors, with weights, of a loss times the batch, and a Sum of counts."""
     x, y = tabular(75)
@@ -89,6 +92,7 @@ def test_means() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
+@pytest.mark.long
 def test_a_mean_updated_outside_of_run() -> None:
     """A Mean that is given the reduced loss, outside of the replicas."""
     dataset = batches(*tabular(75))
@@ -116,6 +120,7 @@ def test_a_mean_updated_outside_of_run() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 def test_metrics_made_outside_of_the_scope() -> None:
     """A metric that knows of no strategy, updated in the replicas."""
     dataset = batches(*tabular(75))
@@ -132,6 +137,7 @@ def test_metrics_made_outside_of_the_scope() -> None:
     agree(experiment, TWO)
 
 
+@pytest.mark.long
 def test_metric_results_inside_of_run() -> None:
     """A step that returns the result of a metric."""
     x, y = tabular(75)

@@ -41,6 +41,7 @@ class Positions(layers.Layer):
 
 
 @pytest.mark.long
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", usually(["sgd", "adam", "adamw", "lion"], ["adam"]))
 def test_slices_that_do_not_grow_with_the_batch(optimizer: str) -> None:
     """Optimizers square slices one by one, so those of two shares must be one slice."""
@@ -56,6 +57,7 @@ def test_slices_that_do_not_grow_with_the_batch(optimizer: str) -> None:
     agree(lambda place: loop_results(place, make, batches(*series(75))), TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clip", [None, "clipnorm", "global_clipnorm"])
 @pytest.mark.parametrize("optimizer", usually(["sgd", "adam"], ["adam"]))
 def test_embeddings(optimizer: str, clip: str | None) -> None:
@@ -96,12 +98,14 @@ def normalised(synchronized: bool) -> keras.Model:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_batchnorm_synchronized() -> None:
     """Mean and variance of the whole batch."""
     make = classifier(lambda: normalised(True))
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), TWO, THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", [EVEN, TWO, Layout(num_devices=5)], ids=str)
 def test_batchnorm_not_synchronized(layout: Layout) -> None:
     """The moving statistics of a first step are those of the whole batch all the same."""
@@ -123,6 +127,7 @@ def test_batchnorm_not_synchronized(layout: Layout) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_a_frozen_batchnorm() -> None:
     """One that is not trained changes nothing and normalises by its moving statistics."""
 
@@ -136,6 +141,7 @@ def test_a_frozen_batchnorm() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.long
 def test_frozen_layers() -> None:
     """Layers that are not trained stay as they are."""
 
@@ -148,6 +154,7 @@ def test_frozen_layers() -> None:
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), TWO)
 
 
+@pytest.mark.long
 def test_a_variable_without_a_gradient() -> None:
     """A weight that the loss does not depend on: its gradient is None."""
 
@@ -171,6 +178,7 @@ def test_a_variable_without_a_gradient() -> None:
     agree(experiment, TWO)
 
 
+@pytest.mark.long
 def test_a_counter_of_ones_own() -> None:
     """A variable that a person adds to in the replica, and one that counts steps."""
     x, y = tabular(75)

@@ -40,6 +40,7 @@ def train(
     return loop_results(place, make, batches(*(data or tabular(75))), epochs=epochs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "where", usually(["in scope", "outside", "built early", "late"], ["outside", "late"])
 )
@@ -76,12 +77,14 @@ def test_where_it_is_made(where: str, kind: Callable[..., Any]) -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", usually([sgd, adam], [adam]))
 def test_apply(kind: Callable[..., Any]) -> None:
     """``apply`` and not ``apply_gradients``."""
     agree(lambda place: train(place, kind, through_apply=True), THREE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -89,6 +92,7 @@ def test_clipping(clip: str) -> None:
     agree(lambda place: train(place, lambda: sgd(**{clip: threshold})), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clip", usually(["clipnorm", "global_clipnorm"], ["global_clipnorm"]))
 def test_clipping_of_a_tied_embedding(clip: str) -> None:
     """Slices and a dense gradient of one variable."""
@@ -100,6 +104,7 @@ def test_clipping_of_a_tied_embedding(clip: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_clipping_by_hand() -> None:
     """``tf.clip_by_global_norm`` of a replica's own gradients cannot be that of the batch's.
 
@@ -123,6 +128,7 @@ def test_clipping_by_hand() -> None:
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), THREE)
 
 
+@pytest.mark.long
 def test_gradients_summed_by_hand() -> None:
     """All-reduce in the replica context, clip the whole, and update without adding up again."""
 
@@ -146,6 +152,7 @@ def test_gradients_summed_by_hand() -> None:
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), THREE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("frequency", [4, None])
 def test_moving_average_of_weights(frequency: int | None) -> None:
     """use_ema, overwriting every fourth step."""
@@ -159,6 +166,7 @@ def test_gradient_accumulation(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, lambda: kind(gradient_accumulation_steps=3)), THREE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("through_apply", [False, True])
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])
 def test_loss_scale(scale: float, growth: int, through_apply: bool) -> None:
@@ -172,6 +180,7 @@ def test_loss_scale(scale: float, growth: int, through_apply: bool) -> None:
     agree(lambda place: train(place, make, through_apply=through_apply), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy: str) -> None:
     """Compute in half precision, weights in full; float16 with a scaled loss."""
@@ -188,6 +197,7 @@ def test_mixed_precision(policy: str) -> None:
     agree(experiment, THREE, within=tolerance(policy))
 
 
+@pytest.mark.long
 def test_learning_rate_schedule() -> None:
     """A schedule counts steps, not replicas."""
 
@@ -197,6 +207,7 @@ def test_learning_rate_schedule() -> None:
     agree(lambda place: train(place, make), THREE)
 
 
+@pytest.mark.long
 def test_learning_rate_set_between_epochs() -> None:
     """``optimizer.learning_rate = ...`` in mid-training, without retracing."""
 
@@ -214,6 +225,7 @@ def test_learning_rate_set_between_epochs() -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", usually([sgd, adam], [adam]))
 def test_weight_decay(kind: Callable[..., Any]) -> None:
     """Weights decay once per step, biases not at all."""
@@ -226,6 +238,7 @@ def test_weight_decay(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, make), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", usually(["rmsprop", "adafactor", "lamb", "muon", "ftrl", "nadam"], ["muon"])
 )
@@ -242,6 +255,7 @@ def test_other_optimizers(name: str) -> None:
     agree(lambda place: train(place, kinds[name]), THREE)
 
 
+@pytest.mark.long
 def test_everything_at_once() -> None:
     """Clipping, accumulation, a moving average, weight decay and a scaled loss together."""
 
@@ -258,6 +272,7 @@ def test_everything_at_once() -> None:
     agree(lambda place: train(place, make), THREE)
 
 
+@pytest.mark.long
 def test_an_update_without_an_optimizer() -> None:
     """``variable.assign_sub`` of a gradient, in the replica; gradients are added up."""
 

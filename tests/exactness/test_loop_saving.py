@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import keras
+import pytest
 import tensorflow as tf
 
 from .candidates import OneDevice, Place, make_candidate
@@ -24,6 +25,7 @@ from .models import mlp, tabular
 from .optimizers import OPTIMIZERS
 
 
+@pytest.mark.long
 def test_evaluation_and_prediction() -> None:
     """An evaluation in a loop, and predictions gathered in their order."""
     x, y = tabular(75)
@@ -45,6 +47,7 @@ def test_evaluation_and_prediction() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_on_other_devices(tmp_path: Path) -> None:
     """`tf.train.Checkpoint` in mid-training, restored on another number of devices."""
     x, y = tabular(75)

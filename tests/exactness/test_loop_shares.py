@@ -40,6 +40,7 @@ def test_shares_change_without_retracing() -> None:
     assert max(traces.values()) <= 2, traces
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shares", ["even", (5, 3, 1)])
 def test_partial_batches_are_traced_once(shares: Any) -> None:
     """Whatever the shares: once for whole batches, once for partial ones at most."""
@@ -51,6 +52,7 @@ def test_partial_batches_are_traced_once(shares: Any) -> None:
     assert log.num_traces <= 2
 
 
+@pytest.mark.long
 def test_measured_shares() -> None:
     """The default: shares follow the times of the devices, and nothing is traced for it."""
     dataset = batches(*tabular(75))
@@ -68,6 +70,7 @@ def test_measured_shares() -> None:
     assert max(traces.values()) <= 3, traces
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("owners", ["central", {"*kernel": "cpu:2", "*": "host"}])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_owners(owners: Any, optimizer: str) -> None:

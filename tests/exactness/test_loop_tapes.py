@@ -25,6 +25,7 @@ from .optimizers import OPTIMIZERS
 from .sparing import usually
 
 
+@pytest.mark.long
 def test_two_optimizers_over_two_parts() -> None:
     """One optimizer for the first layers, another for the last one, one tape."""
     x, y = tabular(75)
@@ -48,6 +49,7 @@ def test_two_optimizers_over_two_parts() -> None:
     agree(lambda place: loop_results(place, make, batches(x, y)), TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.long
 @pytest.mark.parametrize("reduction", usually(["sum", "none"], ["sum"]))
 def test_gan_with_two_tapes(reduction: str) -> None:
@@ -89,6 +91,7 @@ def test_gan_with_two_tapes(reduction: str) -> None:
     agree(lambda place: loop_results(place, make, batches(x, noise)), TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_gradients_accumulated_by_hand() -> None:
     """Gradients are added up in variables; an optimizer takes them every second step."""
@@ -140,6 +143,7 @@ def test_gradients_accumulated_by_hand() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_scope", [False, True])
 def test_gradients_accumulated_and_applied_outside_of_run(in_scope: bool) -> None:
     """Replicas add to a variable whose writes are summed; one update, outside of ``run``."""

@@ -3,7 +3,7 @@
 Shares are even, uneven (with a replica that has none), or change while training, between
 epochs or between batches. A covering subset of the full product has every model with every
 optimizer, every number of stand-ins and every kind of shares; every optimizer with every number
-and kind; every number with every kind. The default run takes a third of it (``long.toml``).
+and kind; every number with every kind. The default run takes a third of it (`sampled`).
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def test_the_subset_covers_every_pair() -> None:
         assert {(c[first], c[second]) for c in DEFAULT} == wanted
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "optimizer", "number", "kind"), DEFAULT)
 def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) -> None:
     """Weights, history, evaluation and predictions are those of one device."""

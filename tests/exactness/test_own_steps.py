@@ -118,6 +118,7 @@ STYLES: dict[str, tuple[type[keras.Model], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("style", list(STYLES))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)
 def test_fit(style: str, layout: Layout) -> None:
@@ -126,6 +127,7 @@ def test_fit(style: str, layout: Layout) -> None:
     agree(lambda place: fit_own(place, kind, compiled=compiled), layout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", usually(list(STYLES), ["compute_loss", "raw loss"]))
 def test_shares_change(style: str) -> None:
     """Shares change before every batch."""
@@ -134,11 +136,13 @@ def test_shares_change(style: str) -> None:
     agree(lambda place: fit_own(place, kind, compiled=compiled, layout=layout), layout)
 
 
+@pytest.mark.long
 def test_sum_of_samples() -> None:
     """The gradient of a vector of losses is the sum over the samples, on any devices."""
     agree(lambda place: fit_own(place, VectorLoss, rate=0.002), TWO, FIVE)
 
 
+@pytest.mark.long
 def test_mean_that_is_not_scaled() -> None:
     """A mean over a replica's samples is put right, and that is said."""
 
@@ -146,6 +150,7 @@ def test_mean_that_is_not_scaled() -> None:
         agree(lambda place: fit_own(place, MeanOfVector), THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [ComputeLoss, ComputeMetrics, Weighted])
 @pytest.mark.parametrize("loss", ["sum_over_batch_size", "mean_with_sample_weight"])
 def test_sample_weights(kind: type[keras.Model], loss: str) -> None:
@@ -159,6 +164,7 @@ def test_sample_weights(kind: type[keras.Model], loss: str) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["steps_per_execution", "run_eagerly"])
 @pytest.mark.parametrize(
     "style", usually(["compute_loss", "own trackers", "everything", "raw loss"], ["everything"])
@@ -178,6 +184,7 @@ def test_several_steps_at_once_and_eagerly(style: str, how: str) -> None:
         agree(experiment, THREE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "style", usually(["compute_loss", "own trackers", "own test", "everything"], ["own test"])
 )
@@ -197,6 +204,7 @@ def test_validation_data(style: str) -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [OwnTest, Everything])
 @pytest.mark.parametrize("steps", usually([1, 2], [2]))
 @pytest.mark.parametrize("layout", usually([TWO, FIVE], [TWO]), ids=str)
@@ -219,6 +227,7 @@ def test_evaluate_and_predict(kind: type[keras.Model], steps: int, layout: Layou
     agree(experiment, layout)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("style", ["compute_loss", "raw loss"])
 def test_train_on_batch(style: str) -> None:
     """``train_on_batch`` with batches of several sizes, one smaller than the replicas."""
@@ -254,6 +263,7 @@ class Recorder(keras.callbacks.Callback):
         self.epochs.append(float(logs["loss"]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "style", usually(["compute_loss", "own trackers", "raw loss"], ["own trackers"])
 )
@@ -274,6 +284,7 @@ def test_callbacks(style: str) -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.long
 def test_gan() -> None:
     """Two optimizers; the second update sees what the first has written."""
     real = regression(75)[0]
@@ -293,6 +304,7 @@ def test_gan() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 def test_autoencoder() -> None:
     """Means over samples that a person wrote are put right, and that is said."""
 
@@ -309,6 +321,7 @@ def test_autoencoder() -> None:
         agree(experiment, THREE)
 
 
+@pytest.mark.long
 def test_distiller() -> None:
     """``compute_loss`` of one's own inside a ``train_step`` of one's own."""
 
@@ -321,6 +334,7 @@ def test_distiller() -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.long
 def test_penalties_and_added_losses() -> None:
     """What ``compute_loss`` adds to the compiled loss."""
 
@@ -334,6 +348,7 @@ def test_penalties_and_added_losses() -> None:
     agree(experiment, TWO, FIVE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", usually(list(OPTIMIZERS), ["adam"]))
 @pytest.mark.parametrize("name", usually(["cnn", "lstm", "transformer"], ["lstm"]))
 def test_models(name: str, optimizer: str) -> None:
@@ -352,6 +367,7 @@ def test_models(name: str, optimizer: str) -> None:
     agree(experiment, layouts[name])
 
 
+@pytest.mark.long
 def test_super() -> None:
     """Keras's own step, called by a person's."""
     agree(lambda place: fit_own(place, OneTape, compiled=COMPILED), TWO)
@@ -372,6 +388,7 @@ def test_an_optimizer_in_a_condition() -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.long
 def test_one_step_traced_once_for_all_shares() -> None:
     """Changing shares does not trace a model's own step again."""
     x, y = regression(80)

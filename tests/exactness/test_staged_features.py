@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import keras
@@ -66,6 +65,7 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
 )
@@ -97,6 +97,7 @@ def test_hybrid() -> None:
     agree(train_deep, make_place=place_for(deep_plan(*HYBRID)))
 
 
+@pytest.mark.long
 def test_hybrid_with_a_tied_embedding() -> None:
     """The embedding's gradient comes from four stages of two replicas, sparse and dense."""
     case = BY_NAME["transformer"]
@@ -131,6 +132,7 @@ def test_clipping_accumulation_and_averages() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
+@pytest.mark.long
 def test_several_steps_per_execution() -> None:
     """Three steps at once, the last execution shorter."""
 
@@ -142,6 +144,7 @@ def test_several_steps_per_execution() -> None:
     agree(train, make_place=place_for(deep_plan(TWO_STAGES)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["run_eagerly", "jit_compile"])
 def test_compiled_by_xla_and_eager(how: str) -> None:
     """The stages' functions under XLA, and called one by one."""
@@ -155,6 +158,7 @@ def test_compiled_by_xla_and_eager(how: str) -> None:
     agree(train, make_place=place_for(plan))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recompute", [("dense_*",), ("*",)])
 def test_recompute(recompute: tuple[str, ...]) -> None:
     """Activations that are computed again are the same."""
@@ -162,6 +166,7 @@ def test_recompute(recompute: tuple[str, ...]) -> None:
     agree(train_deep, make_place=place_for(plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
 def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
     """Loops, masks and layers within layers, computed again."""
@@ -170,6 +175,7 @@ def test_recompute_of_layers_with_loops_and_attention(name: str) -> None:
     agree(lambda place: train_case(place, case, "sgd"), make_place=place_for(plan))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "owners", ["central", {"dense_2/*": "host", "*": "cpu:3"}, {"dense_0/*": "host"}]
 )
@@ -179,6 +185,7 @@ def test_owners(owners: object) -> None:
     agree(train_deep, make_place=place_for(plan))
 
 
+@pytest.mark.long
 def test_sample_weights_and_masks() -> None:
     """A loss that is divided by what the whole batch says."""
 
@@ -220,6 +227,7 @@ def placed() -> keras.Model:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("staged", [False, True])
 def test_slices_that_do_not_grow_with_the_batch(staged: bool) -> None:
     """Adam squares slices one by one, so those of two shares must be one slice."""
@@ -272,6 +280,7 @@ class Tower(keras.Model):
         return self.head(self.shared(x))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "patterns",
     [
@@ -356,21 +365,12 @@ DRAWN = {
 }
 
 
-@settings(max_examples=4, derandomize=True, **COMMON)
-@given(**DRAWN)
-def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
-    """Four draws, the same ones every time."""
-    check_drawn(name, drawn, recompute, owners)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@settings(max_examples=int(os.environ.get("EVENER_TEST_DRAWS", "150")), **COMMON)
+@settings(**COMMON)
 @given(**DRAWN)
-def test_drawn_plans_for_long(
-    name: str, drawn: list[Cut], recompute: list[str], owners: object
-) -> None:
-    """Many draws, other ones every time."""
+def test_drawn_plans(name: str, drawn: list[Cut], recompute: list[str], owners: object) -> None:
+    """Other draws every time."""
     check_drawn(name, drawn, recompute, owners)
 
 
@@ -388,6 +388,7 @@ def dropping() -> keras.Model:
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cuts", [(TWO_STAGES,), HYBRID], ids=["stages", "hybrid"])
 @pytest.mark.parametrize("recompute", [(), ("*",)], ids=["kept", "recomputed"])
 def test_dropout(cuts: tuple[Cut, ...], recompute: tuple[str, ...]) -> None:
@@ -420,6 +421,7 @@ def test_states_that_are_kept_between_batches() -> None:
     agree(train, make_place=place_for(plan))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """BatchNormalization in both of two stages sees the whole batch, although it is split."""
@@ -444,6 +446,7 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
     agree(train, make_place=place_for(plan))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["cnn", "mlp"])
 def test_more_micro_batches_than_samples(name: str) -> None:
     """Some have no sample; statistics are still those of the batch."""
@@ -457,6 +460,7 @@ def test_more_micro_batches_than_samples(name: str) -> None:
     agree(train, make_place=place_for(plan_of(layer_names(case.build), cut)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "stages",
     [

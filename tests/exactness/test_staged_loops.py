@@ -124,6 +124,7 @@ def test_a_masked_loss_with_weights() -> None:
         agree(experiment, make_place=place_for(plan))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """They are those of the whole batch, although it is split, and nothing is warned of."""
@@ -159,6 +160,7 @@ def test_layers_computed_again(name: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_dropout_computed_again_draws_the_same_masks() -> None:
     """The gradient is that of the masks of the forward pass."""
 
@@ -180,6 +182,7 @@ def test_dropout_computed_again_draws_the_same_masks() -> None:
     )
 
 
+@pytest.mark.long
 def test_owners_on_the_host() -> None:
     dataset = batches(*tabular(75))
     plan = of_case("mlp", TWO_STAGES, owners={"*": "host"})
@@ -189,6 +192,7 @@ def test_owners_on_the_host() -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", [ComputeLoss, OwnTrackers])
 def test_steps_of_ones_own_under_fit(kind: type[keras.Model]) -> None:
     """``train_step``, ``test_step`` and the compiled metrics of a model that is cut."""
@@ -269,6 +273,7 @@ class Tied(keras.Model):
         return self.head(self.shared(hidden) + hidden)
 
 
+@pytest.mark.long
 def test_a_subclassed_model_by_paths() -> None:
     """It is built by its first call, inside of the run."""
     dataset = batches(*tabular(75))
@@ -292,6 +297,7 @@ def test_a_subclassed_model_by_paths() -> None:
     agree(lambda place: loop_results(place, make, dataset), make_place=place_for(plan))
 
 
+@pytest.mark.long
 def test_two_models_and_two_steps_in_one_function() -> None:
     """Two optimizers one after the other: the second pass sees what the first has changed."""
     x = regression(43)[0]

@@ -62,6 +62,7 @@ def test_everything_at_once() -> None:
     agree(lambda place: train(place, make), THREE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -108,6 +109,7 @@ def test_mixed_precision(policy: str) -> None:
     agree(experiment, within=tolerance(policy))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["rmsprop", "nadam", "adafactor", "lamb", "muon", "ftrl"])
 def test_other_optimizers(name: str) -> None:
     """Update rules that look at a whole variable (rows, norms, orthogonal parts) included."""

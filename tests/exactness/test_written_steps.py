@@ -42,6 +42,7 @@ CASES_AND_PLANS = [
 ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "plan"), CASES_AND_PLANS)
 def test_equals_one_device(name: str, plan: str) -> None:
     case = CASES[name]()
@@ -70,6 +71,7 @@ def by_xla(case: BuiltStep) -> Any:
     return tf.function(case.step, jit_compile=True)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", BY_XLA)
 def test_parts_compiled_by_xla_equal_one_device_by_xla(name: str) -> None:
     alone, several = CASES[name](), CASES[name]()

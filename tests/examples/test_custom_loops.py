@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from .running import run
 
 
@@ -16,6 +18,7 @@ def test_a_custom_loop_learns_on_all_devices() -> None:
     assert err == ""
 
 
+@pytest.mark.long
 def test_unlike_devices_get_unlike_shares_and_one_devices_weights() -> None:
     code, out, err = run("two_gpus_unlike.py", "--devices", "cpu:2", "--epochs", "3")
     assert code == 0, out + err
@@ -26,6 +29,7 @@ def test_unlike_devices_get_unlike_shares_and_one_devices_weights() -> None:
     assert re.search(r"Largest difference to one device \d\.\de-\d\d, wanted 1e-04", out)
 
 
+@pytest.mark.long
 def test_independent_models_come_out_one_per_device() -> None:
     code, out, err = run("independent_models.py", "--devices", "cpu:2", "--epochs", "1")
     assert code == 0, out + err
@@ -35,6 +39,7 @@ def test_independent_models_come_out_one_per_device() -> None:
     ]
 
 
+@pytest.mark.long
 def test_central_storage_keeps_everything_on_the_host() -> None:
     code, out, err = run("central_storage.py", "--devices", "cpu:2", "--epochs", "1")
     assert code == 0, out + err

@@ -54,6 +54,7 @@ def test_without_a_terminal_it_is_plain_and_quiet(short_run: tuple[int, str, str
     assert len(re.findall(r"^epoch \d/2 .* samples/s", out, re.MULTILINE)) == 4
 
 
+@pytest.mark.long
 def test_a_run_that_learns_too_little_says_so_and_fails() -> None:
     code, out, _ = run(PROGRAM, "--epochs", "1", "--batch-size", "3000", "--devices", "cpu:1")
     assert code == 1

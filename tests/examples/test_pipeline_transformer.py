@@ -33,6 +33,7 @@ def until(process: subprocess.Popen[str], beginning: str) -> None:
     pytest.fail(f"nothing begins with {beginning!r}")
 
 
+@pytest.mark.long
 def test_it_fits_in_stages_alone_learns_and_agrees(small_run: tuple[int, str, str]) -> None:
     code, out, err = small_run
     assert code == 0, out + err
@@ -42,6 +43,7 @@ def test_it_fits_in_stages_alone_learns_and_agrees(small_run: tuple[int, str, st
     assert losses is not None and float(losses[2]) < float(losses[1]) - 0.5
 
 
+@pytest.mark.long
 def test_every_device_owns_its_stage_and_keeps_its_cap(small_run: tuple[int, str, str]) -> None:
     _, out, _ = small_run
     rows = re.findall(r"^ (cpu:\d) +(\S.*?)  +([\d.]+ .iB) +([\d.]+ .iB)", out, re.MULTILINE)
@@ -57,6 +59,7 @@ def test_every_device_owns_its_stage_and_keeps_its_cap(small_run: tuple[int, str
     assert min(owned) == owned[1] and max(owned) < mebibytes(rows[0][3])
 
 
+@pytest.mark.long
 def test_the_memory_of_all_is_measured_against_the_cap(small_run: tuple[int, str, str]) -> None:
     _, out, _ = small_run
     together = re.search(r"all of them together: ([\d.]+ .iB) of ([\d.]+ .iB)\.", out)
@@ -68,12 +71,14 @@ def test_the_memory_of_all_is_measured_against_the_cap(small_run: tuple[int, str
     assert mebibytes(alone[1]) > 1.5 * mebibytes(cap[1])
 
 
+@pytest.mark.long
 def test_it_names_the_text_and_its_licence(small_run: tuple[int, str, str]) -> None:
     _, out, _ = small_run
     words = " ".join(out.split())
     assert "pydoc_data.topics" in words and "licence PSF-2.0" in words
 
 
+@pytest.mark.long
 def test_without_a_terminal_it_is_plain_and_quiet(small_run: tuple[int, str, str]) -> None:
     _, out, err = small_run
     assert err == ""
@@ -81,12 +86,14 @@ def test_without_a_terminal_it_is_plain_and_quiet(small_run: tuple[int, str, str
     assert len(re.findall(r"^epoch 1/1 .* samples/s", out, re.MULTILINE)) == 2
 
 
+@pytest.mark.long
 def test_if_one_device_is_enough_it_says_so_and_fails() -> None:
     code, out, _ = run(PROGRAM, *SMALL, "--cap", "2GiB")
     assert code == 1
     assert "It does NOT need stages" in out and "2. In stages" not in out
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_with_one_line() -> None:
     process = start(PROGRAM, *SMALL, "--steps", "8000")
     until(process, "epoch")
@@ -97,6 +104,7 @@ def test_ctrl_c_ends_it_with_one_line() -> None:
     assert err.strip() == "Stopped by Ctrl-C."
 
 
+@pytest.mark.long
 def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -114,6 +122,7 @@ def test_no_process_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
     process.communicate(timeout=60)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

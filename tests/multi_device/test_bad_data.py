@@ -90,6 +90,7 @@ def train_on_no_tensor(model: keras.Model, x: object) -> None:
     model.train_on_batch(x, None if x is None else data(4)[1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NO_TENSORS)
 @WHEN
 @MAKE

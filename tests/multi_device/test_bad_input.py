@@ -143,6 +143,7 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
     assert strategy.report().num_operations > 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("second", [one_replica, in_micro_batches])
 @pytest.mark.parametrize("first", [one_replica, in_micro_batches])

@@ -100,6 +100,11 @@ def test_close_names_are_suggested_and_far_ones_are_not() -> None:
     assert did_you_mean("anything", []) == ""
 
 
+def test_a_device_is_not_taken_for_one_of_another_kind() -> None:
+    assert did_you_mean("gpu:1", ["cpu:0", "cpu:1"]) == ""
+    assert did_you_mean("gpu:1", ["cpu:1", "gpu:0"]) == " Did you mean 'gpu:0'?"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """One call in the sources whose first argument is a code."""

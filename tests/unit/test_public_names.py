@@ -11,7 +11,8 @@ import evener
 def names_for_type_checkers() -> dict[str, str]:
     """The imports under ``if TYPE_CHECKING``: name -> module."""
     tree = ast.parse(inspect.getsource(evener))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    blocks = (node for node in tree.body if isinstance(node, ast.If))
+    (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
     return {
         alias.name: str(node.module)
         for node in block.body

@@ -20,6 +20,7 @@ from evener.cli.audit import audit
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
 from evener.cli.run import Handover, run
+from evener.cli.usage import WrongUsage
 from evener.errors import EvenerError, EvenerWarning, RunError
 
 app = typer.Typer(
@@ -28,6 +29,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    # The commands inherit it.
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(devices)
 app.command()(doctor)
@@ -42,9 +45,11 @@ def main() -> None:
     handed_over: Handover | None = None
     try:
         app(prog_name="evener")
+    except WrongUsage as usage:
+        _print_error(usage.error)
+        sys.exit(2)
     except EvenerError as error:
-        print(error, file=sys.stderr)
-        print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
+        _print_error(error)
         sys.exit(_exit_code(error))
     except Handover as handover:
         handed_over = handover
@@ -72,6 +77,11 @@ def _print_version(*, asked: bool) -> None:
     if asked:
         print(f"evener {__version__}")
         raise typer.Exit
+
+
+def _print_error(error: EvenerError) -> None:
+    print(error, file=sys.stderr)
+    print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
 
 
 def _exit_code(error: EvenerError) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption
+from evener.cli.options import DevicesOption, NoGpuNamesOption
 
 _DEFAULT_LIMIT_SECONDS = 300.0
 
@@ -20,32 +20,38 @@ def audit(
         typer.Argument(
             metavar="MODULE:FUNCTION|SCRIPT",
             show_default=False,
-            help="A function of a module, or a Python file that trains.",
+            help="A Python file that trains, or a function of a module.",
         ),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Everything after SCRIPT is the script's."),
+        typer.Argument(metavar="[ARGS]...", help="Arguments of the script."),
     ] = None,
     devices: DevicesOption = None,
+    no_gpu_names: NoGpuNamesOption = False,
     meant_for: Annotated[
         str | None,
         typer.Option(
             "--meant-for",
             metavar="gpu",
-            help="Say of all operations whether they could run on a GPU, here or not.",
+            help="Check for every operation whether it could run on a GPU, even without one.",
         ),
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
-            "--batch", min=1, metavar="N", help="What stands for None in an input_signature."
+            "--batch",
+            min=1,
+            metavar="N",
+            help="Batch size to use where an input_signature has None.",
         ),
     ] = None,
     graph: Annotated[
         Path | None,
         typer.Option(
-            "--graph", metavar="FILE", help="Draw devices and traffic: a .svg or a .dot file."
+            "--graph",
+            metavar="FILE",
+            help="Draw the devices and the transfers between them to a .svg or .dot file.",
         ),
     ] = None,
     time_limit: Annotated[
@@ -54,23 +60,24 @@ def audit(
             "--time-limit",
             metavar="SECONDS",
             min=1,
-            help="How long the program may take to come to its first step.",
+            help="Stop if the program has not reached its first training step by then.",
         ),
     ] = _DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; sizes are bytes.")
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,
 ) -> None:
-    """Show where the operations of one training step run, and why; the step is not taken."""
+    """Show where each operation of a training step runs, and why. The step is not executed."""
     from evener.devices.spec import spec_from
     from evener.launch.auditing import audit_apart, order_for
+    from evener.versions import check_installed
 
     if meant_for not in (None, "gpu"):
-        raise typer.BadParameter(f"{meant_for!r} is not gpu", param_hint="'--meant-for'")
-    if graph is not None and graph.suffix not in (".svg", ".dot"):
         raise typer.BadParameter(
-            f"{graph} ends neither in .svg nor in .dot", param_hint="'--graph'"
+            f"{meant_for!r} is not supported; the only value is gpu", param_hint="'--meant-for'"
         )
+    if graph is not None and graph.suffix not in (".svg", ".dot"):
+        raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
     if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
         raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
     # First what costs nothing: a mistake need not wait for TensorFlow.
@@ -81,7 +88,9 @@ def audit(
         devices=None if spec.source == "default" else str(spec),
         meant_for=meant_for,
         batch=batch,
+        gpu_names=not no_gpu_names,
     )
+    check_installed()
     found, _ = audit_apart(order, limit_seconds=time_limit)
     if graph is not None:
         from evener.report.traffic import draw

@@ -13,11 +13,11 @@ from evener.cli.options import DevicesOption
 def devices(
     *,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; sizes are bytes.")
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,
     spec: DevicesOption = None,
 ) -> None:
-    """List the devices, which of them are used, and why the others are not."""
+    """List all devices, and for each one that is not used the reason."""
     from evener.cli.quiet import quiet_tensorflow
     from evener.devices import inventory
     from evener.devices.spec import spec_from

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption
+from evener.cli.options import DevicesOption, NoGpuNamesOption
 
 
 def doctor(
@@ -25,6 +26,7 @@ def doctor(
         bool, typer.Option("--run", help="Watch it for a few steps too, in a process of its own.")
     ] = False,
     devices: DevicesOption = None,
+    no_gpu_names: NoGpuNamesOption = False,
     steps: Annotated[
         int, typer.Option(min=2, metavar="N", help="With --run: end it after so many steps.")
     ] = 20,
@@ -32,6 +34,28 @@ def doctor(
         float,
         typer.Option("--time-limit", min=1, metavar="SECONDS", help="With --run: at the latest."),
     ] = 120,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            "--gpus",
+            min=0,
+            metavar="N",
+            show_default=False,
+            help="Judge as if the machine had N GPUs. Without it: those it has, else 2.",
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            "--select",
+            metavar="CODES",
+            help="Report only these rules: codes or their beginnings, with commas: DOC-201,DOC-4.",
+        ),
+    ] = None,
+    ignore: Annotated[
+        str | None,
+        typer.Option("--ignore", metavar="CODES", help="Do not report these rules."),
+    ] = None,
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="CODE", help="Tell more of a code, and end.")
     ] = None,
@@ -62,7 +86,13 @@ def doctor(
         devices=devices,
         num_steps=steps,
         time_limit_seconds=time_limit,
+        gpu_names=not no_gpu_names,
+        num_gpus=gpus,
+        select=None if select is None else select.split(","),
+        ignore=None if ignore is None else ignore.split(","),
     )
+    for note in found.seen.notes if found.seen is not None else ():
+        print(note, file=sys.stderr)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))
     else:

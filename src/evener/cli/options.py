@@ -6,12 +6,20 @@ from typing import Annotated
 
 import typer
 
+NoGpuNamesOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-gpu-names",
+        help="On a machine without GPUs, do not show CPU devices to the program as GPUs.",
+    ),
+]
+
 DevicesOption = Annotated[
     str | None,
     typer.Option(
         "--devices",
         metavar="SPEC",
-        help="Which devices to use: all, gpu:0,gpu:1, gpu:0@10GiB, or cpu:2 for two "
-        "stand-ins. Without it: the environment's EVENER_DEVICES, else all.",
+        help="Devices to use: all; gpu:0,gpu:1; gpu:0@10GiB with a memory cap; or cpu:2 for "
+        "two devices on the CPU. Default: the environment variable EVENER_DEVICES, else all.",
     ),
 ]

@@ -6,18 +6,23 @@ import contextlib
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from evener.errors import EvenerError, EvenerWarning
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 
 @contextlib.contextmanager
 def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
-    """Import TensorFlow inside, and nobody hears of it unless it fails.
+    """Hide TensorFlow's log while it is imported, unless the import fails.
 
     The log level is set for the whole process, but TensorFlow 2.21 writes some lines before
-    it reads the level; these are held back, and written out if the import raises. Somebody
-    who has set ``TF_CPP_MIN_LOG_LEVEL`` gets what they asked for.
+    it reads the level. These are held back, and written out if something raises; an error of
+    evener says enough without them. Warnings of evener are shown at the end. Where
+    ``TF_CPP_MIN_LOG_LEVEL`` is set, nothing is hidden.
 
     Args:
         environ: The environment of this process.
@@ -28,10 +33,12 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
     environ[LOG_LEVEL] = "3"
     sys.stderr.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as held:
+    with _evener_warnings_at_the_end(), tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
         try:
             yield
+        except EvenerError:
+            raise
         except BaseException:
             held.seek(0)
             os.write(terminal, held.read())
@@ -39,3 +46,23 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
+
+
+@contextlib.contextmanager
+def _evener_warnings_at_the_end() -> Iterator[None]:
+    show = warnings.showwarning
+    held: list[tuple[Any, ...]] = []
+
+    def hold(message: Warning | str, category: type[Warning], *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, EvenerWarning):
+            held.append((message, category, *args))
+        else:
+            show(message, category, *args, **kwargs)
+
+    warnings.showwarning = hold
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        for given in held:
+            show(*given)

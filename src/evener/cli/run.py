@@ -1,4 +1,4 @@
-"""``evener run``: an unchanged script on all devices."""
+"""``evener run``: an unchanged script or module on all devices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption
+from evener.cli.options import DevicesOption, NoGpuNamesOption
 
 if TYPE_CHECKING:
-    from evener.launch.session import Session
+    from evener.devices.spec import DeviceSpec
+    from evener.launch.script import Script
+    from evener.launch.session import Layout, Session
+    from evener.plan import Plan
+
+
+# Of those that a script may have by chance, these alone are worth a warning.
+_OPTIONS = ("--devices", "--plan", "--shares")
 
 
 class Handover(BaseException):
@@ -40,13 +47,18 @@ def run(
     script: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT", show_default=False, help="The Python file, as for python."
+            metavar="SCRIPT",
+            show_default=False,
+            help="The Python file to run, or with -m the module.",
         ),
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Everything after SCRIPT is the script's."),
+        typer.Argument(metavar="[ARGS]...", help="Arguments of the script."),
     ] = None,
+    as_module: Annotated[
+        bool, typer.Option("-m", help="Run a module, as python -m does: evener run -m MODULE.")
+    ] = False,
     devices: DevicesOption = None,
     plan: Annotated[
         Path | None,
@@ -56,7 +68,7 @@ def run(
             exists=True,
             dir_okay=False,
             readable=True,
-            help="What runs where: a plan in JSON, instead of --devices and --shares.",
+            help="Use the plan in this JSON file, instead of --devices and --shares.",
         ),
     ] = None,
     shares: Annotated[
@@ -64,29 +76,41 @@ def run(
         typer.Option(
             "--shares",
             metavar="NUMBERS",
-            help="The part of each device, such as 3,1, or even. Without it: measured.",
+            help="Relative share of each batch for each device, for example 3,1, or even. "
+            "Default: measured while training.",
         ),
     ] = None,
+    no_gpu_names: NoGpuNamesOption = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compute the first run of every step on one device too, and print the difference.",
+        ),
+    ] = False,
     report: Annotated[
-        bool, typer.Option("--report", help="Say at the end what was used, on standard error.")
+        bool,
+        typer.Option("--report", help="Print a report to standard error when the script ends."),
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="The report as one JSON object, the last line of it all."),
+        typer.Option("--json", help="Print the report as one JSON object, as the last line."),
     ] = False,
 ) -> None:
-    """Run an unchanged script on all devices."""
-    from evener.cli.quiet import quiet_tensorflow
-    from evener.devices.spec import spec_from
-    from evener.launch.script import read_script
-    from evener.launch.session import Layout, prepare
+    """Run an unchanged script on all devices.
 
-    # First what costs nothing: a mistake need not wait for TensorFlow.
-    read = read_script(script)
-    spec_from(devices, os.environ)
-    layout = Layout(devices=devices, plan=plan, shares=_parse_shares(shares))
+    Options of evener go before SCRIPT; everything after it is passed to the script.
+    """
+    from evener.cli.quiet import quiet_tensorflow
+    from evener.launch.script import read_module, read_script
+    from evener.launch.session import prepare
+
+    # Everything that can be checked without TensorFlow, whose import takes seconds.
+    read = read_module(script) if as_module else read_script(script)
+    layout = _layout(devices=devices, plan=plan, shares=shares, verify=verify)
+    _warn_of_late_options(read, args or [])
     with quiet_tensorflow(os.environ):
-        session = prepare(read, layout)
+        session = prepare(read, layout, gpu_names=not no_gpu_names)
     if report or as_json:
         _report_at_the_end(session, as_json=as_json)
     raise Handover(session, args or [])
@@ -110,13 +134,66 @@ def _report_at_the_end(session: Session, *, as_json: bool) -> None:
     atexit.register(print_it)
 
 
-def _parse_shares(text: str | None) -> str | list[float] | None:
+def _layout(*, devices: str | None, plan: Path | None, shares: str | None, verify: bool) -> Layout:
+    from evener.devices.spec import spec_from
+    from evener.launch.session import Layout
+
+    spec = spec_from(devices, os.environ)
+    if plan is None:
+        return Layout(devices=devices, shares=_read_shares(shares, spec), verify=verify)
+    for option, value in (("--devices", devices), ("--shares", shares)):
+        if value is not None:
+            raise typer.BadParameter(
+                f"a plan already says the devices and shares; leave out --plan or {option}",
+                param_hint=f"'{option}'",
+            )
+    return Layout(plan=_read_plan(plan), verify=verify)
+
+
+def _read_plan(path: Path) -> Plan:
+    from evener.cli.usage import wrong_usage
+    from evener.plan import Plan
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError:
+        raise typer.BadParameter(
+            f"{path} is not a text file in UTF-8", param_hint="'--plan'"
+        ) from None
+    with wrong_usage(str(path)):
+        return Plan.from_json(text)
+
+
+def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None:
+    from evener.cli.usage import wrong_usage
+    from evener.plan.shares import check_shares
+
     if text is None or text == "even":
         return text
     try:
-        return [float(share) for share in text.split(",")]
+        shares = [float(share) for share in text.split(",")]
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is neither 'even' nor a list of numbers such as 3,1",
             param_hint="'--shares'",
         ) from None
+    with wrong_usage(f"--shares {text}"):
+        check_shares(shares, num_expected=spec.num_devices)
+    return shares
+
+
+def _warn_of_late_options(script: Script, args: list[str]) -> None:
+    """Warn of options that are evener's as well, unless the script seems to have them too."""
+    from evener.errors import warn
+
+    names = [arg.partition("=")[0] for arg in args]
+    late = next((name for name in names if name in _OPTIONS and name not in script.source), None)
+    if late is None:
+        return
+    command = f"evener run {'-m ' if script.module else ''}"
+    warn(
+        "RUN-022",
+        f"{late} after {script.given} is passed to the script.",
+        why="options of evener go before the script.",
+        fix=f"if evener is meant: {command}{late} ... {script.given}",
+    )

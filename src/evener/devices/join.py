@@ -176,10 +176,10 @@ def _check_spec(spec: DeviceSpec, gpus: Iterable[Device], problems: tuple[Proble
         if total is not None and caps > total:
             raise SpecError(
                 "DEV-011",
-                f"The memory caps of {name} are above its memory.",
-                why=f"they ask for {format_bytes(caps)}, and {name} ({seen[name].product}) has "
+                f"The memory caps of {name} exceed its memory.",
+                why=f"the caps add up to {format_bytes(caps)}; {name} ({seen[name].product}) has "
                 f"{format_bytes(total)}.",
-                fix=f"ask for less, for example {name}@{total // 2**31}GiB.",
+                fix=f"lower the caps, for example {name}@{total // 2**31}GiB.",
             )
 
 
@@ -193,14 +193,14 @@ def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = No
     """
     names = tuple(known)
     has_gpus = any(other.startswith("gpu:") for other in names)
-    listed = ", ".join(names) or "no GPU"
-    why = f"here TensorFlow has {listed}."
+    why = f"TensorFlow has {', '.join(names) or 'no GPU'} here."
     if name.startswith("gpu:") and not has_gpus and no_gpus is not None:
         why += f" {no_gpus.why}"
+    instead = f"use {' or '.join(names)}" if names else "use cpu:1 for the CPU alone"
     return SpecError(
         "DEV-010",
         f"There is no device {name!r}.{did_you_mean(name, names)}",
         why=why,
-        fix="name one of them, or use all; `evener devices` lists them, with the reason for "
-        "each GPU that is missing.",
+        fix=f"{instead}, or all; `evener devices` lists the devices, and the reason for each GPU "
+        "that is missing.",
     )

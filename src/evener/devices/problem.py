@@ -13,7 +13,8 @@ from evener.errors import house_form
 from evener.units import format_bytes
 
 ENVIRONMENT_GUIDE = "https://www.tensorflow.org/install/pip"
-_INSTALL = "pip install 'evener[gpu]'"
+# Not "evener[gpu]": evener may have been installed from a checkout or a wheel.
+_INSTALL = "pip install 'tensorflow[and-cuda]'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +67,9 @@ def cuda_13_packages(packages: Sequence[str], cuda_version: str | None) -> Probl
     """Libraries of CUDA 13 are installed beside a build for CUDA 12."""
     return Problem(
         code="DEV-103",
-        what="CUDA 13 packages stand beside a TensorFlow built for CUDA 12.",
-        why=f"TensorFlow was built for CUDA {cuda_version or '12'} and loads no CUDA 13 "
-        f"library; installed are {_listed(packages)}.",
+        what="CUDA 13 packages are installed, but TensorFlow is built for CUDA 12.",
+        why=f"TensorFlow is built for CUDA {cuda_version or '12'} and cannot load CUDA 13 "
+        f"libraries; these are installed: {_listed(packages)}.",
         fix=f"pip uninstall {' '.join(packages)}, then {_INSTALL}.",
     )
 
@@ -89,8 +90,8 @@ def too_few_multiprocessors(count: int, minimum: int) -> Problem:
     return Problem(
         code="DEV-105",
         what="TensorFlow ignores it: too few multiprocessors.",
-        why=f"it has {count}, and TensorFlow leaves out GPUs with fewer than {minimum}.",
-        fix=f"set TF_MIN_GPU_MULTIPROCESSOR_COUNT={count} to use it all the same.",
+        why=f"it has {count}; TensorFlow ignores GPUs with fewer than {minimum}.",
+        fix=f"set TF_MIN_GPU_MULTIPROCESSOR_COUNT={count} to use it anyway.",
     )
 
 
@@ -101,14 +102,14 @@ def not_enough_free_memory(free_bytes: int, minimum_bytes: int) -> Problem:
         what=f"Not enough free memory: {format_bytes(free_bytes)}.",
         why=f"a GPU needs at least {format_bytes(minimum_bytes)} free to be used; other "
         "programs hold the rest.",
-        fix="end the programs that use it (nvidia-smi lists them), or wait for them.",
+        fix="stop the programs that use it (nvidia-smi lists them), or wait for them to end.",
     )
 
 
 def not_seen(num_seen: int, *, has_cuda_packages: bool) -> Problem:
     """The driver sees the GPU, TensorFlow does not, and nothing above says why."""
     if num_seen:
-        why = f"its CUDA libraries work: it lists {num_seen} other GPU(s)."
+        why = f"the CUDA libraries work: TensorFlow sees {num_seen} other GPU(s)."
     elif has_cuda_packages:
         why = "CUDA 12 packages are installed, but TensorFlow could not load all of them."
     else:
@@ -117,8 +118,8 @@ def not_seen(num_seen: int, *, has_cuda_packages: bool) -> Problem:
         code="DEV-107",
         what="The driver lists it, but TensorFlow does not see it.",
         why=why,
-        fix=f"{_INSTALL}; with TF_CPP_MIN_LOG_LEVEL=0 TensorFlow says which library it "
-        f"misses (guide: {ENVIRONMENT_GUIDE}).",
+        fix=f"{_INSTALL}; with TF_CPP_MIN_LOG_LEVEL=0 TensorFlow logs which library is "
+        f"missing (guide: {ENVIRONMENT_GUIDE}).",
     )
 
 
@@ -128,8 +129,8 @@ def lost(message: str) -> Problem:
         code="DEV-108",
         what="The GPU does not answer.",
         why=f"the driver says: {message}",
-        fix="look at `nvidia-smi` and the kernel's log (dmesg); a lost GPU comes back with a "
-        "reset or a restart of the machine.",
+        fix="check `nvidia-smi` and the kernel log (dmesg), then reset the GPU or restart the "
+        "machine.",
     )
 
 
@@ -140,8 +141,8 @@ def initialising_failed(names: str, message: str) -> Problem:
         what=f"TensorFlow could not be started on {names}.",
         # One line, however many TensorFlow makes of it.
         why=f"TensorFlow says: {' '.join(message.split())[:400]}",
-        fix="look at `nvidia-smi` for a GPU that hangs or is full, or name the devices to "
-        "use, for example EVENER_DEVICES=gpu:0.",
+        fix="check `nvidia-smi` for a GPU that hangs or has no free memory, or choose other "
+        "devices, for example EVENER_DEVICES=gpu:0.",
     )
 
 
@@ -172,8 +173,8 @@ def no_driver(message: str) -> Problem:
         code="DEV-112",
         what="No NVIDIA driver was found.",
         why=f"NVML says: {message}",
-        fix="nothing, if there is no NVIDIA GPU here (cpu:2 makes two stand-ins to try things); "
-        "otherwise install the NVIDIA driver, and give containers the GPU (--gpus all).",
+        fix="without an NVIDIA GPU, nothing (cpu:2 makes two stand-ins to try things); with one, "
+        "install the NVIDIA driver, and start containers with --gpus all.",
     )
 
 
@@ -181,8 +182,8 @@ def not_in_spec(spec: str) -> Problem:
     """The device spec leaves the device out."""
     return Problem(
         code="DEV-113",
-        what="Not asked for.",
-        why=f"the device spec {spec!r} does not name it.",
+        what="Not in the device spec.",
+        why=f"the device spec {spec!r} does not include it.",
         fix="add it to the spec, or use all.",
         by_choice=True,
     )
@@ -192,9 +193,9 @@ def unreadable(message: str) -> Problem:
     """NVML fails in another way."""
     return Problem(
         code="DEV-114",
-        what="The NVIDIA driver could not be asked about the GPUs.",
+        what="The NVIDIA driver could not be queried.",
         why=f"NVML says: {message}",
-        fix="run `nvidia-smi` as the same user: it asks in the same way.",
+        fix="run `nvidia-smi` as the same user; it uses the same library.",
     )
 
 
@@ -203,8 +204,8 @@ def hidden_in_tensorflow() -> Problem:
     return Problem(
         code="DEV-115",
         what="Hidden by tf.config.set_visible_devices.",
-        why="this program took it from the devices that TensorFlow may use.",
-        fix="take out that call, or name the GPU in the device spec.",
+        why="this program removed it from the devices that TensorFlow may use.",
+        fix="remove that call, or name the GPU in the device spec.",
         by_choice=True,
     )
 
@@ -215,8 +216,8 @@ def no_gpu() -> Problem:
         code="DEV-116",
         what="No NVIDIA GPU was found.",
         why="the NVIDIA driver lists none, and TensorFlow sees none.",
-        fix="give the container or virtual machine a GPU (--gpus all), or use cpu:2 to try "
-        "things on two stand-ins.",
+        fix="give the container or virtual machine a GPU (--gpus all), or use cpu:2 for two "
+        "stand-ins on the CPU.",
     )
 
 

@@ -57,10 +57,10 @@ class TensorFlowRuntime:
         except (ValueError, RuntimeError) as error:
             raise DeviceError(
                 "DEV-014",
-                f"TensorFlow cannot be set up for {layout}.",
+                f"TensorFlow cannot be configured for {layout}.",
                 why=f"TensorFlow says: {error}",
-                fix="take out other calls of tf.config in the program (memory growth, logical "
-                "devices): evener.use_devices makes them.",
+                fix="remove other calls of tf.config from the program (memory growth, logical "
+                "devices); evener.use_devices makes these settings.",
             ) from error
 
     def initialise(self) -> None:
@@ -91,8 +91,8 @@ def _limit_memory(tf: Any, layout: Layout, *, memory_growth: bool) -> None:
             # It must be the same on all GPUs.
             tf.config.experimental.set_memory_growth(gpus[index], memory_growth)
     if capped and memory_growth:
-        # With a cap on any GPU TensorFlow drops the growth setting of all; the environment
-        # variable still works, and what the person set in it wins.
+        # If any GPU has a memory cap, TensorFlow disables memory growth on all of them. The
+        # environment variable still works, and a value that is set already is kept.
         os.environ.setdefault(_FORCE_GROWTH, "true")
 
 

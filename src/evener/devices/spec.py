@@ -12,7 +12,7 @@ It means the same as an argument, as ``--devices`` and in the environment (`ENVI
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,10 @@ MAX_STAND_INS = 256
 _MEBIBYTE = 2**20
 _EXAMPLES = ("all", "gpu:0", "gpu:0,gpu:1", "gpu:0@10GiB", "cpu:2")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
+# TensorFlow's full names (/device:GPU:0), those of other libraries (cuda:0), and slips (gpu0).
+_NEARLY = re.compile(
+    r"(?:/?(?:physical_)?device:|/)?(?P<kind>gpu|cuda|cpu)\W?0*(?P<number>\d{1,6})"
+)
 _ITEM = re.compile(r"(?P<word>[^:@]*)(?::(?P<number>[^@]*))?(?:@(?P<cap>.*))?", re.DOTALL)
 
 SpecKind = Literal["all", "gpu", "cpu"]
@@ -76,6 +80,12 @@ class DeviceSpec:
     gpus: tuple[GpuRequest, ...] = ()
     source: SpecSource = "argument"
 
+    @property
+    def num_devices(self) -> int | None:
+        """How many devices the spec names; None with kind ``"all"``."""
+        counts = {"all": None, "gpu": len(self.gpus), "cpu": self.num_stand_ins}
+        return counts[self.kind]
+
     def __str__(self) -> str:
         """Return the spec in its own language."""
         if self.kind == "all":
@@ -123,7 +133,7 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     if not all(items):
         raise nothing_named(
             f"{place} is empty" if not text.strip() else f"{place} has an empty item",
-            why="a spec names at least one device, and commas stand between devices only.",
+            why="a spec lists at least one device, separated by commas.",
             fix=_say_examples(),
         )
     parsed = [_parse_item(item, place) for item in items]
@@ -135,8 +145,8 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
         raise SpecError(
             "DEV-007",
             f"{place} mixes {_first_alone(parsed)!r} with other devices.",
-            why="'all' and stand-ins (cpu:N) stand alone; only GPUs can be listed. The host's "
-            "CPU is always there for input work, and needs no naming.",
+            why="'all' and cpu:N must be the whole spec; only GPUs can be listed together. The "
+            "host's CPU always prepares the input and is not listed.",
             fix=_say_examples(),
         )
     _refuse_repeats(gpus, place)
@@ -153,9 +163,9 @@ def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
     if cap is not None:
         raise bad_cap(
             f"{place}: {item!r} has a memory cap",
-            why="only a GPU named by its number takes a cap; TensorFlow cannot limit the "
-            "memory of logical CPU devices, which share the host's.",
-            fix="put caps on GPUs, for example gpu:0@10GiB, or leave the cap out.",
+            why="only a GPU can have a memory cap; TensorFlow cannot limit the memory of "
+            "logical CPU devices.",
+            fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
         )
     if word == "all":
         return DeviceSpec(kind="all")
@@ -163,7 +173,8 @@ def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
 
 
 def _no_device(place: str, item: str) -> SpecError:
-    close = did_you_mean(item.lower(), _EXAMPLES)
+    # In a spec the number of a CPU is a count.
+    close = suggestion(item, _EXAMPLES).replace("'cpu:0'", "'cpu:1'")
     return not_a_device(
         f"{place}: {item!r} is not a device.{close}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE or cpu:COUNT, in lower case.",
@@ -189,7 +200,7 @@ def _gpu_index(number: str, place: str) -> int:
         "DEV-004",
         f"{place}: {number!r} is not the number of a GPU.",
         why="GPUs are numbered 0, 1, 2, ... in TensorFlow's order.",
-        fix="write for example gpu:0; `evener devices` lists the GPUs that are here.",
+        fix="write for example gpu:0; `evener devices` lists the GPUs of this machine.",
     )
 
 
@@ -217,9 +228,21 @@ def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:
         if gpu.cap_bytes is None and named.count(gpu.index) > 1:
             raise named_again(
                 f"{place} names {gpu.name} {named.count(gpu.index)} times",
-                why="one GPU is several devices only if each of them has its own memory cap.",
-                fix=f"name it once, or cut it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
+                why="a GPU can be split into several devices only if each has a memory cap.",
+                fix=f"list it once, or split it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
             )
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for a text that is not a device, or an empty string.
+
+    Other spellings are known too: ``cuda:0``, ``/GPU:0`` and ``gpu0`` mean ``gpu:0``.
+    """
+    match = _NEARLY.fullmatch(name.strip().lower())
+    if match is None:
+        return did_you_mean(name.lower(), known)
+    kind = "cpu" if match["kind"] == "cpu" else "gpu"
+    return f" Did you mean '{kind}:{int(match['number'])}'?"
 
 
 # The same mistakes can be made in a spec and in a list of names; a code means one of them.

@@ -24,8 +24,9 @@ from evener.devices.spec import (
     nothing_named,
     parse_spec,
     spec_from,
+    suggestion,
 )
-from evener.errors import DeviceError, did_you_mean, warn
+from evener.errors import DeviceError, warn
 
 # TensorFlow has one runtime in a process, and so have we.
 _RUNTIME = TensorFlowRuntime()
@@ -164,7 +165,7 @@ def _start(
         "DEV-012",
         "TensorFlow could not be started on any device.",
         why=f"on {layout} TensorFlow says: {message}",
-        fix="run the program with TF_CPP_MIN_LOG_LEVEL=0 to see all that TensorFlow says.",
+        fix="run the program with TF_CPP_MIN_LOG_LEVEL=0 to see TensorFlow's full log.",
     )
 
 
@@ -207,28 +208,28 @@ def _check_names(names: Sequence[object]) -> None:
         )
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            close = did_you_mean(str(name).lower(), ("gpu:0", "cpu:0"))
+            close = suggestion(str(name), ("gpu:0", "cpu:0"))
             raise not_a_device(
                 f"{name!r} is not a device.{close}",
                 why="in a list, devices are written gpu:NUMBER or cpu:NUMBER, in lower case, "
                 "without a cap.",
-                fix="write for example ['cpu:0', 'cpu:1']; caps and stand-ins go into a device "
-                "spec, one text: 'gpu:0@10GiB' or 'cpu:2'.",
+                fix="write for example ['cpu:0', 'cpu:1']; for memory caps and stand-ins pass a "
+                "device spec as one string: 'gpu:0@10GiB' or 'cpu:2'.",
             )
         if names.count(name) > 1:
             raise named_again(
                 f"The list of devices names {name} {names.count(name)} times",
-                why="a device takes part once; it gets more work by a larger share.",
-                fix="name each device once; shares=[2, 1] gives the first twice as much.",
+                why="each device can be used once; a larger share gives it more work.",
+                fix="list each device once; shares=[2, 1] gives the first twice as much work.",
             )
 
 
 def _other_layout(spec: DeviceSpec, running: str) -> DeviceError:
     return DeviceError(
         "DEV-013",
-        f"TensorFlow already runs with other devices than {spec}.",
+        f"TensorFlow is already running with other devices than {spec}.",
         why=f"its runtime started with {running}, and TensorFlow fixes its devices when it "
         "runs its first operation.",
-        fix=f"call evener.use_devices({str(spec)!r}) at the start of the program, before anything "
-        "makes a tensor or a model, or use the devices that run.",
+        fix=f"call evener.use_devices({str(spec)!r}) at the start of the program, before any "
+        "tensor or model is created, or use the devices that are running.",
     )

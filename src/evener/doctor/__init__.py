@@ -1,11 +1,14 @@
 """What is wrong with a training program: each mistake with its line, evidence and fix.
 
+api/             what TensorFlow and Keras call their things, now and before
 program/         what the text says; nothing is run
 surroundings.py  the machine, the environment, the packages
 watch/           what a run of a few steps shows
 rule.py          what a rule is
 rules/           the rules, one file each
 pages/           what `evener doctor --explain` prints, one page for each rule
+configuration.py which rules report, and for how many GPUs
+ignored.py       findings that comments take back
 diagnose.py      all of it together
 """
 

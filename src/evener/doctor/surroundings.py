@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
@@ -13,6 +13,9 @@ from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 # One of these is there with a driver; the last is Windows's Linux.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _PACKAGES = ("tensorflow", "intel-tensorflow", "tf-nightly", "keras", "tf-keras", "nvidia-", "cuda")
+_HIDING = "CUDA_VISIBLE_DEVICES"
+# Programs are judged for several GPUs where nobody says for how many.
+_ASSUMED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +26,50 @@ class Surroundings:
         machine: What the driver says of the GPUs, hidden or not.
         environment: The environment variables.
         packages: Installed packages that matter to TensorFlow: name in lower case to version.
+        num_gpus: For how many GPUs the program is judged; None for those that are there.
+        is_assumed: Whether nobody has said for how many.
     """
 
     machine: NvmlMachine = field(default_factory=NvmlMachine)
     environment: Mapping[str, str] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: int | None = None
+    is_assumed: bool = False
 
     @property
     def gpus(self) -> tuple[NvmlGpu, ...]:
-        """Return the GPUs that the driver sees, hidden from programs or not."""
-        return self.machine.gpus
+        """Return the GPUs that the program is judged for, hidden from programs or not.
+
+        They are those that the driver sees, unless it is judged for another number.
+        """
+        there = self.machine.gpus
+        if self.num_gpus is None:
+            return there
+        others = (NvmlGpu(index=index) for index in range(len(there), self.num_gpus))
+        return (*there[: self.num_gpus], *others)
+
+    @property
+    def gpus_told(self) -> str:
+        """Return the GPUs as a finding names them as its evidence."""
+        if self.num_gpus is not None:
+            return f"judged for a machine with {_count(self.num_gpus)}"
+        names = sorted({gpu.name or "a GPU" for gpu in self.gpus})
+        return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}"
+
+    def judged_for(self, num_gpus: int | None) -> Surroundings:
+        """Return the same, judged for a number of GPUs.
+
+        Args:
+            num_gpus: The number; None for the GPUs that are there, or 2 if there are none.
+        """
+        there = len(self.machine.gpus)
+        is_assumed = num_gpus is None and not there
+        wanted = _ASSUMED if is_assumed else there if num_gpus is None else num_gpus
+        if wanted == there:
+            return self
+        # What hides this machine's GPUs says nothing of another machine.
+        environment = {name: value for name, value in self.environment.items() if name != _HIDING}
+        return replace(self, num_gpus=wanted, is_assumed=is_assumed, environment=environment)
 
 
 def surroundings_here() -> Surroundings:
@@ -42,6 +79,10 @@ def surroundings_here() -> Surroundings:
         environment=dict(os.environ),
         packages=dict(_installed(sys.path)),
     )
+
+
+def _count(num_gpus: int) -> str:
+    return f"{num_gpus} GPU{'' if num_gpus == 1 else 's'}"
 
 
 def _may_have_driver() -> bool:

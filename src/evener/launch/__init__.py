@@ -5,6 +5,8 @@
     notes        what was replaced, told once
     strategies   tf.distribute's strategies give evener's
     models       Keras models and variables get owners
+    gpu_names    CPU devices answer as GPUs where there are none
+    stand_ins    those devices, and what the script has chosen among them
     settings     tf.config and environment variables that come too late
     loops        custom loops outside of strategy.run are noticed
     rewrite      the three lines that would distribute one     pure

@@ -31,7 +31,7 @@ def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
     Args:
         target: A path, or ``"module:function"``.
         args: What follows it.
-        **choices: ``devices``, ``meant_for`` and ``batch`` of `Order`.
+        **choices: ``devices``, ``meant_for``, ``batch`` and ``gpu_names`` of `Order`.
 
     Raises:
         RunError: RUN-001 to RUN-003 if a script cannot be read.
@@ -48,7 +48,8 @@ def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
             "arguments from its input_signature, or from a function that returns them.",
             fix="leave them out, or write a function: return train_step, (x, y).",
         )
-    return Order(target=target, args=args, is_script=is_script, answer="", **choices)
+    given = {"gpu_names": False, **choices}
+    return Order(target=target, args=args, is_script=is_script, answer="", **given)
 
 
 def audit_apart(order: Order, *, limit_seconds: float) -> tuple[Audit, str]:
@@ -73,6 +74,9 @@ def audit_apart(order: Order, *, limit_seconds: float) -> tuple[Audit, str]:
         ended = run_apart(command, environ=_environment(), limit_seconds=limit_seconds)
         found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
     if "audit" in found:
+        # The program's own output is not shown, and what was said is in it.
+        for note in found.get("notes", ()):
+            print(note, file=sys.stderr)
         return Audit.from_json(found["audit"]), ended.output
     if "error" in found:
         raise _raised(found["error"])

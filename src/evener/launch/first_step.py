@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from evener.errors import EvenerError, PlacementError
+from evener.launch.notes import Notes
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
@@ -37,6 +38,7 @@ class Order:
         devices: A device spec; None to leave TensorFlow to the program.
         meant_for: ``"gpu"`` or None.
         batch: What stands for unknown sizes of an input signature; None if nothing does.
+        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
         answer: The path of the file for what was found.
     """
 
@@ -46,6 +48,7 @@ class Order:
     devices: str | None
     meant_for: Literal["gpu"] | None
     batch: int | None
+    gpu_names: bool
     answer: str
 
 
@@ -57,6 +60,7 @@ class FirstStep:
     """
 
     def __init__(self, order: Order) -> None:
+        self.notes = Notes()
         self._order = order
         self._process = os.getpid()
         self._known: dict[bytes, bool] = {}
@@ -75,7 +79,8 @@ class FirstStep:
 
     def answer(self, found: Mapping[str, Any]) -> NoReturn:
         """Write the answer, and end the process: nothing of the program comes after this."""
-        Path(self._order.answer).write_text(json.dumps(found), encoding="utf-8")
+        text = json.dumps({**found, "notes": [str(note) for note in self.notes.told]})
+        Path(self._order.answer).write_text(text, encoding="utf-8")
         sys.stdout.flush()
         sys.stderr.flush()
         # No handlers of the program, no threads to wait for.
@@ -135,7 +140,7 @@ def main() -> None:
     order = Order(**{**fields, "args": tuple(fields["args"])})
     first = FirstStep(order)
     try:
-        _take_devices(order)
+        _take_devices(order, first.notes)
         target = _script(order) if order.is_script else _function(order, first)
     except EvenerError as error:
         first.answer({"error": _written(error)})
@@ -147,15 +152,18 @@ def main() -> None:
     first.answer({"outcome": "ended"})
 
 
-def _take_devices(order: Order) -> None:
-    if order.devices is None:
-        return
-    from evener.devices import use_devices
-    from evener.launch.notes import Notes
-    from evener.launch.settings import skip_late_settings
+def _take_devices(order: Order, notes: Notes) -> None:
+    used = None
+    if order.devices is not None:
+        from evener.devices import use_devices
+        from evener.launch.settings import skip_late_settings
 
-    used = use_devices(order.devices)
-    skip_late_settings([device.name for device in used], Notes())
+        used = [device.name for device in use_devices(order.devices)]
+        skip_late_settings(used, Notes())
+    if order.gpu_names:
+        from evener.launch.gpu_names import answer_as_gpus
+
+        answer_as_gpus(used, notes.tell)
 
 
 def _script(order: Order) -> Callable[[], Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evener.errors import RunError
 from evener.launch.failure import show_failures_of
 from evener.launch.notes import Notes
 from evener.launch.script import Script, run_as_main
+from evener.plan import Plan
+from evener.versions import check_installed
 
 if TYPE_CHECKING:
     from evener.engine import Strategy
@@ -23,13 +24,15 @@ class Layout:
 
     Args:
         devices: A device spec; None for the environment's, else all.
-        plan: The file of a plan in JSON.
+        plan: A plan, instead of both.
         shares: Relative shares, ``"even"``, or None to have them measured.
+        verify: Whether the first run of every step is compared with one device.
     """
 
     devices: str | None = None
-    plan: Path | None = None
+    plan: Plan | None = None
     shares: str | Sequence[float] | None = None
+    verify: bool = False
 
 
 class Session:
@@ -39,12 +42,16 @@ class Session:
         script: What will run.
         strategy: What takes part in it.
         notes: What is said on the way.
+        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
     """
 
-    def __init__(self, script: Script, strategy: Strategy, notes: Notes) -> None:
+    def __init__(
+        self, script: Script, strategy: Strategy, notes: Notes, *, gpu_names: bool = True
+    ) -> None:
         self.script = script
         self.strategy = strategy
         self.notes = notes
+        self.gpu_names = gpu_names
 
     def run(self, args: Sequence[str]) -> None:
         """Run the script to its end; whatever it raises comes out.
@@ -52,13 +59,16 @@ class Session:
         Args:
             args: What follows the script on the command line.
         """
-        from evener.launch import loops, mistakes, models, settings, strategies
+        from evener.launch import gpu_names, loops, mistakes, models, settings, strategies
 
         strategies.replace_strategies(self.strategy, self.notes)
         models.adopt_models(self.strategy, self.notes)
         loops.run_loops(self.strategy, self.notes)
         mistakes.refuse_mistakes()
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
+        if self.gpu_names:
+            devices = self.strategy.plan.device_names
+            gpu_names.answer_as_gpus(devices, self.notes.tell, are_trained_on=True)
         settings.watch_environment(os.environ, self.notes)
         try:
             run_as_main(self.script, args)
@@ -69,25 +79,29 @@ class Session:
             raise
 
 
-def prepare(script: Script, layout: Layout) -> Session:
+def prepare(script: Script, layout: Layout, *, gpu_names: bool = True) -> Session:
     """Start TensorFlow on the devices, and make the strategy that the script gets.
+
+    Args:
+        script: What will run.
+        layout: Its devices.
+        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
 
     Raises:
         RunError: RUN-004 if Keras runs on another backend than TensorFlow.
-        EvenerError: What `evener.Strategy` and `evener.Plan.from_json` raise.
+        EvenerError: What `evener.Strategy` raises, and `check_installed`.
     """
     _check_backend(os.environ.get("KERAS_BACKEND", "tensorflow"))
+    check_installed()
     import keras
 
     _check_backend(keras.config.backend())
     from evener.engine import Strategy
-    from evener.plan import Plan
 
-    plan = None
-    if layout.plan is not None:
-        plan = Plan.from_json(layout.plan.read_text(encoding="utf-8"))
-    strategy = Strategy(plan, devices=layout.devices, shares=layout.shares)
-    return Session(script, strategy, Notes())
+    strategy = Strategy(
+        layout.plan, devices=layout.devices, shares=layout.shares, verify=layout.verify
+    )
+    return Session(script, strategy, Notes(), gpu_names=gpu_names)
 
 
 def _check_backend(name: str) -> None:

@@ -6,6 +6,9 @@ import functools
 
 import tensorflow as tf
 
+ASKED = "_evener_asked"
+"""The attribute of an operation that holds the GPU that it asks for, such as ``"gpu:1"``."""
+
 
 @functools.cache
 def short_name(device: str) -> str | None:
@@ -21,6 +24,14 @@ def short_name(device: str) -> str | None:
         return None
     name = f"{spec.device_type.lower()}:{spec.device_index or 0}"
     return name if spec.job in (None, "localhost") else f"{spec.job}:{spec.task or 0}/{name}"
+
+
+def asked(operation: tf.Operation) -> str | None:
+    """Return the device that an operation asks for, or None if it asks for none.
+
+    Where a CPU device answers as a GPU (`evener.launch.gpu_names`), it is that GPU.
+    """
+    return getattr(operation, ASKED, None) or short_name(operation.device)
 
 
 def is_gpu(name: str) -> bool:

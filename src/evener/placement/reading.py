@@ -140,7 +140,7 @@ class Reading:
         operation = Operation(
             name=node.name,
             type=node.op,
-            asked=None if made is None else devices.short_name(made.device),
+            asked=None if made is None else devices.asked(made),
             used=used,
             kind=kind,
             line=self._origins.line(made),
@@ -215,9 +215,11 @@ class Reading:
             found = kernels.verdict(op_type, _dtypes(attr))
             if found is not None:
                 return found
-        if asked is None or asked == used:
+        # Where a CPU device answers as the GPU that is asked for, it is that device.
+        here = asked if seen.made is None else devices.short_name(seen.made.device)
+        if asked is None or used in (asked, here):
             return None
-        if asked not in self._present:
+        if asked not in self._present and here not in self._present:
             return None if self._is_imagined(asked) else _no_such_device(asked, self._present)
         return _beside(asked, used) if devices.is_gpu(asked) and not devices.is_gpu(used) else None
 

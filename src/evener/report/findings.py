@@ -28,6 +28,9 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
     console = standard_output() if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
+    if diagnosis.is_assumed:
+        judged = f"Judged for a machine with {diagnosis.num_gpus} GPUs"
+        console.print(Text(f"{judged}; --gpus N chooses another number."), soft_wrap=True)
     console.print(Text(_summary(diagnosis)), soft_wrap=True)
     if diagnosis.findings:
         first = diagnosis.findings[0].code
@@ -93,6 +96,8 @@ def _summary(diagnosis: Diagnosis) -> str:
         if counts[severity]
     ]
     found = ", ".join(parts) or "nothing found"
+    if diagnosis.num_ignored:
+        found += f", {diagnosis.num_ignored} ignored by comments"
     if diagnosis.seen is None:
         return f"{found}. Read, not run; --run watches a few steps as well."
     steps = 0 if diagnosis.seen.steps is None else diagnosis.seen.steps.num_steps

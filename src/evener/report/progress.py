@@ -39,10 +39,15 @@ class Progress(keras.callbacks.Callback):
     numbers. As a context manager it puts the terminal in order when training ends by an
     error or by Ctrl-C.
 
+    Under a strategy of several devices the logs of every epoch get ``"gpu:0/share"``, the fraction
+    of each batch that a device computes, and ``"gpu:0/busy_seconds"``, how long it computed in the
+    epoch. Callbacks behind this one, such as TensorBoard's, and the history see them.
+
     Args:
         title: A line above the display; empty for none.
         console: Where to show it; None for standard output.
         refresh_seconds: The least time between two looks, in seconds, above 0.
+        in_logs: Whether shares and busy seconds are added to the logs of an epoch.
         clock: Returns the time in seconds; tests give their own.
         find_team: Returns the devices that train a model; tests give their own.
         memory_of: Returns the memory in use on a device; tests give their own.
@@ -64,6 +69,7 @@ class Progress(keras.callbacks.Callback):
         *,
         console: Console | None = None,
         refresh_seconds: float = 0.25,
+        in_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
         find_team: Callable[[keras.Model], Team] = team_of,
         memory_of: Callable[[str], MemoryUse | None] = gpu_memory,
@@ -72,6 +78,7 @@ class Progress(keras.callbacks.Callback):
         self._title = title
         self._console = Console() if console is None else console
         self._refresh_seconds = refresh_seconds
+        self._in_logs = in_logs
         self._clock = clock
         self._find_team = find_team
         self._memory_of = memory_of
@@ -169,11 +176,13 @@ class Progress(keras.callbacks.Callback):
         if self._team is not None and self._is_training:
             self._end_training_of_epoch()
 
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Show the epoch."""
         if self._is_training:
             self._end_training_of_epoch()
         self._metrics = _scalars(logs or {})
+        if self._in_logs and logs is not None:
+            logs.update(self._device_logs())
         if self._live is not None:
             self._show()
             return
@@ -183,6 +192,17 @@ class Progress(keras.callbacks.Callback):
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Show the last state for good."""
         self.close()
+
+    def _device_logs(self) -> dict[str, float]:
+        """Return the share of every device, and its busy seconds in the last epoch, if timed."""
+        team = self._team
+        if team is None or len(team.devices) < 2:
+            return {}
+        shares = {f"{name}/share": one for name, one in zip(team.devices, team.shares, strict=True)}
+        if not self._tally.is_timed:
+            return shares
+        seconds = zip(team.devices, self._tally.last_epoch_seconds, strict=True)
+        return shares | {f"{name}/busy_seconds": one for name, one in seconds}
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False

@@ -183,6 +183,9 @@ class Tally:
 
     Args:
         team: Whose work it is.
+
+    Attributes:
+        last_epoch_seconds: In which every device computed in the last epoch that has ended.
     """
 
     def __init__(self, team: Team) -> None:
@@ -194,6 +197,7 @@ class Tally:
         self._epoch_samples = [0] * count
         self._epoch_seconds = [0.0] * count
         self._is_timed = False
+        self.last_epoch_seconds = (0.0,) * count
 
     def read(self, num_in_epoch: int | None = None) -> None:
         """Add the steps that came since the last reading.
@@ -229,6 +233,7 @@ class Tally:
             scale = num_in_epoch / counted if counted else 1.0
             self._epoch_samples = [a + b for a, b in zip(self._epoch_samples, missed, strict=True)]
             self._epoch_seconds = [seconds * scale for seconds in self._epoch_seconds]
+        self.last_epoch_seconds = tuple(self._epoch_seconds)
         self._samples, self._seconds = list(self.samples), list(self.seconds)
         self._epoch_samples = [0] * len(self._samples)
         self._epoch_seconds = [0.0] * len(self._samples)

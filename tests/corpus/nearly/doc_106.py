@@ -7,7 +7,7 @@ import tensorflow as tf
 gpus = tf.config.list_physical_devices("GPU")
 if gpus:
     # The other card drives the screen.
-    tf.config.set_visible_devices(gpus[1], "GPU")
+    tf.config.set_visible_devices(gpus[1], "GPU")  # may: DOC-101
     tf.config.experimental.set_memory_growth(gpus[1], True)
 
 model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])

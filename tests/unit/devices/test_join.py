@@ -198,7 +198,7 @@ class TestWhyNot:
         assert set(codes(inventory).values()) == {"DEV-107"}
         assert inventory.fallback is not None
         assert phrase in inventory.fallback.why
-        assert "pip install 'evener[gpu]'" in inventory.fallback.fix
+        assert "pip install 'tensorflow[and-cuda]'" in inventory.fallback.fix
 
     def test_gpu_lost(self) -> None:
         inventory = found(ONE_LOST, view(gpu(0)))
@@ -253,12 +253,14 @@ class TestSpecThatCannotBe:
         assert caught.value.code == "DEV-010"
         assert "no device 'gpu:7'. Did you mean 'gpu:" in caught.value.what
         assert "gpu:0, gpu:1" in caught.value.why
+        assert caught.value.fix.startswith("use gpu:0 or gpu:1, or all;")
 
     def test_no_gpu_at_all_says_why(self) -> None:
         with pytest.raises(SpecError) as caught:
             found(TWO_EQUAL, view(environment=shows("")), "gpu:0")
         assert caught.value.code == "DEV-010"
         assert "CUDA_VISIBLE_DEVICES=''" in caught.value.why
+        assert caught.value.fix.startswith("use cpu:1 for the CPU alone, or all;")
 
     @pytest.mark.parametrize("spec", ["gpu:1@13GiB", "gpu:0,gpu:1@8GiB,gpu:1@5GiB"])
     def test_cap_above_the_memory(self, spec: str) -> None:

@@ -14,6 +14,7 @@ RunPython = Callable[..., CompletedProcess[str]]
 HIDDEN = {"CUDA_VISIBLE_DEVICES": "-1", "EVENER_DEVICES": None}
 
 
+@pytest.mark.long
 def test_stand_ins_from_first_to_last(run_python: RunPython) -> None:
     code = """
         import json, warnings

@@ -225,7 +225,7 @@ class TestResolve:
         [
             ([], "DEV-001", "list of devices is empty"),
             (["gpu0"], "DEV-002", "Did you mean 'gpu:0'?"),
-            (["cpu:0", "GPU:1"], "DEV-002", "Did you mean 'gpu:0'?"),
+            (["cpu:0", "GPU:1"], "DEV-002", "Did you mean 'gpu:1'?"),
             (["gpu:0@1GiB"], "DEV-002", "without a cap"),
             ([0, 1], "DEV-002", "0 is not a device"),
             (["cpu:0", "cpu:0"], "DEV-005", "names cpu:0 2 times"),

@@ -1,8 +1,9 @@
-"""Scripts run as Python runs them: held against Python, in processes of their own."""
+"""Scripts and modules run as Python runs them: held against Python, in processes of their own."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,14 +13,18 @@ import pytest
 
 import evener
 from evener.errors import RunError
-from evener.launch.script import read_script
+from evener.launch.script import read_module, read_script
 
 # What a session does, without TensorFlow.
 RUN = """
 import sys
 from evener.launch.failure import show_failures_of
-from evener.launch.script import read_script, run_as_main
-script = read_script(sys.argv[1])
+from evener.launch.script import read_module, read_script, run_as_main
+read = read_script
+if sys.argv[1] == "-m":
+    read = read_module
+    sys.argv.pop(1)
+script = read(sys.argv[1])
 try:
     run_as_main(script, sys.argv[2:])
 except SystemExit:
@@ -110,6 +115,60 @@ def test_it_is_as_if_python_ran_it(source: str, tmp_path: Path) -> None:
     done = python("-c", RUN, *words, folder=tmp_path)
     assert (done.returncode, done.stdout) == (expected.returncode, expected.stdout)
     assert done.stderr == expected.stderr
+
+
+# Not the hook, which prints where Python begins; and Python's own pool never ends in a package.
+MODULES = [
+    (name, kind)
+    for name in ("train", "package.train", "package")
+    for kind in SCRIPTS
+    if kind != "a hook of its own" and (name, kind) != ("package", "pickles and processes")
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), MODULES)
+def test_a_module_is_as_if_python_ran_it(name: str, kind: str, tmp_path: Path) -> None:
+    source = SCRIPTS[kind]
+    encoding = "latin-1" if "latin-1" in source else "utf-8"
+    inner = "__main__" if name == "package" else "train"
+    file = tmp_path / "train.py" if name == "train" else tmp_path / "package" / f"{inner}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(textwrap.dedent(source), encoding=encoding)
+    (tmp_path / "neighbour.py").write_text("NAME = __name__")
+    if name != "train":
+        (tmp_path / "package/__init__.py").write_text("print('the package', __name__)")
+    words = ("-m", name, "--devices", "x", "--", "-h")
+    expected = python(*words, folder=tmp_path)
+    done = python("-c", RUN, *words, folder=tmp_path)
+    assert (done.returncode, shown(done.stdout)) == (expected.returncode, shown(expected.stdout))
+    assert shown(done.stderr) == shown(expected.stderr)
+
+
+def test_a_module_may_import_what_is_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("")
+    (tmp_path / "package/other.py").write_text("NAME = __name__")
+    (tmp_path / "package/train.py").write_text("from .other import NAME\nprint(NAME)")
+    done = python("-c", RUN, "-m", "package.train", folder=tmp_path)
+    assert done.stdout == "package.other\n", done.stderr
+
+
+def shown(text: str) -> list[str]:
+    """Leave out addresses, and the frames in which Python finds and runs a module."""
+    lines = [re.sub("0x[0-9a-f]+", "0x", line) for line in text.splitlines()]
+    left_out = ('File "<frozen ', "Traceback (most recent call last)")
+    return [line for line in lines if not any(part in line for part in left_out)]
+
+
+@pytest.mark.parametrize("name", ["gone", "sys", "package", "package.gone", "a..b", ""])
+def test_what_is_no_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("raise SystemExit('imported too early')")
+    monkeypatch.chdir(tmp_path)
+    before = sys.path[:]
+    with pytest.raises(RunError, match="RUN-021"):
+        read_module(name)
+    assert sys.path == before
 
 
 def test_an_error_of_evener_names_the_line_of_the_script(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from evener.doctor.api.successors import METHOD_ALIASES
 from evener.doctor.program.kinds import Kind
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 
 if TYPE_CHECKING:
     from evener.doctor.program.program import Program
 
+_RUNS = ("run", *(old for old, new in METHOD_ALIASES.items() if new == "run"))
 Loop = ast.For | ast.AsyncFor | ast.While
 Holds = Callable[[Module, ast.AST], bool]
 
@@ -203,7 +205,7 @@ class Around:
             return True
         for node in ast.walk(loop):
             if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute) and node.func.attr == "run":
+                if isinstance(node.func, ast.Attribute) and node.func.attr in _RUNS:
                     if Kind.STRATEGY in self._program.kinds(module, node.func.value):
                         return True
                 for _, target in self._program.targets(module, node):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evener.doctor.api.successors import METHOD_ALIASES
 from evener.doctor.program.kinds import Kind
 from evener.doctor.program.module import FUNCTIONS, Function, Module
 from evener.doctor.program.place import Place
@@ -15,7 +16,6 @@ from evener.doctor.program.scopes import Step
 if TYPE_CHECKING:
     from evener.doctor.program.program import Program
 
-_RUN = ("run", "experimental_run_v2")
 _MAPS = ("map", "filter", "flat_map", "interleave")
 
 
@@ -45,8 +45,13 @@ class Call:
 
     @property
     def method(self) -> str:
-        """Return the name of the method, or of the function of a module, that is called."""
-        return self.node.func.attr if isinstance(self.node.func, ast.Attribute) else ""
+        """Return the name of the method, or of the function of a module, that is called.
+
+        Of a method that is gone: the name of that which took its place.
+        """
+        if not isinstance(self.node.func, ast.Attribute):
+            return ""
+        return METHOD_ALIASES.get(self.node.func.attr, self.node.func.attr)
 
     @property
     def owner(self) -> ast.expr | None:
@@ -157,7 +162,7 @@ def sites_of(program: Program, call: Call) -> Iterator[Site]:
 def _way(program: Program, call: Call) -> str:
     if call.owner is None:
         return ""
-    if call.method in _RUN:
+    if call.method == "run":
         kinds = program.kinds(call.module, call.owner)
         is_strategy = Kind.STRATEGY in kinds or "strategy" in ast.unparse(call.owner).lower()
         return "run" if is_strategy else ""

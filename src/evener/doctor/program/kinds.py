@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from evener.doctor.api.successors import METHOD_ALIASES
 from evener.doctor.program.circles import Circles
 from evener.doctor.program.module import FUNCTIONS, Module
 from evener.doctor.program.scopes import Step
@@ -89,10 +90,10 @@ _MADE_BY = (
 _METHODS = {
     Kind.STRATEGY: {
         "run": Kind.PER_REPLICA,
-        "experimental_run_v2": Kind.PER_REPLICA,
         "experimental_distribute_dataset": Kind.DISTRIBUTED,
         "distribute_datasets_from_function": Kind.DISTRIBUTED,
         "experimental_distribute_datasets_from_function": Kind.DISTRIBUTED,
+        "experimental_make_numpy_dataset": Kind.DATASET,
         "experimental_distribute_values_from_function": Kind.PER_REPLICA,
         "reduce": Kind.TENSOR,
         "gather": Kind.TENSOR,
@@ -232,7 +233,8 @@ class Kinds:
             if node.func.attr in DISTRIBUTING:
                 yield Kind.DISTRIBUTED
             for kind in self.of(module, node.func.value):
-                given = _METHODS.get(kind, {}).get(node.func.attr, kind if kind in _STAY else None)
+                method = METHOD_ALIASES.get(node.func.attr, node.func.attr)
+                given = _METHODS.get(kind, {}).get(method, kind if kind in _STAY else None)
                 if given is not None:
                     yield given
         for kind in self.of(module, node.func):

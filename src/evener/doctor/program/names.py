@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from evener.doctor.api.successors import NAME_ALIASES
+
 _PREFIXES = (
     ("tensorflow.python.keras", "keras"),
     ("tensorflow", "tf"),
@@ -28,6 +30,8 @@ _SAME = (
     ("keras.layers.Input", "keras.Input"),
     ("keras.engine.training.Model", "keras.Model"),
 )
+# What is gone, and took the same arguments as what took its place.
+_GONE = tuple(sorted(NAME_ALIASES, key=lambda pair: -len(pair[0])))
 
 
 def canonical(dotted: str) -> str:
@@ -42,12 +46,14 @@ def canonical(dotted: str) -> str:
         'keras'
         >>> canonical("tensorflow.keras.layers.LayerNormalization")
         'keras.layers.LayerNormalization'
+        >>> canonical("tensorflow.contrib.distribute.MirroredStrategy")
+        'tf.distribute.MirroredStrategy'
     """
     for long, short in _PREFIXES:
         if dotted == long or dotted.startswith(long + "."):
             dotted = short + dotted[len(long) :]
             break
-    for other, usual in _SAME:
+    for other, usual in (*_SAME[:2], *_GONE, *_SAME[2:]):
         # keras.layers.LayerNormalization begins with keras.layers.Layer, and is another thing.
         if dotted == other or dotted.startswith(other if other.endswith(".") else other + "."):
             dotted = usual + dotted[len(other) :]

@@ -129,6 +129,29 @@ class Program:
             self._names[node] = canonical(self._dotted(module, node))
         return self._names[node]
 
+    def written_names(self, module: Module, node: ast.AST, deepest: int = 8) -> frozenset[str]:
+        """Return the full names that an expression may stand for, as its imports write them.
+
+        ``""`` is among them if it may stand for something else: a value, a module of the project.
+        """
+        if isinstance(node, ast.Attribute):
+            bases = self.written_names(module, node.value, deepest)
+            return frozenset(f"{base}.{node.attr}" if base else "" for base in bases)
+        if not isinstance(node, ast.Name) or node not in module.parents or not deepest:
+            return frozenset({""})
+        found = set[str]()
+        for where, binding in self.bindings(module, node):
+            if binding.imported is not None:
+                is_own = binding.imported.partition(".")[0] in self._by_name
+                found.add("" if is_own else binding.imported)
+            elif isinstance(binding.value, ast.Name | ast.Attribute) and not binding.steps:
+                found |= self.written_names(where, binding.value, deepest - 1)
+            else:
+                found.add("")
+        if found or self._scopes[module].stars:
+            return frozenset(found or {""})
+        return frozenset({"" if hasattr(builtins, node.id) else node.id})
+
     def callee(self, module: Module, call: ast.Call) -> str:
         """Return the name of the thing of the libraries that a call leads to, or ``""``.
 

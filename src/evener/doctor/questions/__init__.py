@@ -29,6 +29,11 @@ run_arguments.py what strategy.run gives to the replicas
 imports.py       where TensorFlow is imported
 pins.py          the blocks under tf.device
 pipelines.py     input pipelines, from source to end
+guards.py        what is only used where it is there
+missing_names.py    names that TensorFlow and Keras do not have
+missing_members.py  methods and arguments that they no longer have
+graph_programs.py   whether it is written for TensorFlow 1
+file_endings.py  how the names of files end
 savings.py       what is saved and loaded, by which names
 texts.py         how pieces of a program are shown
 """

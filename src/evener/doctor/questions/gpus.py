@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
-from evener.doctor.program import Module, Program
+from evener.doctor.program import Call, Module, Program
+from evener.doctor.questions.branches import conditions
 from evener.doctor.questions.environment import settings
 from evener.doctor.rule import Case
 
@@ -15,6 +16,8 @@ _LISTS = (
     "tf.config.list_logical_devices",
     "tf.config.get_visible_devices",
 )
+# Names that only stand for each other.
+_MOST_NAMES = 8
 _GPU_NAME = re.compile(r"gpu", re.IGNORECASE)
 
 
@@ -55,13 +58,83 @@ def visible_gpus(case: Case) -> int | None:
     if any(one.value is None for one in set_here) or len(set_here) > 1:
         return None
     value = set_here[0].value if set_here else case.surroundings.environment.get(HIDING)
-    if _chooses_visible(case.program):
+    num_shown = num_gpus if value is None else shown(value, num_gpus)
+    for call in choices_of_gpus(case.program):
+        chosen = chosen_by(case.program, call, num_shown)
+        if chosen is None:
+            return None
+        num_shown = chosen
+    return num_shown
+
+
+def choices_of_gpus(program: Program) -> list[Call]:
+    """Return the calls that choose which GPUs the program sees, those that never run left out."""
+    found = []
+    for call in program.calls("tf.config.set_visible_devices"):
+        kind = call.argument(1, "device_type")
+        named = program.constant(call.module, kind)
+        is_other = isinstance(named, str) and named.upper() != "GPU"
+        if not is_other and program.order.of(call.node) is not None:
+            found.append(call)
+    return found
+
+
+def chosen_by(program: Program, call: Call, num_gpus: int) -> int | None:
+    """Return how many of some GPUs ``set_visible_devices`` leaves; None if that is not known."""
+    kind = program.constant(call.module, call.argument(1, "device_type"))
+    devices = call.argument(0, "devices")
+    if not isinstance(kind, str) or kind.upper() != "GPU" or devices is None:
         return None
-    return num_gpus if value is None else shown(value, num_gpus)
+    tests = conditions(program, call.module, call.node)
+    if not all(asks_for_gpus(program, test, call.module) for test in tests):
+        return None
+    return _length(program, call.module, devices, num_gpus)
 
 
-def _chooses_visible(program: Program) -> bool:
-    return any(True for _ in program.calls("tf.config.set_visible_devices"))
+def _length(program: Program, module: Module, node: ast.expr, num_gpus: int) -> int | None:
+    """Return how many GPUs an expression gives, such as ``gpus``, ``gpus[0]`` or ``gpus[:2]``."""
+    node, module = _bound(program, module, node)
+    if isinstance(node, ast.List | ast.Tuple):
+        lengths = [_length(program, module, one, num_gpus) for one in node.elts]
+        # Each element is one GPU.
+        return None if any(one != 1 for one in lengths) else len(lengths)
+    if isinstance(node, ast.Subscript) and lists_gpus(program, module, node.value):
+        if isinstance(node.slice, ast.Slice):
+            return _length_of_slice(program, module, node, num_gpus)
+        index = program.constant(module, node.slice)
+        is_negative = isinstance(node.slice, ast.UnaryOp)
+        return 1 if is_negative or isinstance(index, int) else None
+    if isinstance(node, ast.Call) and lists_gpus(program, module, node):
+        return num_gpus
+    return None
+
+
+def _length_of_slice(
+    program: Program, module: Module, node: ast.Subscript, num_gpus: int
+) -> int | None:
+    whole = _length(program, module, node.value, num_gpus)
+    bounds = []
+    assert isinstance(node.slice, ast.Slice)
+    for one in (node.slice.lower, node.slice.upper, node.slice.step):
+        value = None if one is None else program.constant(module, one)
+        if one is not None and not isinstance(value, int):
+            return None
+        bounds.append(value)
+    return None if whole is None else len(range(whole)[slice(*bounds)])
+
+
+def _bound(program: Program, module: Module, node: ast.expr) -> tuple[ast.expr, Module]:
+    """Return what a name is bound to, as long as that is one expression."""
+    for _ in range(_MOST_NAMES):
+        if not isinstance(node, ast.Name):
+            break
+        bindings = list(program.bindings(module, node))
+        if len(bindings) != 1 or bindings[0][1].value is None or bindings[0][1].steps:
+            break
+        module, value = bindings[0][0], bindings[0][1].value
+        assert value is not None
+        node = value
+    return node, module
 
 
 def lists_gpus(program: Program, module: Module, node: ast.AST) -> bool:

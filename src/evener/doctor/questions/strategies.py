@@ -12,7 +12,7 @@ from evener.doctor.questions.gpus import makes_logical_devices, visible_gpus
 from evener.doctor.rule import Case
 
 SCOPES = ("scope",)
-RUNS = ("run", "experimental_run_v2")
+RUNS = ("run",)
 # The class of which all are; nobody makes one of it.
 _BASE = "tf.distribute.Strategy"
 # Of these the text tells how many replicas they have, or the machine.

@@ -14,6 +14,10 @@ from evener.doctor.rule import Case, Family, Rule
 
 # With fewer samples a device waits for the launch of its kernels more than it computes.
 _FEW = 4
+_FIRST_STEP = (
+    "Keras's first step under the strategy stops: InvalidArgumentError: Inputs to operation AddN "
+    "must have the same size and shape."
+)
 
 
 def _look(case: Case) -> Iterator[Finding]:
@@ -33,7 +37,9 @@ def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Fin
     if batch is None:
         return
     place = _written(program, size)
-    if batch % num_replicas:
+    if batch < num_replicas:
+        yield _without_samples(place, size, batch, num_replicas)
+    elif batch % num_replicas:
         yield _uneven(place, size, batch, num_replicas)
     elif batch // num_replicas <= _FEW:
         yield RULE.finding(
@@ -49,13 +55,28 @@ def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Fin
         )
 
 
+def _without_samples(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Finding:
+    idle = num_replicas - batch
+    why = (
+        "A device without samples idles. The mean loss of its replica is NaN, and with it each sum "
+        "over the replicas."
+    )
+    return RULE.finding(
+        place,
+        f"a batch of {batch} has fewer samples than there are devices: {idle} of {num_replicas} "
+        f"devices {'gets' if idle == 1 else 'get'} none.",
+        why=_FIRST_STEP if size.is_fit else why,
+        fix=f"give at least {num_replicas} samples, best many per device: a size per device times "
+        "strategy.num_replicas_in_sync.",
+        evidence=tuple(dict.fromkeys((place.text, size.use.place.text, f"{num_replicas} devices"))),
+        severity=Severity.ERROR,
+    )
+
+
 def _uneven(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Finding:
     parts = f"{-(-batch // num_replicas)} and {batch // num_replicas}"
     if size.is_fit:
-        why = (
-            "Keras's first step under the strategy stops: InvalidArgumentError: Inputs to "
-            "operation AddN must have the same size and shape."
-        )
+        why = _FIRST_STEP
     else:
         why = (
             f"The replicas get {parts} samples, so that a mean over each counts their samples "

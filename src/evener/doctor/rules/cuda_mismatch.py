@@ -23,7 +23,7 @@ def _look(case: Case) -> Iterator[Finding]:
     around = case.surroundings
     wanted = _cuda_of(around)
     first = first_import(case.program)
-    if wanted is None or first is None or not around.gpus:
+    if wanted is None or first is None or not around.machine.gpus:
         return
     yield from _packages(around, wanted, first)
     yield from _driver(around, wanted, first)

@@ -9,7 +9,14 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Call, Place, Program
 from evener.doctor.questions.branches import is_conditional
 from evener.doctor.questions.environment import settings
-from evener.doctor.questions.gpus import HIDING, hides_all, means_gpus, shown
+from evener.doctor.questions.gpus import (
+    HIDING,
+    choices_of_gpus,
+    chosen_by,
+    hides_all,
+    means_gpus,
+    shown,
+)
 from evener.doctor.questions.strategies import strategies
 from evener.doctor.questions.trainings import trainings, trains, updates
 from evener.doctor.rule import Case, Family, Rule
@@ -56,16 +63,28 @@ def _some(case: Case, place: Place, value: str) -> Iterator[Finding]:
 
 def _by_visible_devices(case: Case) -> Iterator[Finding]:
     program = case.program
-    for call in program.calls("tf.config.set_visible_devices"):
-        devices, kind = call.argument(0, "devices"), call.argument(1, "device_type")
-        named = program.constant(call.module, kind)
-        if devices is None or not isinstance(named, str) or named.upper() != "GPU":
-            continue
-        values = program.origins(call.module, devices)
-        if not all(isinstance(one.node, ast.List) and not one.node.elts for one in values):
-            continue
-        if not is_conditional(program, call.module, call.node):
+    for call in choices_of_gpus(program):
+        num_gpus = len(case.surroundings.gpus)
+        left = chosen_by(program, call, num_gpus)
+        if left == 0 and not _hides_what_is_not_there(case, call):
             yield _hidden(case, call.place, "set_visible_devices([], 'GPU') hides all GPUs.")
+        elif left is not None and 0 < left < num_gpus:
+            yield RULE.finding(
+                call.place,
+                f"set_visible_devices leaves {left} of {num_gpus} GPUs to the program.",
+                why="TensorFlow does not see the other GPUs, and no strategy can use them.",
+                fix="take that line out; or start one program for each GPU, with "
+                f"{HIDING} in its environment.",
+                evidence=(call.place.text, case.surroundings.gpus_told),
+            )
+
+
+def _hides_what_is_not_there(case: Case, call: Call) -> bool:
+    """Return whether the list is empty only because there are no GPUs."""
+    given = call.argument(0, "devices")
+    assert given is not None
+    values = case.program.origins(call.module, given)
+    return not all(isinstance(one.node, ast.List) and not one.node.elts for one in values)
 
 
 def _by_environment_around(case: Case) -> Iterator[Finding]:
@@ -92,7 +111,7 @@ def _first_use(program: Program) -> Call | None:
 
 def _hidden(case: Case, place: Place, what: str, *evidence: str) -> Finding:
     gpus = case.surroundings.gpus
-    there = (f"the machine has {len(gpus)} GPU(s): {gpus[0].name}",) if gpus else ()
+    there = (case.surroundings.gpus_told,) if gpus else ()
     return RULE.finding(
         place,
         what,

@@ -12,6 +12,7 @@ from evener.doctor.questions.pins import Pin, pins_around, pins_of
 from evener.doctor.questions.trainings import fits
 from evener.doctor.rule import Case, Family, Rule
 
+_MESSAGES = ("print", "tf.print", "logging.", "logger.", "tf.summary.", "tf.get_logger")
 _WHY = (
     "The operations that compute gradients carry no device of their own: TensorFlow puts them on "
     "the first one, or all on that of the block around them, and copies what they need."
@@ -81,6 +82,8 @@ def _pins_below(program: Program, starts: list[tuple[Module, ast.AST]]) -> list[
 def _computes(pin: Pin) -> bool:
     """Return whether a block does more than take gradients and apply them."""
     for statement in pin.block.body:
+        if _is_message(statement):
+            continue
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -89,6 +92,13 @@ def _computes(pin: Pin) -> bool:
             elif isinstance(node, ast.BinOp):
                 return True
     return False
+
+
+def _is_message(statement: ast.stmt) -> bool:
+    """Return whether a statement only tells a person something."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return ast.unparse(statement.value.func).startswith(_MESSAGES)
 
 
 def _finding(case: Case, gradient: Call, pins: list[Pin], around: list[Pin]) -> Finding:

@@ -54,7 +54,10 @@ def _beyond(case: Case, named: Named, text: str, lines: set[int]) -> Iterator[Fi
     if makes_logical_devices(case.program):
         return
     there = visible_gpus(case) if kind == "GPU" else 1
-    if there is None or index < there or (kind == "GPU" and not case.surroundings.gpus):
+    around = case.surroundings
+    # Whether the program names too many GPUs, an assumed number cannot tell.
+    is_unknown = not around.gpus or (around.is_assumed and there == len(around.gpus))
+    if there is None or index < there or (kind == "GPU" and is_unknown):
         return
     lines.add(named.place.line)
     count = f"{there} {kind}" + ("s" if there != 1 else "")

@@ -19,6 +19,7 @@ _OTHER_CALLS = (
     "tf.distribute.*Strategy",
     "tf.distribute.experimental_set_strategy",
     "tf.estimator.*",
+    "tf.contrib.tpu.*",
     "tf.experimental.dtensor.*",
     "keras.utils.multi_gpu_model",
     "evener.*",
@@ -32,8 +33,7 @@ def _look(case: Case) -> Iterator[Finding]:
     first = _first_training(program)
     if first is None:
         return
-    names = sorted({gpu.name or "a GPU" for gpu in case.surroundings.gpus})
-    evidence = [first.text, f"{visible} GPUs are visible: {', '.join(names)}"]
+    evidence = [first.text, case.surroundings.gpus_told]
     seen = case.seen
     if seen is not None and seen.work:
         evidence += [f"{one.device}: {one.num_operations} operations a step" for one in seen.work]
@@ -74,7 +74,7 @@ def _spreads(program: Program) -> bool:
             return True
     if _has_other_backend(program):
         return True
-    return bool(uses(program, *SCOPES, *RUNS))
+    return bool(uses(program, *SCOPES, *RUNS, "experimental_distribute_dataset"))
 
 
 def _has_other_backend(program: Program) -> bool:

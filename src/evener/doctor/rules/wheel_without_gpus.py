@@ -22,7 +22,8 @@ _FIX = "pip uninstall {name}, then pip install 'tensorflow[and-cuda]'."
 
 
 def _look(case: Case) -> Iterator[Finding]:
-    gpus = case.surroundings.gpus
+    # It is about this machine, whichever the program is judged for.
+    gpus = case.surroundings.machine.gpus
     if not gpus:
         return
     first = first_import(case.program)

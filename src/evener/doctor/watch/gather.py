@@ -103,6 +103,7 @@ def seen_of(events: Iterable[Event], run: Run) -> Seen:
         output_tail=run.output_tail,
         num_left_behind=run.num_left_behind,
         missed=tuple(event["what"] for event in by_kind.get("missed", ())),
+        notes=tuple(event["text"] for event in by_kind.get("note", ())),
     )
 
 

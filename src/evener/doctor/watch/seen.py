@@ -190,6 +190,7 @@ class Seen:
         num_left_behind: Processes that it left, which were ended.
         still_seconds: How long before the end the last step was; without steps, the whole run.
         missed: What could not be watched, and why.
+        notes: What was said of the program, such as what was answered in place of TensorFlow.
     """
 
     outcome: Outcome
@@ -211,3 +212,4 @@ class Seen:
     num_left_behind: int = 0
     still_seconds: float = 0.0
     missed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

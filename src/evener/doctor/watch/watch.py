@@ -37,6 +37,7 @@ def watch(
     args: Sequence[str] = (),
     *,
     devices: str | None = None,
+    gpu_names: bool = False,
     time_limit_seconds: float = 120.0,
     num_steps: int = 20,
     min_seconds: float = 1.0,
@@ -54,6 +55,7 @@ def watch(
         args: What follows it on the command line.
         devices: A device spec that is laid out before the script starts, such as ``"cpu:2"``;
             None for what the environment says, and if it says nothing, the script's own.
+        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
         time_limit_seconds: How long it may run, above 0.
         num_steps: How many steps, those with tracing left out, are enough; from 1.
         min_seconds: How long these steps take at least.
@@ -78,6 +80,7 @@ def watch(
             script=found.given,
             args=list(args),
             devices=None if spec.source == "default" else str(spec),
+            gpu_names=gpu_names,
             events=str(Path(folder, "events")),
             stacks=str(Path(folder, "stacks")),
             num_steps=num_steps,

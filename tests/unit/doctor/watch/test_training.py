@@ -118,6 +118,7 @@ for number, x in enumerate(strategy.experimental_distribute_dataset(data)):
 """
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own_is_seen_under_a_strategy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +165,7 @@ train(tf.data.Dataset.from_tensor_slices(tf.ones((64, 4))).batch(8).repeat())
 """
 
 
+@pytest.mark.long
 def test_a_loop_within_a_graph_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,9 +35,12 @@ class Loading(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find what is waited for, as Python does, and notice when it has been executed."""
-        if fullname not in self._awaited or self._called:
+        if fullname not in self._awaited or self._called or self not in sys.meta_path:
             return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        # Another of these may wait for the same.
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
         loader: Any = None if spec is None else spec.loader
         if loader is None:
             return None

@@ -24,6 +24,7 @@ class Order:
         script: The script as it was given.
         args: What follows it on the command line.
         devices: A device spec to lay out first; None to leave TensorFlow alone.
+        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
         events: The file for events.
         stacks: The file for Python's stacks.
         num_steps: After how many steps, those with tracing left out, it ends.
@@ -37,6 +38,7 @@ class Order:
     min_seconds: float
     args: list[str] = field(default_factory=list)
     devices: str | None = None
+    gpu_names: bool = False
 
 
 def main() -> None:
@@ -64,6 +66,8 @@ def main() -> None:
 
     progress.end = end
     Loading(("tensorflow", "keras"), install).watch()
+    if order.gpu_names:
+        Loading(("tensorflow",), lambda: _answer_as_gpus(events)).watch()
     with ending.told():
         if order.devices is not None:
             from evener.devices.use import lay_out
@@ -77,6 +81,21 @@ def main() -> None:
         except BaseException:
             show_failures_of(script.path)
             raise
+
+
+def _answer_as_gpus(events: Events) -> None:
+    """Let CPU devices answer as GPUs: the program has imported TensorFlow just now."""
+    from evener.launch.gpu_names import answer_as_gpus
+    from evener.launch.notes import Note
+    from evener.launch.place import Place
+
+    def tell(text: str, place: Place | None) -> None:
+        events.tell_once("note", text=str(Note(text=text, place=place)))
+
+    try:
+        answer_as_gpus(None, tell)
+    except Exception as error:
+        events.missed("the names of GPUs", error)
 
 
 def _install(progress: Progress) -> None:

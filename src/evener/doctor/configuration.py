@@ -1,0 +1,146 @@
+"""What a person has chosen for the doctor: which rules, and for how many GPUs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from evener.doctor.rule import all_rules
+from evener.errors import RunError, did_you_mean
+
+_TABLE = "[tool.evener.doctor]"
+_KEYS = ("select", "ignore", "gpus")
+# Without these nothing was looked at, which nobody may miss who selects some rules.
+_ALWAYS = ("DOC-001", "DOC-002")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What is reported, and for which machine.
+
+    Args:
+        select: Codes, or beginnings of codes such as ``"DOC-4"``; None for all.
+        ignore: Codes, or beginnings of codes, that are not reported.
+        num_gpus: For how many GPUs the program is judged; None for those that are there.
+    """
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    num_gpus: int | None = None
+
+    def reports(self, code: str) -> bool:
+        """Return whether findings with a code are reported."""
+        if code.startswith(self.ignore):
+            return False
+        return self.select is None or code.startswith((*self.select, *_ALWAYS))
+
+
+def configuration_for(
+    script: Path,
+    *,
+    select: Iterable[str] | None = None,
+    ignore: Iterable[str] | None = None,
+    num_gpus: int | None = None,
+) -> Configuration:
+    """Return what holds for a script: what is given, else the nearest ``pyproject.toml``.
+
+    Args:
+        script: The path of the script.
+        select: As in `Configuration`; None for what the file says.
+        ignore: As in `Configuration`; None for what the file says.
+        num_gpus: As in `Configuration`; None for what the file says.
+
+    Raises:
+        RunError: RUN-011 if no rule has a code; RUN-012 if the table in the file is wrong;
+            RUN-013 if the number of GPUs is below 0.
+    """
+    path, table = _table_for(script)
+    if select is None:
+        select = _codes(path, table, "select")
+    if ignore is None:
+        ignore = _codes(path, table, "ignore")
+    if num_gpus is None:
+        num_gpus = _number(path, table)
+    elif num_gpus < 0:
+        raise RunError(
+            "RUN-013",
+            f"The program cannot be judged for {num_gpus} GPUs.",
+            why="A machine has 0 GPUs or more.",
+            fix="Give a number from 0, or none for the GPUs of this machine.",
+        )
+    return Configuration(
+        select=None if select is None else tuple(map(_known, select)),
+        ignore=tuple(map(_known, ignore or ())),
+        num_gpus=num_gpus,
+    )
+
+
+def _known(given: str) -> str:
+    """Return a code, or the beginning of one, in capitals."""
+    code = given.strip().upper()
+    codes = [rule.code for rule in all_rules()]
+    if code and any(one.startswith(code) for one in codes):
+        return code
+    raise RunError(
+        "RUN-011",
+        f"The doctor has no rule with the code {given!r}.{did_you_mean(code, codes)}",
+        why="Codes are those of `evener doctor --rules`, or their beginnings, such as DOC-4.",
+        fix="Correct the code, or leave it out.",
+    )
+
+
+def _table_for(script: Path) -> tuple[Path, Mapping[str, object]]:
+    """Return the nearest ``pyproject.toml`` above a script, and its table for the doctor."""
+    for folder in script.absolute().parents:
+        path = folder / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            found: object = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _wrong(path, "cannot be read", str(error)) from error
+        for key in ("tool", "evener", "doctor"):
+            found = cast("Mapping[str, object]", found).get(key, {})
+            if not isinstance(found, dict):
+                raise _wrong(path, f"`{key}` is no table", f"{_TABLE} is a table of keys.")
+        table = cast("Mapping[str, object]", found)
+        for key in table:
+            if key not in _KEYS:
+                told = f"has the unknown key `{key}`.{did_you_mean(key, _KEYS)}"
+                raise _wrong(path, told, f"The keys are {', '.join(_KEYS)}.")
+        return path, table
+    return script, {}
+
+
+def _codes(path: Path, table: Mapping[str, object], key: str) -> list[str] | None:
+    value = table.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _wrong(path, f"`{key}` is {value!r}", 'It must be a list of codes: ["DOC-201"].')
+    codes = cast("list[str]", value)
+    try:
+        return [_known(one) for one in codes]
+    except RunError as error:
+        raise _wrong(path, f"`{key}`: {error.what}", error.why) from error
+
+
+def _number(path: Path, table: Mapping[str, object]) -> int | None:
+    value = table.get("gpus")
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _wrong(path, f"`gpus` is {value!r}", "It must be a whole number from 0.")
+    return value
+
+
+def _wrong(path: Path, what: str, why: str) -> RunError:
+    return RunError(
+        "RUN-012",
+        f"{path}: {_TABLE} {what}",
+        why=why,
+        fix=f"Correct {_TABLE} in this file, or take it out.",
+    )

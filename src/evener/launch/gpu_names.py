@@ -1,0 +1,317 @@
+"""Programs for GPUs where there are none: CPU stand-ins answer as GPUs.
+
+    script                          TensorFlow
+    list_physical_devices("GPU")    GPU:0, GPU:1       no GPU; cpu:0, cpu:1 are the stand-ins
+    tf.device("/GPU:1")         ->  "/device:CPU:1"
+
+Only where TensorFlow sees no GPU, and only in the three commands that run a program. What evener,
+TensorFlow and Keras ask themselves is answered as it is: Keras chooses cuDNN's kernels by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.launch.place import callers, own_place
+from evener.launch.replace import instead_of
+from evener.launch.stand_ins import StandIns, Tell, in_words
+from evener.placement.devices import ASKED
+
+REPLACED = {
+    "device": "a name of a GPU leads to its stand-in",
+    "config.list_physical_devices": "lists the stand-ins as GPUs",
+    "config.list_logical_devices": "lists the visible stand-ins as GPUs",
+    "config.get_visible_devices": "lists the visible stand-ins as GPUs",
+    "config.set_visible_devices": "hides stand-ins from the lists, and numbers the others anew",
+    "config.get_logical_device_configuration": "returns what was set",
+    "config.set_logical_device_configuration": "gives one stand-in several names",
+    "config.experimental.list_physical_devices": "the same under its older name",
+    "config.experimental.list_logical_devices": "the same under its older name",
+    "config.experimental.get_visible_devices": "the same under its older name",
+    "config.experimental.set_visible_devices": "the same under its older name",
+    "config.experimental.get_virtual_device_configuration": "the same under its older name",
+    "config.experimental.set_virtual_device_configuration": "the same under its older name",
+    "config.experimental.get_memory_growth": "returns what was set",
+    "config.experimental.set_memory_growth": "is accepted; the host's memory always grows",
+    "config.experimental.get_device_details": "names the stand-in",
+    "config.experimental.get_memory_info": "says what TensorFlow counts for the stand-in",
+    "config.experimental.get_memory_usage": "says what TensorFlow counts for the stand-in",
+    "config.experimental.reset_memory_stats": "resets what TensorFlow counts for the stand-in",
+    "test.is_gpu_available": "says yes",
+    "test.gpu_device_name": "names the first",
+    "data.experimental.copy_to_device": "a name of a GPU leads to its stand-in",
+    "data.experimental.prefetch_to_device": "a name of a GPU leads to its stand-in",
+}
+"""What is replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, by its name, and what it does."""
+
+STRATEGIES = {
+    "MirroredStrategy": ("devices",),
+    "OneDeviceStrategy": ("device",),
+    "CentralStorageStrategy": ("compute_devices", "parameter_device"),
+}
+"""The strategies of ``tf.distribute`` that are given devices, and by which arguments."""
+
+# `import tensorflow.config` would make a second module, without the replacements.
+_IMPORTED_AS = (
+    *("config", "config.experimental", "test", "data", "data.experimental"),
+    *("compat", "compat.v1", "compat.v2"),
+)
+# Those that choose kernels for GPUs by the same questions.
+_LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
+_AUTOGRAPH = "tensorflow.python.autograph."
+
+
+def answer_as_gpus(
+    stand_ins: Sequence[str] | None, tell: Tell, *, are_trained_on: bool = False
+) -> None:
+    """Let CPU devices answer as GPUs to the script, if TensorFlow sees no GPU.
+
+    Args:
+        stand_ins: The devices on which the runtime was started for the script, such as
+            ``["cpu:0", "cpu:1"]``; None for the logical CPUs of a runtime that is the script's.
+        tell: Where it is told.
+        are_trained_on: Whether evener trains on all of them, whatever the script chooses.
+    """
+    used = StandIns(stand_ins, tell)
+    # Where TensorFlow has not started, asking before the script would fix what CUDA shows it.
+    if stand_ins is not None and used.are_not_needed:
+        return
+    answers = _Answers(used, tell, are_trained_on=are_trained_on)
+    for module, path in _places():
+        name = path.rpartition(".")[2]
+        setattr(module, name, answers.instead_of(getattr(module, name), name))
+    for name in _IMPORTED_AS:
+        sys.modules[f"tensorflow.{name}"] = _followed(tf, name)
+    _tf_private.replace_local_devices(answers.of_local_devices)
+    if not are_trained_on:
+        for kind, arguments in _strategies():
+            kind.__init__ = answers.of_a_strategy(kind.__init__, arguments)
+
+
+def _places() -> Iterator[tuple[Any, str]]:
+    """Yield every public module that has one of the names, with the name."""
+    for api in (tf, tf.compat.v1, tf.compat.v2):
+        for path in REPLACED:
+            folder, _, name = path.rpartition(".")
+            module = _followed(api, folder)
+            if hasattr(module, name):
+                yield module, path
+
+
+def _strategies() -> Iterator[tuple[Any, tuple[str, ...]]]:
+    apis = (tf.distribute, tf.distribute.experimental, tf.compat.v1.distribute)
+    for name, arguments in STRATEGIES.items():
+        kinds = {getattr(api, name) for api in apis if hasattr(api, name)}
+        yield from ((kind, arguments) for kind in kinds)
+
+
+def _followed(module: Any, path: str) -> Any:
+    for name in filter(None, path.split(".")):
+        module = getattr(module, name)
+    return module
+
+
+def _is_asked_by_script() -> bool:
+    for frame in callers():
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and not name.startswith(_AUTOGRAPH):
+            return name.partition(".")[0] not in _LIBRARIES
+    return False
+
+
+@contextlib.contextmanager
+def _remembering(scope: contextlib.AbstractContextManager[Any], asked: str) -> Iterator[None]:
+    """Let operations of a graph know which GPU they ask for: an audit looks for its kernels."""
+
+    def mark(operation: tf.Operation) -> str:
+        # Another device, in an inner block, has been set before.
+        if tf.DeviceSpec.from_string(operation.device).device_type is None:
+            setattr(operation, ASKED, asked)
+        return operation.device
+
+    with scope, tf.compat.v1.get_default_graph().device(mark):
+        yield
+
+
+class _Answers:
+    """What takes the place of TensorFlow's functions.
+
+    Methods have the names of those functions, and get them as their first argument.
+
+    Args:
+        used: The stand-ins.
+        tell: Where it is told what is not as the script chose.
+        are_trained_on: Whether evener trains on all of them.
+    """
+
+    def __init__(self, used: StandIns, tell: Tell, *, are_trained_on: bool) -> None:
+        self._used = used
+        self._tell = tell
+        self._are_trained_on = are_trained_on
+        self._grows: dict[int, bool] = {}
+
+    def instead_of(self, original: Callable[..., Any], name: str) -> Any:
+        """Return what takes the place of a function of TensorFlow."""
+        if name in ("device", "copy_to_device", "prefetch_to_device"):
+            return self._on_stand_ins(original)
+        answer: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
+
+        @instead_of(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if not _is_asked_by_script() or self._used.are_not_needed:
+                return original(*args, **kwargs)
+            return answer(original, *args, **kwargs)
+
+        return replacement
+
+    def _on_stand_ins(self, original: Callable[..., Any]) -> Any:
+        @instead_of(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            named = {key: self._used.behind(value) for key, value in kwargs.items()}
+            scope = original(*map(self._used.behind, args), **named)
+            asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
+            if asked is None or self._are_trained_on or tf.executing_eagerly():
+                return scope
+            return _remembering(scope, asked)
+
+        return replacement
+
+    def of_a_strategy(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
+        """Return what makes a strategy of TensorFlow on the stand-ins."""
+
+        @instead_of(original)
+        def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
+            if self._used.are_not_needed:
+                original(strategy, *args, **kwargs)
+                return
+            bound = inspect.signature(original).bind(strategy, *args, **kwargs)
+            given, first = bound.arguments, arguments[0]
+            if first != "device" and given.get(first) is None:
+                # All GPUs; if the script has hidden them, TensorFlow takes the CPU.
+                given[first] = self._used.logical or None
+            named = {key: self._used.behind(given[key]) for key in arguments if key in given}
+            given.update(named)
+            original(*bound.args, **bound.kwargs)
+
+        return __init__
+
+    def of_local_devices(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+        """Return what lists the devices of this process, as TensorFlow's old function does."""
+
+        @instead_of(original)
+        def list_local_devices(*args: Any, **kwargs: Any) -> list[Any]:
+            found = original(*args, **kwargs)
+            if not _is_asked_by_script() or self._used.are_not_needed:
+                return found
+            self._used.tell_once()
+            for index, name in enumerate(self._used.names):
+                gpu = type(found[0])()
+                gpu.CopyFrom(found[0])
+                gpu.name, gpu.device_type = f"/device:GPU:{index}", "GPU"
+                gpu.physical_device_desc = f"device: {index}, name: stand-in {name}"
+                found.append(gpu)
+            return found
+
+        return list_local_devices
+
+    def list_physical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.physical)
+
+    def list_logical_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.logical)
+
+    def get_visible_devices(self, original: Any, device_type: str | None = None) -> list[Any]:
+        return self._listed(original, device_type, self._used.visible)
+
+    def _listed(self, original: Any, device_type: str | None, gpus: list[Any]) -> list[Any]:
+        if device_type not in (None, "GPU"):
+            return original(device_type)
+        self._used.tell_once()
+        # Asked for GPUs too, as that may start the runtime.
+        return [*original(device_type), *gpus]
+
+    def set_visible_devices(
+        self, original: Any, devices: Any, device_type: str | None = None
+    ) -> None:
+        given = devices if isinstance(devices, list) else [devices]
+        others = [device for device in given if device.device_type != "GPU"]
+        if device_type not in (None, "GPU") or (device_type == "GPU" and others):
+            original(devices, device_type)
+            return
+        self._used.tell_once()
+        names = self._used.show([device for device in given if device.device_type == "GPU"])
+        if device_type is None:
+            original(others)
+        if self._are_trained_on and len(names) < len(self._used.all):
+            self._tell(
+                f"set_visible_devices: tf.config lists {in_words(names) or 'no GPU'} from here "
+                f"on; evener trains on {', '.join(self._used.all)} all the same; --devices "
+                "chooses others",
+                own_place(),
+            )
+
+    def get_memory_growth(self, original: Any, device: Any) -> bool | None:
+        if device.device_type != "GPU":
+            return original(device)
+        return self._grows.get(self._used.index_of(device))
+
+    def set_memory_growth(self, original: Any, device: Any, enable: bool) -> None:
+        if device.device_type != "GPU":
+            original(device, enable)
+            return
+        index = self._used.index_of(device)
+        if self._grows.get(index) != enable:
+            self._used.check_not_started("Physical devices")
+        self._grows[index] = enable
+
+    def get_logical_device_configuration(self, original: Any, device: Any) -> list[Any] | None:
+        if device.device_type != "GPU":
+            return original(device)
+        return self._used.cuts_of(self._used.index_of(device))
+
+    def set_logical_device_configuration(
+        self, original: Any, device: Any, logical_devices: Any
+    ) -> None:
+        if device.device_type != "GPU":
+            original(device, logical_devices)
+            return
+        index = self._used.index_of(device)
+        self._used.cut(index, logical_devices)
+        parts = f"its {len(logical_devices)} logical devices run on {self._used.all[index]}, and "
+        self._tell(
+            f"set_logical_device_configuration of GPU:{index}: "
+            f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
+            own_place(),
+        )
+
+    def get_device_details(self, original: Any, device: Any) -> dict[str, Any]:
+        if device.device_type != "GPU":
+            return original(device)
+        name = f"stand-in {self._used.all[self._used.index_of(device)]}"
+        capability = self._used.capability
+        known = {} if capability is None else {"compute_capability": capability}
+        return {"device_name": name, **known}
+
+    def get_memory_info(self, original: Any, device: Any) -> Any:
+        return original(self._used.behind(device))
+
+    get_memory_usage = get_memory_info
+    reset_memory_stats = get_memory_info
+
+    def is_gpu_available(
+        self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
+    ) -> bool:
+        self._used.tell_once()
+        wanted = tuple(min_cuda_compute_capability or (0, 0))
+        return bool(self._used.names) and (self._used.capability or (0, 0)) >= wanted
+
+    def gpu_device_name(self, original: Any) -> str:
+        self._used.tell_once()
+        return "/device:GPU:0" if self._used.names else ""

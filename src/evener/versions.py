@@ -1,0 +1,115 @@
+"""The versions of TensorFlow and Keras that evener works with.
+
+evener replaces parts of TensorFlow and of the Keras trainer that change between minor versions.
+``make matrix`` tests the versions that are listed here, and pyproject.toml has the same ranges.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+
+from evener.errors import EngineError
+
+Minor = tuple[int, int]
+"""The first two numbers of a version: ``(2, 21)``."""
+
+_MINOR = re.compile(r"(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supported:
+    """A package and its minor versions that evener works with.
+
+    Args:
+        title: What people call it.
+        packages: The distributions that may bring it.
+        first: The first minor version.
+        last: The last one; patch releases of it are fine.
+    """
+
+    title: str
+    packages: tuple[str, ...]
+    first: Minor
+    last: Minor
+
+    @property
+    def requirement(self) -> str:
+        """The range as pip writes it.
+
+        >>> Supported(title="Keras", packages=("keras",), first=(3, 12), last=(3, 15)).requirement
+        'keras>=3.12,<3.16'
+        """
+        major, minor = self.last
+        return f"{self.packages[0]}>={_written(self.first)},<{_written((major, minor + 1))}"
+
+
+SUPPORTED = (
+    Supported(
+        title="TensorFlow",
+        packages=("tensorflow", "tensorflow-cpu"),
+        first=(2, 20),
+        last=(2, 21),
+    ),
+    Supported(title="Keras", packages=("keras",), first=(3, 12), last=(3, 15)),
+)
+
+
+def check_installed() -> None:
+    """Refuse versions of TensorFlow and Keras that evener does not work with.
+
+    It reads the installed packages and imports none of them. A package that is installed under
+    another name is not checked.
+
+    Raises:
+        EngineError: ENG-091.
+    """
+    check_versions(_installed())
+
+
+def check_versions(installed: Mapping[str, str]) -> None:
+    """Do what `check_installed` says, for given versions.
+
+    Args:
+        installed: The name of a distribution to its version, such as ``{"keras": "3.15.1"}``.
+
+    Raises:
+        EngineError: ENG-091 if a version is outside of its range.
+    """
+    for supported in SUPPORTED:
+        name = next((name for name in supported.packages if name in installed), None)
+        match = _MINOR.match(installed[name]) if name is not None else None
+        if name is None or match is None:
+            continue
+        if supported.first <= (int(match[1]), int(match[2])) <= supported.last:
+            continue
+        raise EngineError(
+            "ENG-091",
+            f"evener does not work with {supported.title} {installed[name]}.",
+            why="it replaces parts of TensorFlow and Keras that change between minor versions; it "
+            f"is tested with {_ranges()}.",
+            fix=f"pip install {' '.join(repr(one.requirement) for one in SUPPORTED)}",
+        )
+
+
+def _installed() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for supported in SUPPORTED:
+        for name in supported.packages:
+            try:
+                found[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def _ranges() -> str:
+    return " and ".join(
+        f"{one.title} {_written(one.first)} to {_written(one.last)}" for one in SUPPORTED
+    )
+
+
+def _written(minor: Minor) -> str:
+    return ".".join(map(str, minor))

@@ -1,0 +1,36 @@
+# machine: 2 GPUs
+"""The step is called by strategy.run in the loop, and once by itself where there is one GPU."""
+
+import numpy as np
+import tensorflow as tf
+
+GLOBAL_BATCH = 128
+strategy = tf.distribute.MirroredStrategy()
+several = strategy.num_replicas_in_sync > 1
+x = np.random.rand(1024, 8).astype("float32")
+dataset = tf.data.Dataset.from_tensor_slices(x).batch(GLOBAL_BATCH).prefetch(tf.data.AUTOTUNE)
+
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.Input((8,)), tf.keras.layers.Dense(1)])
+    optimizer = tf.keras.optimizers.SGD(0.01)
+
+
+def train_step(features):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(model(features))) / GLOBAL_BATCH
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return loss
+
+
+@tf.function
+def distributed_step(features):
+    return strategy.run(train_step, args=(features,))
+
+
+if several:
+    for features in strategy.experimental_distribute_dataset(dataset):
+        distributed_step(features)
+else:
+    for features in dataset:
+        train_step(features)
