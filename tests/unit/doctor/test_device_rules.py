@@ -46,6 +46,8 @@ FINDS = [
     ("DOC-107", 3, TF + "s = tf.distribute.MirroredStrategy(['gpu:0', 'gpu:1', 'gpu:2'])\n"),
     ("DOC-107", 4, TF + "for i in range(4):\n    with tf.device('/gpu:%d' % i): tf.zeros(2)\n"),
     ("DOC-107", 3, TF + "with tf.device('gpu0'): tf.zeros(2)\n"),
+    ("DOC-107", 6, TF + "i = 0\nwhile i < 9:\n    if i + 1 < 4:\n        with tf.device('/gpu:7'): tf.zeros(2)\n"
+     "    i = i + 1\n"),
     ("DOC-107", 3, TF + "with tf.device('/cpu:1'): tf.zeros(2)\n"),
     ("DOC-107", 4, "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n" + TF
      + "with tf.device('/device:GPU:1'): tf.zeros(2)\n"),

@@ -158,8 +158,18 @@ def counts_gpus(program: Program, module: Module, node: ast.AST) -> bool:
     return False
 
 
-def asks_for_gpus(program: Program, test: ast.expr, module: Module) -> bool:
-    """Return whether a condition asks which GPUs there are."""
+def asks_for_gpus(
+    program: Program, test: ast.expr, module: Module, *, looks_into_sums: bool = True
+) -> bool:
+    """Return whether a condition asks which GPUs there are.
+
+    Args:
+        program: The program.
+        test: The condition.
+        module: Where it stands.
+        looks_into_sums: Whether the sums that its names are bound to are looked into. Those of a
+            counter are bound to the counter.
+    """
     for node in ast.walk(test):
         if isinstance(node, ast.Name | ast.Call | ast.Attribute):
             if lists_gpus(program, module, node) or counts_gpus(program, module, node):
@@ -167,11 +177,11 @@ def asks_for_gpus(program: Program, test: ast.expr, module: Module) -> bool:
             name = program.name_of(module, node.func) if isinstance(node, ast.Call) else ""
             if name.startswith("tf.test."):
                 return True
-        if isinstance(node, ast.Name) and node is not test:
+        if looks_into_sums and isinstance(node, ast.Name) and node is not test:
             for value in program.origins(module, node):
                 # last = len(gpus) - 1
                 if isinstance(value.node, ast.BinOp):
-                    if asks_for_gpus(program, value.node, value.module):
+                    if asks_for_gpus(program, value.node, value.module, looks_into_sums=False):
                         return True
     return False
 
