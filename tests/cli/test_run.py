@@ -192,7 +192,7 @@ def test_strategies_give_that_of_evener(run: Run, tmp_path: Path) -> None:
     done = run(STRATEGIES)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "evener.engine.strategy 2",
+        "evener.engine.strategy 1",
         "['CPU:0', 'CPU:1']",
         "left alone",
     ]
@@ -271,9 +271,9 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     assert done.returncode == 1
     said = done.stderr.splitlines()
     assert done.stdout.splitlines() == [
-        "Own TrainerFace",
-        "Mine TrainerFace",
-        "Mine TrainerFace",
+        "Own Strategy",
+        "Mine Strategy",
+        "Mine Strategy",
     ]
     chosen = "evener runs on cpu:0, cpu:1; --devices chooses others"
     notes = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import tensorflow as tf
 
@@ -13,22 +12,48 @@ from evener import _tf_private
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
 from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import device_name, tf_device
-from evener.engine.partition import PartitionedStep, partition_step
+from evener.engine.ownership import tf_device
+from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
-from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
+from evener.engine.prepared import PreparedStep
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
-from evener.engine.trace.dims import Size, evaluate, symbols_of
-from evener.engine.trace.step import repack, trace_step
-from evener.engine.verify import Verification, Verifier, can_run_twice
+from evener.engine.verify import Verification, Verifier
 from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
-from evener.tf_compat.gathered import write_gathered
 from evener.tf_compat.shapes import noticing_unknown_sizes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def distribute(
+    step: Callable[P, R],
+    *,
+    plan: Plan | None = None,
+    devices: str | Sequence[str] | None = None,
+    shares: Sequence[float] | None = None,
+    in_axes: Any = FOUND,
+    batch_norm: BatchNormName | None = None,
+    verify: bool = False,
+) -> DistributedStep[P, R]: ...
+
+
+@overload
+def distribute(
+    step: None = None,
+    *,
+    plan: Plan | None = None,
+    devices: str | Sequence[str] | None = None,
+    shares: Sequence[float] | None = None,
+    in_axes: Any = FOUND,
+    batch_norm: BatchNormName | None = None,
+    verify: bool = False,
+) -> Callable[[Callable[P, R]], DistributedStep[P, R]]: ...
 
 
 def distribute(
@@ -107,7 +132,7 @@ def distribute(
     )
 
 
-class DistributedStep:
+class DistributedStep(Generic[P, R]):
     """A step on several devices. Made by `evener.distribute`.
 
     Args:
@@ -125,7 +150,7 @@ class DistributedStep:
 
     def __init__(
         self,
-        step: Callable[..., Any],
+        step: Callable[P, R],
         *,
         layout: Layout,
         shares: Sequence[float],
@@ -148,7 +173,7 @@ class DistributedStep:
         self._when_traced = when_traced
         self._verifies = verify
         self.verifications: list[Verification] = []
-        self._traces: dict[Any, _Trace] = {}
+        self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
         self.set_shares(shares)
 
@@ -183,13 +208,15 @@ class DistributedStep:
         return [trace.partitioned for trace in self._traces.values()]
 
     @tf.autograph.experimental.do_not_convert
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the step.
 
         Raises:
             DataError: DATA-010 to DATA-012 if the arguments do not fit ``in_axes``.
         """
-        args = _by_signature(self._signature, args)
+        return self._call(_by_signature(self._signature, args), kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         in_axes = self._in_axes
         if not (isinstance(in_axes, str) and in_axes == FOUND):
             in_axes = (in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args), {})
@@ -217,7 +244,7 @@ class DistributedStep:
         with explaining_exhausted_memory(lambda message: self._advice(message, trace)):
             return trace(arguments.tensors, sizes)
 
-    def _advice(self, message: str, trace: _Trace) -> EngineError:
+    def _advice(self, message: str, trace: PreparedStep) -> EngineError:
         return advice_on_memory(
             message,
             devices=self._names,
@@ -239,7 +266,7 @@ class DistributedStep:
         with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
             return part_sizes_in_graph(tf.identity(counts[0]), shares)
 
-    def _trace_for(self, arguments: Arguments) -> _Trace:
+    def _trace_for(self, arguments: Arguments) -> PreparedStep:
         key = arguments.key()
         trace = self._traces.get(key)
         specs = _specs(arguments, None if trace is None else trace.specs)
@@ -273,8 +300,8 @@ class DistributedStep:
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
         num_samples: int | None = None,
-    ) -> _Trace:
-        return _Trace(
+    ) -> PreparedStep:
+        return PreparedStep(
             self._step,
             arguments,
             specs,
@@ -285,136 +312,11 @@ class DistributedStep:
             verifier=Verifier(self.verifications.append) if self._verifies else None,
         )
 
-    def _keep(self, key: Any, trace: _Trace) -> _Trace:
+    def _keep(self, key: Any, trace: PreparedStep) -> PreparedStep:
         self._traces[key] = trace
         if self._when_traced is not None:
             self._when_traced(trace.partitioned)
         return trace
-
-
-class _Trace:
-    """A step that was traced for arguments of one kind.
-
-    Args:
-        step: The step.
-        arguments: The arguments of the first call.
-        specs: The specs of their tensors.
-        layout: The parts.
-        num_samples: The size of all batches, if the specs name it.
-        sharing: Takes the times of steps that train; None for none.
-        paths: Paths of the variables of the program.
-        verifier: Compares the first run with one device; None for no comparison.
-    """
-
-    def __init__(
-        self,
-        step: Callable[..., Any],
-        arguments: Arguments,
-        specs: Sequence[tf.TensorSpec],
-        layout: Layout,
-        *,
-        num_samples: int | None = None,
-        sharing: Sharing | None = None,
-        paths: Iterable[str] = (),
-        verifier: Verifier | None = None,
-    ) -> None:
-        def flat(*tensors: Any) -> Any:
-            args, kwargs = arguments.pack(tensors)
-            return step(*args, **kwargs)
-
-        self.specs = tuple(specs)
-        self._traced = trace_step(
-            flat,
-            specs,
-            arguments.axes,
-            autograph=True,
-            num_samples=num_samples,
-            with_layers=layout.is_scheduled,
-            batch_norm_per_device=layout.batch_norm == "per_device",
-        )
-        self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
-        self._gathered = StepReport.of([self.partitioned]).gathered
-        _warn_about_obstacles(self.partitioned)
-        self._num_replicas = len(layout.replicas)
-        self._first_device = tf_device(layout.devices[0])
-        self._verifier = verifier if verifier and self._can_run_twice() else None
-        is_timed = sharing is not None and self._num_replicas > 1 and self._traced.trains
-        # Nothing may read the clock where all operations have to be deterministic.
-        is_timed = is_timed and not _tf_private.is_deterministic()
-        self._recorder = sharing if is_timed else None
-
-    def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
-        """Return whether tensors of other specs can be given to it."""
-        return all(
-            mine.is_compatible_with(other) and mine.shape.is_compatible_with(other.shape)
-            for mine, other in zip(self.specs, specs, strict=True)
-        ) and all(
-            _is_as_general(mine.shape, other.shape)
-            for mine, other in zip(self.specs, specs, strict=True)
-        )
-
-    @functools.cached_property
-    def _run(self) -> Any:
-        """The partitioned step as a function of its own, for calls outside of graphs."""
-        signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
-
-        def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return self._results(tensors, sizes)
-
-        function: Any = tf.function(run, input_signature=signature, autograph=False)
-        return function.get_concrete_function()
-
-    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
-        return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
-
-    def plain(self, tensors: Sequence[Any], device: str) -> Any:
-        """Run the step as it was traced, on one device."""
-        with tf.device(device):
-            return repack(self._traced.structure, self._traced.concrete(*tensors))
-
-    def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
-        """Return the flat results of the step in the graph that is being made."""
-        write_gathered(self._gathered)
-
-        def partitioned() -> Any:
-            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
-
-        if self._verifier is None:
-            return partitioned()
-
-        def plain() -> Any:
-            with tf.device(self._first_device):
-                return self._traced.concrete(*tensors)
-
-        return self._verifier.run(plain, partitioned, self._variables)
-
-    @property
-    def _variables(self) -> list[tf.Variable]:
-        """The variables that the step uses."""
-        return list(self._traced.concrete.graph.variables)
-
-    def owned_bytes(self) -> dict[str, int]:
-        """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
-        found: Counter[str] = Counter()
-        for variable in self._variables:
-            count = variable.shape.num_elements() or 0
-            found[device_name(variable.device)] += count * variable.dtype.size
-        return dict(found)
-
-    def _can_run_twice(self) -> bool:
-        handles = {id(variable.handle) for variable in self._variables}
-        captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
-        return can_run_twice(
-            self._traced.graph, {tensor for tensor, one in captures if id(one) in handles}
-        )
-
-    def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
-        """Run the step in the graph that is being made."""
-        results = self._results(tensors, sizes)
-        if num_samples is not None:
-            for traced, result in zip(self._traced.graph.outputs, results, strict=True):
-                result.set_shape(_shape_for(traced.shape, num_samples))
-        return repack(self._traced.structure, results)
 
 
 def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -435,23 +337,6 @@ def _checks_of_equal(counts: Sequence[tf.Tensor]) -> list[Any]:
     message = str(different_sizes("they differ"))
     checks = (tf.debugging.assert_equal(one, counts[0], message) for one in counts[1:])
     return [check for check in checks if check is not None]
-
-
-def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:
-    """Return a shape for a batch of a known size."""
-    if shape is None:
-        return None
-    return [
-        evaluate(size, {"B": num_samples}) if symbols_of(size) <= {"B"} else None for size in shape
-    ]
-
-
-def _is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
-    if mine.rank is None:
-        return True
-    if other.rank is None:
-        return False
-    return all(a is None or a == b for a, b in zip(mine, other, strict=True))
 
 
 def _specs(arguments: Arguments, before: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
@@ -482,25 +367,4 @@ def _warn_of_tape() -> None:
         why="The step was partitioned with its own gradients, and a tape outside of it cannot "
         "differentiate what was partitioned.",
         fix="Take the gradient inside the step, and distribute the step as a whole.",
-    )
-
-
-def _warn_about_obstacles(step: PartitionedStep) -> None:
-    """Say what of a function with ``jit_compile=True`` runs without XLA."""
-    found = [function for function in step.functions if function.obstacle]
-    if not found:
-        return
-    drawn = any(draws_numbers(node) for function in found for node in function.task.nodes)
-    numbers = (
-        " Random numbers that are drawn there are not those that XLA draws on one device: "
-        "the results differ."
-        if drawn
-        else " The results are the same up to rounding."
-    )
-    warn_at_user_line(
-        "ENG-082",
-        f"{len(found)} of {len(step.functions)} parts of a step with jit_compile=True run without "
-        "XLA.",
-        why=f"XLA compiles each part of a step by itself, and {found[0].obstacle}.{numbers}",
-        fix="Leave out jit_compile=True, or use one device.",
     )
