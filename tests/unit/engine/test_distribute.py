@@ -50,13 +50,13 @@ def batch(num_samples: int, *shape: int) -> tf.Tensor:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The samples of each device, of every call."""
     seen: list[tuple[int, ...]] = []
-    original = distribute_module._Trace.__call__
+    original = distribute_module.PreparedStep.__call__
 
     def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         seen.append(tuple(sizes))
         return original(self, tensors, sizes)
 
-    monkeypatch.setattr(distribute_module._Trace, "__call__", noted)
+    monkeypatch.setattr(distribute_module.PreparedStep, "__call__", noted)
     return seen
 
 
