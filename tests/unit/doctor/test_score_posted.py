@@ -1,0 +1,110 @@
+"""How the tool that scores the doctor on posted programs counts, with made-up expectations."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from evener.doctor import Finding, Severity, all_rules
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("score_posted", ROOT / "tools/score_posted.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their own module up.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def found(code: str, line: int, *evidence: str) -> Finding:
+    return Finding(
+        code=code,
+        severity=Severity.WARNING,
+        file="train.py",
+        line=line,
+        what="what",
+        why="why",
+        fix="fix",
+        evidence=evidence,
+    )
+
+
+def counted(tool: ModuleType, must: list[str], may: list[str], *findings: Finding) -> list[int]:
+    expectations = [
+        tool.read_expectation(text, is_demanded=demanded)
+        for texts, demanded in ((must, True), (may, False))
+        for text in texts
+    ]
+    score = tool.scored(expectations, findings)
+    return [len(one) for one in (score.found, score.missed, score.right, score.wrong)]
+
+
+@pytest.mark.parametrize(
+    ("must", "may", "findings", "expected"),
+    [
+        # found, missed, right, wrong
+        (["DOC-201 10 one"], [], [found("DOC-201", 12)], [1, 0, 1, 0]),
+        (["DOC-201 10 one"], [], [found("DOC-201", 13)], [0, 1, 0, 1]),
+        (["DOC-201 10 one"], [], [found("DOC-202", 10)], [0, 1, 0, 1]),
+        (["DOC-201 10,30-40 one"], [], [found("DOC-201", 35)], [1, 0, 1, 0]),
+        ([], ["DOC-201 10 one"], [found("DOC-201", 10)], [0, 0, 1, 0]),
+        ([], ["DOC-201 10 one"], [], [0, 0, 0, 0]),
+        (["none 10 no rule"], [], [], [0, 1, 0, 0]),
+        ([], [], [found("DOC-201", 10)], [0, 0, 0, 1]),
+        # One finding does not say two things, though both are near.
+        (["DOC-004 10 one", "DOC-004 11 two"], [], [found("DOC-004", 10)], [1, 1, 1, 0]),
+        # The nearest finding is taken, and the other is left for the other expectation.
+        (
+            ["DOC-004 12 two", "DOC-004 10 one"],
+            [],
+            [found("DOC-004", 11), found("DOC-004", 12)],
+            [2, 0, 2, 0],
+        ),
+        # Lines that say the same are named by one finding.
+        (["DOC-201 50 one"], [], [found("DOC-201", 9, "also line 50: fit()")], [1, 0, 1, 0]),
+    ],
+)
+def test_what_counts(
+    tool: ModuleType,
+    must: list[str],
+    may: list[str],
+    findings: list[Finding],
+    expected: list[int],
+) -> None:
+    assert counted(tool, must, may, *findings) == expected
+
+
+@pytest.mark.parametrize("text", ["DOC-201", "DOC-201 ten words", "DOC-201 10", "DOC-201 1-2-3 x"])
+def test_what_is_no_expectation(tool: ModuleType, text: str) -> None:
+    with pytest.raises(ValueError, match="not an expectation"):
+        tool.read_expectation(text, is_demanded=True)
+
+
+def test_corrections_stand_beside_what_was_first_written(tool: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "posted.toml"
+    file.write_text(
+        '[[program]]\nname = "a.py"\nhalf = "a"\nmust = ["DOC-201 1 one"]\nmay = ["DOC-401 2 x"]\n'
+        "[program.corrected]\nmust = []\n",
+        "utf-8",
+    )
+    codes = [
+        [one.code for one in tool.read_posted(file, is_corrected=corrected)[0].expectations]
+        for corrected in (False, True)
+    ]
+    assert codes == [["DOC-201", "DOC-401"], ["DOC-401"]]
+
+
+def test_the_expectations_can_be_read(tool: ModuleType) -> None:
+    posted = tool.read_posted(tool.EXPECTATIONS, is_corrected=True)
+    codes = {one.code for each in posted for one in each.expectations}
+    assert len({one.name for one in posted}) == len(posted) >= 60
+    assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
