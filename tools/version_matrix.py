@@ -31,6 +31,7 @@ SUITE = (
     "tests/unit/tf_compat",
     "tests/exactness/test_models.py",
     "tests/exactness/test_batchnorm.py",
+    "tests/exactness/test_batch_norm_per_device.py",
     "tests/exactness/test_random.py",
     "tests/exactness/test_steps.py",
     "tests/exactness/test_stages.py",

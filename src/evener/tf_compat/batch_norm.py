@@ -45,7 +45,8 @@ def _mark_statistics() -> None:
 
     @functools.wraps(original)
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        is_plain = mask is None and not self.renorm and not self.synchronized
+        # Keras 3.12 has no renorm.
+        is_plain = mask is None and not getattr(self, "renorm", False) and not self.synchronized
         if not (_IS_PER_DEVICE.get() and training and self.trainable and is_plain):
             return original(self, inputs, training=training, mask=mask)
         return _call(self, inputs)
