@@ -8,11 +8,14 @@ predictions are those of the same loop without a strategy.
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .compare import assert_equal
+from .harness import start
 from .loops import candidate_loop, reference_loop
 from .models import BY_NAME
-from .test_models import DEFAULT, FULL, layout_of
+from .test_models import DEFAULT, FULL, Combination, layout_of
 from .tolerances import tolerance
 
 # `loss + sum(model.losses)`, in two of the models: put right, and said.
@@ -42,7 +45,9 @@ def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), FULL)
-def test_equals_one_device_in_full(name: str, optimizer: str, number: int, kind: str) -> None:
-    """The rest of the full product."""
-    check(name, optimizer, number, kind)
+@settings(deadline=None, database=None)
+@given(combination=st.sampled_from(FULL))
+def test_equals_one_device_as_drawn(combination: Combination) -> None:
+    """Some of the rest of the full product, others every time."""
+    start()
+    check(*combination)

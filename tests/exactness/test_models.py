@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from .compare import assert_equal
-from .harness import CHANGES, UNEVEN, Layout, candidate_case, reference_case
+from .harness import CHANGES, UNEVEN, Layout, candidate_case, reference_case, start
 from .models import BY_NAME, CASES
 from .optimizers import OPTIMIZERS
 from .tolerances import tolerance
@@ -82,7 +84,9 @@ def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "optimizer", "number", "kind"), FULL)
-def test_equals_one_device_in_full(name: str, optimizer: str, number: int, kind: str) -> None:
-    """The rest of the full product."""
-    check(name, optimizer, number, kind)
+@settings(deadline=None, database=None)
+@given(combination=st.sampled_from(FULL))
+def test_equals_one_device_as_drawn(combination: Combination) -> None:
+    """Some of the rest of the full product, others every time."""
+    start()
+    check(*combination)

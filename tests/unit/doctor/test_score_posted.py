@@ -106,5 +106,5 @@ def test_corrections_stand_beside_what_was_first_written(tool: ModuleType, tmp_p
 def test_the_expectations_can_be_read(tool: ModuleType) -> None:
     posted = tool.read_posted(tool.EXPECTATIONS, is_corrected=True)
     codes = {one.code for each in posted for one in each.expectations}
-    assert len({one.name for one in posted}) == len(posted) >= 60
+    assert len({one.name for one in posted}) == len(posted) >= 100
     assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
