@@ -18,7 +18,8 @@ _NAME = "_distribution_strategy"
 PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
     "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
-    "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them",
+    "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them; "
+    "errors of memory get a note",
     "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
 """What is changed, by its name, and why."""

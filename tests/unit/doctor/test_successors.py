@@ -70,6 +70,8 @@ def objects(kind: str) -> list[object]:
         return [sgd, keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam())]
     if kind == "metric":
         return [keras.metrics.Mean(), keras.metrics.Accuracy()]
+    if kind == "layer":
+        return [keras.layers.Dense(1), keras.layers.Layer()]
     if kind == "dataset":
         return [tf.data.Dataset.range(2), tf.data.Dataset.range(2).batch(1).map(lambda x: x)]
     assert kind == "strategy"

@@ -398,6 +398,11 @@ MEMBERS: tuple[GoneMember, ...] = (
         name="_make_predict_function",
         fix="Delete it: Keras makes the function when it is first used.",
     ),
+    GoneMember(
+        kind="layer",
+        name="add_update",
+        fix="Assign to the variable in `call`: Keras keeps such updates by itself.",
+    ),
     GoneMember(kind="metric", name="reset_states", fix="Use `metric.reset_state()`."),
     GoneMember(
         kind="optimizer",
@@ -538,7 +543,8 @@ ARGUMENTS: tuple[GoneArgument, ...] = (
     ),
 )
 
-# Methods that take the same arguments as those that took their place.
-METHOD_ALIASES = {"experimental_run_v2": "run"}
+# Methods that do what those do that took their place. The first takes the same arguments; the
+# second an iterator instead of `args`, and TensorFlow still has it.
+METHOD_ALIASES = {"experimental_run_v2": "run", "experimental_run": "run"}
 # The other names of what other rules know by one name, as pairs of old and new.
 NAME_ALIASES = tuple((one.old, one.new) for one in NAMES if one.is_alias)

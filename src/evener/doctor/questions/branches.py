@@ -11,7 +11,7 @@ from evener.doctor.program import FUNCTIONS, Module, Program
 def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the tests of the branches around a node in its own function, and of its callers.
 
-    ``if __name__ == "__main__"`` is none. Callers are asked only where there is one.
+    ``if __name__ == "__main__"`` is none, nor is ``while True``. Callers are asked only where there is one.
     """
     seen = set[ast.AST]()
     while True:
@@ -22,7 +22,7 @@ def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.
                 function = outer
                 break
             if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is not outer.test:
-                if not _is_main(outer.test):
+                if not _is_main(outer.test) and not _is_endless(outer):
                     yield outer.test
             inner = outer
         sites = program.call_sites(function) if function is not None else []
@@ -51,3 +51,10 @@ def catching(module: Module, node: ast.AST) -> ast.Try | None:
 
 def _is_main(test: ast.expr) -> bool:
     return any(isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(test))
+
+
+def _is_endless(node: ast.AST) -> bool:
+    """Return whether a node is ``while True``, whose body runs whatever happens."""
+    if not isinstance(node, ast.While) or not isinstance(node.test, ast.Constant):
+        return False
+    return bool(node.test.value)

@@ -130,6 +130,24 @@ def last_round(program: Program, module: Module, node: ast.AST) -> int | None:
         return None
     end = value.node.args[1] if len(value.node.args) > 1 else value.node.args[0]
     last = number(program, value.module, end)
-    if last is None or last.power or not 0 < last.value <= _MOST_ROUNDS:
+    rounds = None if last is None or last.power else last.value
+    if rounds is None:
+        rounds = _largest_of_list(program, value.module, end)
+    if rounds is None or not 0 < rounds <= _MOST_ROUNDS:
         return None
-    return int(last.value) - 1
+    return int(rounds) - 1
+
+
+def _largest_of_list(program: Program, module: Module, node: ast.expr) -> int | None:
+    """Return the largest number that the counter of a loop over ``[1, 2, 4]`` takes."""
+    if not isinstance(node, ast.Name):
+        return None
+    bindings = list(program.bindings(module, node))
+    if len(bindings) != 1 or bindings[0][1].steps != ("each",):
+        return None
+    found = list[int]()
+    for value in program.origins(module, node):
+        if not isinstance(value.node, ast.Constant) or not isinstance(value.node.value, int):
+            return None
+        found.append(value.node.value)
+    return max(found, default=None)

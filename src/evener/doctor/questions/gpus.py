@@ -8,6 +8,7 @@ import re
 from evener.doctor.program import Call, Module, Program
 from evener.doctor.questions.branches import conditions
 from evener.doctor.questions.environment import settings
+from evener.doctor.questions.starts import is_too_late
 from evener.doctor.rule import Case
 
 HIDING = "CUDA_VISIBLE_DEVICES"
@@ -55,7 +56,7 @@ def visible_gpus(case: Case) -> int | None:
     """Return how many GPUs the program will see; None if it says so itself, unreadably."""
     num_gpus = len(case.surroundings.gpus)
     set_here = [one for one in settings(case.program) if one.name == HIDING]
-    if any(one.value is None for one in set_here) or len(set_here) > 1:
+    if any(one.value is None for one in set_here) or len({one.value for one in set_here}) > 1:
         return None
     value = set_here[0].value if set_here else case.surroundings.environment.get(HIDING)
     num_shown = num_gpus if value is None else shown(value, num_gpus)
@@ -68,13 +69,17 @@ def visible_gpus(case: Case) -> int | None:
 
 
 def choices_of_gpus(program: Program) -> list[Call]:
-    """Return the calls that choose which GPUs the program sees, those that never run left out."""
+    """Return the calls that choose which GPUs the program sees.
+
+    Those are left out that never run, or too late: they raise, and choose nothing.
+    """
     found = []
     for call in program.calls("tf.config.set_visible_devices"):
         kind = call.argument(1, "device_type")
         named = program.constant(call.module, kind)
         is_other = isinstance(named, str) and named.upper() != "GPU"
-        if not is_other and program.order.of(call.node) is not None:
+        runs = program.order.of(call.node) is not None
+        if not is_other and runs and not is_too_late(program, call):
             found.append(call)
     return found
 
@@ -197,6 +202,7 @@ def means_gpus(program: Program) -> bool:
 
 
 def makes_logical_devices(program: Program) -> bool:
-    """Return whether a program cuts hardware into logical devices."""
+    """Return whether a program cuts hardware into logical devices, and not too late."""
     names = ("tf.config.set_logical_device_configuration",)
-    return any(True for _ in program.calls(*names, "tf.config.set_virtual_device_configuration"))
+    calls = program.calls(*names, "tf.config.set_virtual_device_configuration")
+    return any(not is_too_late(program, call) for call in calls)

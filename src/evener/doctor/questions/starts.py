@@ -107,6 +107,12 @@ def starting_calls(program: Program) -> tuple[Call, ...]:
     return _in_order(program, found)
 
 
+def is_too_late(program: Program, call: Call) -> bool:
+    """Return whether a call about the devices runs when they have been started."""
+    starting = starting_calls(program)
+    return bool(starting) and program.order.is_before(starting[0].node, call.node)
+
+
 @lru_cache(maxsize=4)
 def cuda_calls(program: Program) -> tuple[Call, ...]:
     """Return the calls that start CUDA, in their order."""

@@ -27,9 +27,28 @@ def _look(case: Case) -> Iterator[Finding]:
     if made and num_replicas is not None and num_replicas > 1:
         if not all(one.is_evener for one in made):
             for size in batch_sizes(program):
-                if not size.is_per_replica:
+                if not size.is_per_replica and not _is_beside_the_strategy(program, size):
                     yield from _check(program, size, num_replicas)
     yield from _measured(case)
+
+
+def _is_beside_the_strategy(program: Program, size: BatchSize) -> bool:
+    """Return whether ``fit`` trains a model that is certainly made outside of every scope.
+
+    A model that a function makes is made where the function is called.
+    """
+    fit, owner = size.use, size.use.owner
+    if not size.is_fit or not isinstance(owner, ast.Name):
+        return False
+    if program.around.in_scope(fit.module, fit.node) is not False:
+        return False
+    bindings = list(program.bindings(fit.module, owner))
+    made = [(where, binding.value) for where, binding in bindings if binding.value is not None]
+    if not made or len(made) != len(bindings):
+        return False
+    made += program.made_by(fit.module, owner)
+    here = [program.around.in_scope(*one) is False for one in made[: len(bindings)]]
+    return all(here) and not any(program.around.in_scope(*one) for one in made)
 
 
 def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Finding]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
+from evener.doctor.program import Call, Program
 from evener.doctor.questions.branches import catching
 from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.starts import starting_calls
+from evener.doctor.questions.starts import is_too_late, starting_calls
 from evener.doctor.rule import Case, Family, Rule
 
+_GROWTH = "tf.config.set_memory_growth"
 _SETTERS = {
-    "tf.config.set_memory_growth": "memory growth",
+    _GROWTH: "memory growth",
     "tf.config.set_logical_device_configuration": "logical devices",
     "tf.config.set_virtual_device_configuration": "logical devices",
     "tf.config.set_visible_devices": "visible devices",
@@ -23,7 +26,7 @@ def _look(case: Case) -> Iterator[Finding]:
     program = case.program
     starting = starting_calls(program)
     for call in program.calls(*_SETTERS):
-        if not starting or not program.order.is_before(starting[0].node, call.node):
+        if not is_too_late(program, call) or _is_set_already(program, call):
             continue
         first = starting[0].place
         caught = catching(call.module, call.node) is not None
@@ -47,6 +50,47 @@ def _look(case: Case) -> Iterator[Finding]:
             why="The run ended here: RuntimeError: ..." + _MESSAGE + ".",
             fix="move this right after the import of TensorFlow.",
         )
+
+
+def _is_set_already(program: Program, call: Call) -> bool:
+    """Return whether memory growth was set in time, and is set to the same once more.
+
+    TensorFlow compares first, and raises only where something would change.
+    """
+    if call.name != _GROWTH:
+        return False
+    for earlier in program.calls(_GROWTH):
+        is_earlier = program.order.is_before(earlier.node, call.node)
+        if not is_earlier or is_too_late(program, earlier) or not _says_same(earlier, call):
+            continue
+        every = _is_of_every_gpu(program, earlier)
+        if every or _is_of_every_gpu(program, call) is every and _device(earlier) == _device(call):
+            return True
+    return False
+
+
+def _says_same(one: Call, other: Call) -> bool:
+    given = [call.argument(1, "enable") for call in (one, other)]
+    return len({ast.unparse(each) if each is not None else "" for each in given}) == 1
+
+
+def _is_of_every_gpu(program: Program, call: Call) -> bool:
+    """Return whether a call stands in a loop over a list of devices."""
+    given = call.argument(0, "device")
+    if not isinstance(given, ast.Name):
+        return False
+    bindings = list(program.bindings(call.module, given))
+    return bool(bindings) and all(
+        binding.steps == ("each",)
+        and binding.value is not None
+        and not isinstance(binding.value, ast.Subscript)
+        for _, binding in bindings
+    )
+
+
+def _device(call: Call) -> str:
+    given = call.argument(0, "device")
+    return "" if given is None else ast.unparse(given)
 
 
 RULE = Rule(

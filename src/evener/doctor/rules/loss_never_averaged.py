@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Program
 from evener.doctor.questions.gradients import Gradient, gradients_of
-from evener.doctor.questions.losses import Term, terms_of
+from evener.doctor.questions.losses import Scaling, Term, terms_of
 from evener.doctor.questions.reductions import Reduction
 from evener.doctor.questions.texts import shown
 from evener.doctor.rule import Case, Family, Rule
@@ -22,7 +22,9 @@ def _look(case: Case) -> Iterator[Finding]:
         if not _is_applied(program, gradient):
             continue
         for term in terms_of(program, gradient.call.module, gradient.loss):
-            if term.reduction is Reduction.EACH and not term.scaled:
+            # A division by the number of replicas is no mean over the samples.
+            averaged = [one for one in term.scaled if one.by is not Scaling.REPLICAS]
+            if term.reduction is Reduction.EACH and not averaged:
                 yield _finding(term, gradient)
 
 

@@ -164,6 +164,9 @@ def _class_is_empty(program: Program, module: Module, definition: ast.ClassDef) 
             elif not name and method not in ("__init__", "update_state", "compute_loss"):
                 if any(program.targets(module, node)) or method in ("build", ""):
                     return False
+                # A class of a module that nobody has imported here may be a layer.
+                if method[:1].isupper():
+                    return False
         # Something given from outside may have weights.
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
             function = program.around.function(module, node)

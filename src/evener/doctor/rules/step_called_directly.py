@@ -8,7 +8,7 @@ from evener.doctor.finding import Finding, Severity
 from evener.doctor.program import Program, Site
 from evener.doctor.questions.branches import is_conditional
 from evener.doctor.questions.steps import steps_of
-from evener.doctor.questions.strategies import has_one_replica, spreads
+from evener.doctor.questions.strategies import has_one_replica, spreads, strategies
 from evener.doctor.rule import Case, Family, Rule
 
 
@@ -23,7 +23,7 @@ def _look(case: Case) -> Iterator[Finding]:
             continue
         name = getattr(function, "name", "the step")
         for site in sites:
-            if not _is_direct(program, site):
+            if not _is_direct(program, site) or _is_before_strategies(program, site):
                 continue
             place = site.module.place(site.call)
             yield RULE.finding(
@@ -45,6 +45,12 @@ def _is_direct(program: Program, site: Site) -> bool:
     if program.around.in_replica(site.module, site.call) is not False:
         return False
     return program.around.in_loop_over_batches(site.module, site.call) is True
+
+
+def _is_before_strategies(program: Program, site: Site) -> bool:
+    """Return whether a call runs when no strategy is made yet, to compare with one device."""
+    made = strategies(program)
+    return bool(made) and all(program.order.is_before(site.call, one.call.node) for one in made)
 
 
 RULE = Rule(
