@@ -18,8 +18,9 @@ from evener.errors import EvenerError
 from evener.launch import auditing
 from evener.launch.auditing import audit_apart, order_for
 from evener.launch.child import Ended, run_apart
-from evener.launch.first_step import FirstStep, TargetError
+from evener.launch.first_step import FirstStep
 from evener.launch.named import step_of
+from evener.launch.order import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 

@@ -87,7 +87,7 @@ def _print_error(error: EvenerError) -> None:
 def _exit_code(error: EvenerError) -> int:
     # Here, not above: without an error nobody needs it.
     from evener.devices.spec import SpecError
-    from evener.launch.first_step import TargetError
+    from evener.launch.order import TargetError
 
     return 2 if isinstance(error, SpecError | RunError | TargetError) else 1
 

@@ -4,13 +4,15 @@
     nvml             the driver                  -> NvmlMachine      seam
     tensorflow_view  TensorFlow                  -> TensorFlowView   seam
     join             all of these                -> Inventory        pure
+    discover         reads all seams and joins them
     layout           spec and inventory          -> Layout           pure
     use              a layout, on a runtime      -> UsedDevice, ...
 
 Importing it does not import TensorFlow.
 """
 
-from evener.devices.inventory import Inventory, inventory
+from evener.devices.discover import inventory
+from evener.devices.inventory import Inventory
 from evener.devices.layout import UsedDevice
 from evener.devices.use import resolve_devices, use_devices
 

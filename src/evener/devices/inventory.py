@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -111,33 +110,3 @@ class Inventory:
     def to_json(self) -> str:
         """Return the inventory as one JSON object; sizes are bytes."""
         return json.dumps(self.to_dict(), indent=2)
-
-
-def inventory(spec: str | None = None) -> Inventory:
-    """Say what devices there are, which of them a device spec uses, and why not the others.
-
-    It does not start TensorFlow's runtime: `use_devices` can still be called afterwards.
-
-    Args:
-        spec: The device spec, for example ``"all"``, ``"gpu:0,gpu:1@10GiB"`` or ``"cpu:2"``;
-            None for the environment's ``EVENER_DEVICES``, or ``all`` without it.
-
-    Returns:
-        The inventory.
-
-    Raises:
-        DeviceError: DEV-001 to DEV-007 if the spec cannot be read, DEV-010 if it names a GPU
-            that is not there, DEV-011 if a cap is above the GPU's memory.
-
-    Example:
-        ``print(evener.inventory().to_json())``
-    """
-    # Here, not above: these modules make values of this one.
-    from evener.devices.host import read_host
-    from evener.devices.join import join
-    from evener.devices.nvml import Nvml
-    from evener.devices.spec import spec_from
-    from evener.devices.tensorflow_view import read_tensorflow
-
-    parsed = spec_from(spec, os.environ)
-    return join(parsed, Nvml().read_machine(), read_tensorflow(), read_host())

@@ -15,7 +15,7 @@ from evener import errors
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError, PlacementError
 from evener.launch.child import Ended, run_apart
-from evener.launch.first_step import Order, TargetError, order_text
+from evener.launch.order import Order, TargetError, order_text
 from evener.launch.script import read_script
 from evener.placement.record import Audit
 

@@ -13,43 +13,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from evener.errors import EvenerError, PlacementError
+from evener.errors import EvenerError
 from evener.launch.notes import Notes
+from evener.launch.order import Order
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
-
-
-class TargetError(PlacementError):
-    """What to audit was not named in a way that can be understood: wrong usage."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What to audit.
-
-    Args:
-        target: The path of a script, or ``"module:function"``.
-        args: What the script finds on its command line.
-        is_script: Which of the two the target is.
-        devices: A device spec; None to leave TensorFlow to the program.
-        meant_for: ``"gpu"`` or None.
-        batch: What stands for unknown sizes of an input signature; None if nothing does.
-        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
-        answer: The path of the file for what was found.
-    """
-
-    target: str
-    args: tuple[str, ...]
-    is_script: bool
-    devices: str | None
-    meant_for: Literal["gpu"] | None
-    batch: int | None
-    gpu_names: bool
-    answer: str
 
 
 class FirstStep:
@@ -187,11 +158,6 @@ def _written(error: EvenerError) -> dict[str, str]:
         "kind": type(error).__name__,
         **{name: getattr(error, name) for name in ("code", "what", "why", "fix")},
     }
-
-
-def order_text(order: Order) -> str:
-    """Return an order as `main` reads it."""
-    return json.dumps(asdict(order))
 
 
 if __name__ == "__main__":

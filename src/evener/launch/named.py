@@ -17,10 +17,11 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.errors import EvenerError, did_you_mean
-from evener.launch.first_step import TargetError
+from evener.launch.order import TargetError
 
 if TYPE_CHECKING:
-    from evener.launch.first_step import FirstStep, Order
+    from evener.launch.first_step import FirstStep
+    from evener.launch.order import Order
 
 
 def step_of(

@@ -12,7 +12,7 @@
     origins    the operation in Python, and the line, behind a node
     sizes      bytes of tensors
     kernels    which operations have a GPU kernel
-    record     the Audit, a value                                        no TensorFlow
+    record     the Audit, a value; parts are what it is made of           no TensorFlow
 
 Importing this package does not import TensorFlow.
 """
@@ -25,29 +25,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evener.placement.auditing import audit
     from evener.placement.gradients import pinned_gradients
+    from evener.placement.parts import Collective, Copy, Fallback, Line, Operation, Total, Traffic
     from evener.placement.pins import Pin, pin
-    from evener.placement.record import (
-        Audit,
-        Collective,
-        Copy,
-        Fallback,
-        Line,
-        Operation,
-        Total,
-        Traffic,
-    )
+    from evener.placement.record import Audit
 
-_RECORD = "evener.placement.record"
+_PARTS = "evener.placement.parts"
 _HOMES = {
-    "Audit": _RECORD,
-    "Collective": _RECORD,
-    "Copy": _RECORD,
-    "Fallback": _RECORD,
-    "Line": _RECORD,
-    "Operation": _RECORD,
+    "Audit": "evener.placement.record",
+    "Collective": _PARTS,
+    "Copy": _PARTS,
+    "Fallback": _PARTS,
+    "Line": _PARTS,
+    "Operation": _PARTS,
     "Pin": "evener.placement.pins",
-    "Total": _RECORD,
-    "Traffic": _RECORD,
+    "Total": _PARTS,
+    "Traffic": _PARTS,
     "audit": "evener.placement.auditing",
     "pin": "evener.placement.pins",
     "pinned_gradients": "evener.placement.gradients",

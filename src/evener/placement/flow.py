@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evener.placement.origins import Origins
-from evener.placement.record import Kind
+from evener.placement.parts import Kind
 
 # What only carries tensors in and out of functions and devices.
 PLUMBING = frozenset(

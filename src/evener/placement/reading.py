@@ -21,7 +21,7 @@ from evener.placement.flow import (
     kinds_of,
 )
 from evener.placement.origins import Origins
-from evener.placement.record import Collective, Copy, Fallback, Kind, Operation
+from evener.placement.parts import Collective, Copy, Fallback, Kind, Operation
 from evener.placement.sizes import Sizes, bytes_of
 
 _COLLECTIVE = re.compile(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from evener.errors import PlacementError
-from evener.placement.record import VERSION, Audit, Collective, Copy, Fallback, Line, Operation
+from evener.placement.parts import VERSION, Collective, Copy, Fallback, Line, Operation
 from evener.tf_compat.gathered import GatheredOperation
+
+if TYPE_CHECKING:
+    from evener.placement.record import Audit
 
 T = TypeVar("T")
 
@@ -23,8 +26,8 @@ def write_audit(audit: Audit) -> str:
     return json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def read_audit(text: str) -> Audit:
-    """Return the audit that a JSON text holds; totals are counted again.
+def read_fields(text: str) -> dict[str, Any]:
+    """Return the arguments of the audit that a JSON text holds; totals are counted again.
 
     Raises:
         PlacementError: PLACE-034 if it is no audit of version 1.
@@ -33,7 +36,7 @@ def read_audit(text: str) -> Audit:
         fields = json.loads(text)
         if fields["version"] != VERSION:
             raise ValueError(f"it is of version {fields['version']}, not {VERSION}")
-        return Audit(
+        return dict(
             step=fields["step"],
             devices=tuple(fields["devices"]),
             meant_for=fields["meant_for"],

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.placement.record import KINDS, Audit, Copy, Fallback, Line
+from evener.placement.parts import KINDS, Copy, Fallback, Line
+from evener.placement.record import Audit
 from evener.report.tables import standard_output
 from evener.units import format_bytes
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import jinja2
 
-from evener.placement.record import KINDS, Audit, Traffic
+from evener.placement.parts import KINDS, Traffic
+from evener.placement.record import Audit
 from evener.units import format_bytes
 
 _BOX = (184, 112)

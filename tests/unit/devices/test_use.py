@@ -178,7 +178,7 @@ class TestSecondUse:
         assert caught.value.code == "DEV-013"
         assert not isinstance(caught.value, SpecError), "the spec itself is fine"
         assert f"evener.use_devices('{second}')" in caught.value.fix
-        assert "before anything makes a tensor" in caught.value.fix
+        assert "before any tensor or model is created" in caught.value.fix
 
 
 class TestResolve:

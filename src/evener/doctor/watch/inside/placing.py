@@ -10,7 +10,8 @@ from evener.doctor.watch.inside.events import Events
 from evener.doctor.watch.inside.waiting import SCOPE
 from evener.placement.auditing import audit_of
 from evener.placement.dry_run import stop_at
-from evener.placement.record import Audit, Line
+from evener.placement.parts import Line
+from evener.placement.record import Audit
 from evener.placement.training import trains
 
 _MOST_TOLD = 200
