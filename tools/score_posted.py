@@ -170,9 +170,7 @@ def main(
     """Judge the posted programs of FOLDER for two GPUs, and print how well the doctor does."""
     console = Console(soft_wrap=True, highlight=False)
     chosen = [
-        one
-        for one in read_posted(EXPECTATIONS, is_corrected=corrected)
-        if half in (None, one.half)
+        one for one in read_posted(EXPECTATIONS, is_corrected=corrected) if half in (None, one.half)
     ]
     absent = [one.name for one in chosen if not (folder / one.name).is_file()]
     if absent:

@@ -11,7 +11,8 @@ from evener.doctor.program import FUNCTIONS, Module, Program
 def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the tests of the branches around a node in its own function, and of its callers.
 
-    ``if __name__ == "__main__"`` is none, nor is ``while True``. Callers are asked only where there is one.
+    ``if __name__ == "__main__"`` is none, nor is ``while True``. Callers are asked only where
+    there is one.
     """
     seen = set[ast.AST]()
     while True:

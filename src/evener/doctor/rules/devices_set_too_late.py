@@ -63,8 +63,9 @@ def _is_set_already(program: Program, call: Call) -> bool:
         is_earlier = program.order.is_before(earlier.node, call.node)
         if not is_earlier or is_too_late(program, earlier) or not _says_same(earlier, call):
             continue
-        every = _is_of_every_gpu(program, earlier)
-        if every or _is_of_every_gpu(program, call) is every and _device(earlier) == _device(call):
+        if _is_of_every_gpu(program, earlier):
+            return True
+        if not _is_of_every_gpu(program, call) and _device(earlier) == _device(call):
             return True
     return False
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Place, Program
+from evener.doctor.program import Call, Place, Program
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.gpus import visible_gpus
 from evener.doctor.questions.strategies import RUNS, SCOPES, uses
@@ -65,7 +66,8 @@ def _spreads(program: Program) -> bool:
     for call in program.calls("tf.device"):
         given = call.argument(0, "device_name")
         if given is not None and "cpu" not in ast.unparse(given).lower():
-            return True
+            if not _is_trial(program, call):
+                return True
     for _, node in program.nodes(ast.Import, ast.ImportFrom):
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -75,6 +77,31 @@ def _spreads(program: Program) -> bool:
     if _has_other_backend(program):
         return True
     return bool(uses(program, *SCOPES, *RUNS, "experimental_distribute_dataset"))
+
+
+def _is_trial(program: Program, pin: Call) -> bool:
+    """Return whether a block under `tf.device` only tries operations, and trains nothing.
+
+    It stands at the top of a module, in no loop, makes no variable, and calls nothing but functions
+    of TensorFlow and of Python.
+    """
+    module, block = pin.module, pin.module.parents.get(pin.node)
+    block = module.parents.get(block) if isinstance(block, ast.withitem) else None
+    if not isinstance(block, ast.With):
+        return False
+    inside = program.around.function(module, block) or next(program.around.loops(module, block), 0)
+    names = [
+        program.name_of(module, node.func)
+        for statement in block.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call)
+    ]
+    return not inside and all(_is_of_a_trial(name) for name in names)
+
+
+def _is_of_a_trial(name: str) -> bool:
+    is_made = name in ("tf.Variable", "tf.GradientTape", "tf.function")
+    return not is_made and (name.startswith("tf.") or hasattr(builtins, name))
 
 
 def _has_other_backend(program: Program) -> bool:
