@@ -172,7 +172,7 @@ def difference(trial: Trial, given: Any, expected: Any) -> str | None:
         return f"{int(np.sum(~finite & ~same))} of {expected.size} are not finite on one side"
     largest = float(np.max(np.abs(expected[finite])))
     error = float(np.max(np.abs(given[finite] - expected[finite])))
-    if error <= trial.case.tolerance * max(largest, 1e-3):
+    if error <= trial.case.tolerance * max(largest, 1e-2):
         return None
     return f"differ by {error:.3g} at a magnitude of {largest:.3g}"
 
