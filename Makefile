@@ -70,7 +70,7 @@ test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
-test-all: $(STAMP)  ## the rest of the tests: every case, and draws that no run had before
+test-all: $(STAMP)  ## the rest of the tests: every case, and more draws
 	EVENER_HYPOTHESIS_PROFILE=all $(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal \
 		--timeout 1200 $(ARGS)
 

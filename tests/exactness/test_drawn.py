@@ -107,5 +107,5 @@ def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) 
 @settings(**COMMON)
 @given(drawn=models(), given_shares=shares(), batch=st.integers(1, 41))
 def test_drawn_for_long(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Other draws every time."""
+    """In a campaign, other draws every time."""
     check(drawn, given_shares, batch)

@@ -48,6 +48,6 @@ def test_equals_one_device(name: str, optimizer: str, number: int, kind: str) ->
 @settings(deadline=None, database=None)
 @given(combination=st.sampled_from(FULL))
 def test_equals_one_device_as_drawn(combination: Combination) -> None:
-    """Some of the rest of the full product, others every time."""
+    """Some of the rest of the full product; in a campaign, others every time."""
     start()
     check(*combination)

@@ -121,6 +121,10 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
         return replica_id
 
+    def _use_merge_call(self) -> bool:
+        """Return whether an optimizer has to ask the replicas; in a scope alone there are none."""
+        return not tf.distribute.in_cross_replica_context()
+
     def _in_multi_worker_mode(self) -> bool:
         return False
 

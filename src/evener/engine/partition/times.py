@@ -81,8 +81,10 @@ class Times:
             # Else a busy host could read the clock long after the task has begun.
             started = {index: tf.identity(arguments[index]) for index in waits}
         results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
-        end = _now(results)
-        self._spans[replica].setdefault(results[0].device, []).append((begin, end))
+        # A call that hands nothing on has no end to see, and nobody waits for it.
+        if results:
+            end = _now(results)
+            self._spans[replica].setdefault(results[0].device, []).append((begin, end))
         return results
 
     def hand_over(self) -> None:

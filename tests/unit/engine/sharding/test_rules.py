@@ -53,7 +53,7 @@ FAMILIES = (
 
 
 # A failure names its trial; to look for a smaller one would cost more than the whole family.
-# The draws are new in campaigns alone: of ten thousand, one is too sensitive to rounding.
+# Of ten thousand draws, one is too sensitive to rounding.
 IS_CAMPAIGN = os.environ.get("EVENER_HYPOTHESIS_PROFILE") == "campaign"
 as_drawn = settings(
     phases=[Phase.explicit, Phase.generate],
