@@ -67,10 +67,14 @@ as_drawn = settings(
 # A rule that is added takes its cases from here.
 NO_RULE_YET = frozenset(
     """
-    central_crop cholesky cross cross_of_columns diag_shifted each_cholesky each_determinant
-    each_diag_part each_least_squares each_log_determinant each_qr each_set_diag each_solve
-    each_tensor_diag_part each_trace each_triangular_solve bucketize batch_sum_tiled_to_samples
-    fused_batch_norm linspace mirror_pad order_of_transposed pad_of_columns slice sort tile top_k
+    batch_sum_tiled_to_samples bitcast_to_bytes bucketize central_crop cholesky crop cross
+    cross_of_columns diag_shifted each_cholesky each_determinant each_diag_part
+    each_least_squares each_log_determinant each_qr each_set_diag each_solve
+    each_tensor_diag_part each_trace each_triangular_solve einsum_ellipsis fused_batch_norm
+    fused_batch_norm_inference linspace mirror_pad order_of_transposed pad pad_of_columns
+    resize_smaller resize_with_crop_or_pad slice slice_slice_in_time slice_slice_op
+    slice_slice_whole_sizes sobel sort sort_of_rows sparse_matmul ternary_betainc tile top_k
+    unary_check_numerics unary_fake_quant unary_quantize unary_saturate
     """.split()
 )
 WITHOUT_RULE = pytest.mark.xfail(strict=False, reason="computed once: no rule yet")
