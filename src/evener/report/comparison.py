@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 _WIDTH = 100
+DEVICE_LOGS = ("/share", "/busy_seconds")
+"""The ends of the names of logs that say how the devices worked: see `Progress`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ def compare(
     Args:
         weights: The arrays of the reference and of the other, in the same order.
         histories: The value of every loss and metric by epoch, as ``model.fit`` returns them
-            in ``history.history``, of the reference and of the other.
+            in ``history.history``, of the reference and of the other. What `Progress` logs of the
+            devices is left out.
         names: The names of the weights; numbers if there are none.
 
     Returns:
@@ -99,7 +102,8 @@ def compare(
     0.001
     """
     reference, other = histories
-    logs = dict.fromkeys([*reference, *other])
+    # How the devices worked is not what was trained.
+    logs = dict.fromkeys(name for name in [*reference, *other] if not name.endswith(DEVICE_LOGS))
     return Comparison(
         differences=(
             compare_weights(*weights, names=names),

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from evener.engine.sharing import WINDOW
+from evener.report.comparison import DEVICE_LOGS
 from evener.report.display import Snapshot, epoch_line, panel
 from evener.report.pace import Look, Pace
 from evener.report.work import (
@@ -198,11 +199,14 @@ class Progress(keras.callbacks.Callback):
         team = self._team
         if team is None or len(team.devices) < 2:
             return {}
-        shares = {f"{name}/share": one for name, one in zip(team.devices, team.shares, strict=True)}
+        share, busy = DEVICE_LOGS
+        shares = {
+            f"{name}{share}": one for name, one in zip(team.devices, team.shares, strict=True)
+        }
         if not self._tally.is_timed:
             return shares
         seconds = zip(team.devices, self._tally.last_epoch_seconds, strict=True)
-        return shares | {f"{name}/busy_seconds": one for name, one in seconds}
+        return shares | {f"{name}{busy}": one for name, one in seconds}
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False

@@ -69,3 +69,10 @@ def test_the_table_names_every_log_and_its_difference() -> None:
     rows = [line.split() for line in text.splitlines()]
     assert ["weights", "9.5e-07", "dense/kernel", "1"] in rows
     assert ["loss", "0.0e+00", "-", "1"] in rows
+
+
+def test_how_the_devices_worked_is_not_compared() -> None:
+    logs = {"loss": [0.5]}
+    worked = {**logs, "gpu:0/share": [0.6], "gpu:0/busy_seconds": [1.0]}
+    found = compare(weights=([], []), histories=(logs, worked))
+    assert [one.what for one in found.differences] == ["weights", "loss"]
