@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
-from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
+from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
@@ -22,7 +22,6 @@ from evener.engine.prepared import PreparedStep
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.verify import Verification, Verifier
-from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
 from evener.tf_compat.shapes import noticing_unknown_sizes
 
@@ -241,17 +240,17 @@ class DistributedStep(Generic[P, R]):
             sizes = [1, *[0] * (len(self._devices) - 1)]
         else:
             sizes = list(split_batch(num_samples, self._current_shares()))
-        with explaining_exhausted_memory(lambda message: self._advice(message, trace)):
+        try:
             return trace(arguments.tensors, sizes)
-
-    def _advice(self, message: str, trace: PreparedStep) -> EngineError:
-        return advice_on_memory(
-            message,
-            devices=self._names,
-            shares=self.shares,
-            owned_bytes=trace.owned_bytes(),
-            gathered=self.report().gathered,
-        )
+        except tf.errors.ResourceExhaustedError as error:
+            add_note_on_memory(
+                error,
+                devices=self._names,
+                shares=self.shares,
+                owned_bytes=trace.owned_bytes(),
+                gathered=self.report().gathered,
+            )
+            raise
 
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares

@@ -11,7 +11,6 @@ import linecache
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from evener import _tf_private
 from evener.engine.distribute import DistributedStep
 from evener.engine.extended import Extended
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
-from evener.engine.memory.exhausted import advice_on_memory, explaining_exhausted_memory
+from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import OwnerRegistry, tf_device
 from evener.engine.partition import PartitionedStep
@@ -212,19 +211,15 @@ class Strategy(tf.distribute.Strategy):
             for name in dict.fromkeys(name for step in steps for name in step)
         }
 
-    def explaining_exhausted_memory(self) -> AbstractContextManager[None]:
-        """Return a context in which errors that say that memory ran out get a note: ENG-050."""
-
-        def advice(message: str) -> EngineError:
-            return advice_on_memory(
-                message,
-                devices=self._replica_devices,
-                shares=self.shares,
-                owned_bytes=self._owner_registry.owned_bytes(),
-                gathered=self.report().gathered,
-            )
-
-        return explaining_exhausted_memory(advice)
+    def explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
+        """Add a note to an error that says that memory ran out: ENG-050."""
+        add_note_on_memory(
+            error,
+            devices=self._replica_devices,
+            shares=self.shares,
+            owned_bytes=self._owner_registry.owned_bytes(),
+            gathered=self.report().gathered,
+        )
 
     def _remember(self, step: PartitionedStep) -> None:
         """Keep what there is to know of a new step, but not the step."""

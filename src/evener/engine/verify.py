@@ -140,7 +140,8 @@ class Verifier:
                 "The first step differs from the same step on one device. " + str(found),
                 why="The difference is more than rounding, unless the step is very sensitive to "
                 "it. (The first update of Adam has the size of the learning rate wherever a "
-                "gradient is 0 but for rounding.)",
+                "gradient is 0 but for rounding.) BatchNormalization differs where "
+                'batch_norm="per_device" was chosen, which is not exact.',
                 fix="Run the step in float64 to tell. If the difference stays, this is a fault "
                 "of evener: please report it, with strategy.report() or step.report().",
             )

@@ -43,7 +43,7 @@ def compile_parts(kind: type[Any]) -> None:
 
     Args:
         kind: Has a property ``is_partitioned``, which tells whether a step has several parts, and
-            a context manager ``explaining_exhausted_memory``.
+            a method ``explain_exhausted_memory``.
     """
     original = keras.Model._make_function
     if getattr(original, "_evener_kind", None) is kind:
@@ -72,8 +72,11 @@ def _explaining(strategy: Any, function: Any) -> Any:
 
     @functools.wraps(function)
     def call(iterator: Any) -> Any:
-        with strategy.explaining_exhausted_memory():
+        try:
             return function(iterator)
+        except tf.errors.ResourceExhaustedError as error:
+            strategy.explain_exhausted_memory(error)
+            raise
 
     return call
 

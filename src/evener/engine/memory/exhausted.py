@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -17,40 +16,27 @@ _DEVICE = re.compile(r"/device:[A-Z]+:\d+")
 _MOST_OPERATIONS = 3
 
 
-@contextmanager
-def explaining_exhausted_memory(advice: Callable[[str], EngineError]) -> Iterator[None]:
-    """Add a note to an error that says that memory ran out. The error itself stays what it is.
-
-    A step is not repeated with less: some of its variables may have been updated already.
-
-    Args:
-        advice: Returns what there is to say, for the message of the error.
-    """
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        error.add_note(str(advice(error.message)))
-        raise
-
-
-def advice_on_memory(
-    message: str,
+def add_note_on_memory(
+    error: tf.errors.ResourceExhaustedError,
     *,
     devices: Sequence[str],
     shares: Sequence[float],
     owned_bytes: Mapping[str, int],
     gathered: Sequence[GatheredOperation],
-) -> EngineError:
-    """Return ENG-050: what fills the memory of a device, and what makes it less.
+) -> None:
+    """Add ENG-050 to an error: what fills the memory of the device, and what makes it less.
+
+    The error stays what it is. A step is not repeated with less: some of its variables may have
+    been updated already.
 
     Args:
-        message: TensorFlow's; it names the device.
+        error: TensorFlow's; its message names the device.
         devices: The devices that compute, such as ``"gpu:0"``.
         shares: The part of every batch that each of them computes; sums to 1.
         owned_bytes: Bytes of the variables that each device owns.
         gathered: What is computed once, of the samples of all.
     """
-    found = _DEVICE.search(message)
+    found = _DEVICE.search(error.message)
     name = device_name(found.group()) if found else ""
     share = sum(one for device, one in zip(devices, shares, strict=True) if device == name)
     parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
@@ -60,7 +46,7 @@ def advice_on_memory(
         names = ", ".join(str(one) for one in gathered[:_MOST_OPERATIONS])
         parts.append(f"what is computed once of the samples of all devices ({names})")
     others = ", ".join(repr(device) for device in devices)
-    return EngineError(
+    advice = EngineError(
         "ENG-050",
         f"{name or 'A device'} ran out of memory in a step.",
         why=f"It holds {'; '.join(parts)}. Activations are most of it where batches are large.",
@@ -68,3 +54,4 @@ def advice_on_memory(
         f"plan=evener.Plan.data_parallel([{others}], num_micro_batches=4); or give "
         f"{name or 'the device'} a smaller share; or recompute activations (docs/pipelines.md).",
     )
+    error.add_note(str(advice))

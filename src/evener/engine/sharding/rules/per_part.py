@@ -52,10 +52,9 @@ def elementwise_per_part(node: Node, states: Sequence[State]) -> Decision | None
     decision = elementwise(node, [REPLICATED if s == PER_PART else s for s in states])
     if decision is None:
         return None
-    pairs = zip(states, decision.inputs, strict=True)
+    pairs = list(zip(states, decision.inputs, strict=True))
     # A statistic that is wanted as rows would be that of other samples.
     if any(state == PER_PART and wanted != REPLICATED for state, wanted in pairs):
         return None
-    pairs = zip(states, decision.inputs, strict=True)
     inputs = tuple(state if state == PER_PART else wanted for state, wanted in pairs)
     return Decision(inputs=inputs, outputs=decision.outputs)
