@@ -13,9 +13,10 @@ from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 # One of these is there with a driver; the last is Windows's Linux.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _PACKAGES = ("tensorflow", "intel-tensorflow", "tf-nightly", "keras", "tf-keras", "nvidia-", "cuda")
-_HIDING = "CUDA_VISIBLE_DEVICES"
 # Programs are judged for several GPUs where nobody says for how many.
 _ASSUMED = 2
+HIDING = "CUDA_VISIBLE_DEVICES"
+"""The environment variable that hides GPUs from a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class Surroundings:
         if wanted == there:
             return self
         # What hides this machine's GPUs says nothing of another machine.
-        environment = {name: value for name, value in self.environment.items() if name != _HIDING}
+        environment = {name: value for name, value in self.environment.items() if name != HIDING}
         return replace(self, num_gpus=wanted, is_assumed=is_assumed, environment=environment)
 
 

@@ -48,8 +48,7 @@ def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
             "arguments from its input_signature, or from a function that returns them.",
             fix="leave them out, or write a function: return train_step, (x, y).",
         )
-    given = {"gpu_names": False, **choices}
-    return Order(target=target, args=args, is_script=is_script, answer="", **given)
+    return Order(target=target, args=args, is_script=is_script, answer="", **choices)
 
 
 def audit_apart(order: Order, *, limit_seconds: float) -> tuple[Audit, str]:

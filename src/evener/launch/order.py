@@ -34,7 +34,7 @@ class Order:
     devices: str | None
     meant_for: Literal["gpu"] | None
     batch: int | None
-    gpu_names: bool
+    gpu_names: bool = False
     answer: str
 
 

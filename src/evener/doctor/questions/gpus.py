@@ -10,8 +10,8 @@ from evener.doctor.questions.branches import conditions
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.starts import is_too_late
 from evener.doctor.rule import Case
+from evener.doctor.surroundings import HIDING
 
-HIDING = "CUDA_VISIBLE_DEVICES"
 _LISTS = (
     "tf.config.list_physical_devices",
     "tf.config.list_logical_devices",

@@ -10,7 +10,6 @@ from evener.doctor.program import Call, Place, Program
 from evener.doctor.questions.branches import is_conditional
 from evener.doctor.questions.environment import settings
 from evener.doctor.questions.gpus import (
-    HIDING,
     choices_of_gpus,
     chosen_by,
     hides_all,
@@ -20,6 +19,7 @@ from evener.doctor.questions.gpus import (
 from evener.doctor.questions.strategies import strategies
 from evener.doctor.questions.trainings import trainings, trains, updates
 from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.surroundings import HIDING
 
 _WHY = "No GPU is seen, and TensorFlow goes on without a word: all work falls to the CPU."
 
