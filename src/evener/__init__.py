@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         EvenerWarning,
         PlacementError,
         PlanError,
+        ProfileError,
         RunError,
     )
     from evener.placement import Audit, audit, pin, pinned_gradients
@@ -42,6 +43,7 @@ _HOMES = {
     "PlacementError": "evener.errors",
     "Plan": "evener.plan",
     "PlanError": "evener.errors",
+    "ProfileError": "evener.errors",
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
@@ -70,6 +72,7 @@ __all__ = [
     "PlacementError",
     "Plan",
     "PlanError",
+    "ProfileError",
     "RunError",
     "Strategy",
     "UsedDevice",

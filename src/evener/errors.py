@@ -7,6 +7,7 @@
       DataError     DATA-...  batches that cannot be trained on
       RunError      RUN-...   scripts that cannot be run on all devices
       PlacementError  PLACE-...  pins, and steps that cannot be audited
+      ProfileError    PROF-...   costs of layers and devices that cannot be measured or read
     EvenerWarning   the same form, for what goes on all the same
 
 An error says what happened, why, and what to do, under a code that stays the same. The
@@ -81,6 +82,10 @@ class RunError(EvenerError):
 
 class PlacementError(EvenerError, ValueError):
     """Something cannot be pinned to a device, or a step cannot be audited."""
+
+
+class ProfileError(EvenerError, ValueError):
+    """What layers, devices or links cost cannot be measured, or cannot be read."""
 
 
 class EvenerWarning(UserWarning):

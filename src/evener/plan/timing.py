@@ -20,6 +20,9 @@ from evener.plan.task import Task, TaskKind, dependencies
 Seconds = Callable[[Task], float] | Mapping[TaskKind, float]
 """How long a task takes, 0 or more: by task, or by its kind."""
 
+Transfer = Callable[[Task, Task], float]
+"""How long it takes until a task has what it needs of another, which has ended."""
+
 _Span = tuple[float, float]
 
 
@@ -52,13 +55,17 @@ class Timeline:
     peak_in_flight: int
 
 
-def timeline(schedule: Schedule, seconds: Seconds) -> Timeline:
+def timeline(
+    schedule: Schedule, seconds: Seconds, *, transfer: Transfer = lambda task, needed: 0.0
+) -> Timeline:
     """Return when the tasks run if every device runs its own as soon as it can.
 
     Args:
         schedule: The order of each device.
         seconds: How long each task takes, 0 or more: a function of the task, or a mapping
-            from its kind. The time between devices is not counted.
+            from its kind.
+        transfer: How long what a task needs of another takes to arrive, 0 or more, once that one
+            has ended: a function of both.
 
     >>> from evener.plan import Replica, Stage, schedule_for
     >>> stages = (Stage(device="gpu:0", layers=("a",)), Stage(device="gpu:1", layers=("b",)))
@@ -68,7 +75,7 @@ def timeline(schedule: Schedule, seconds: Seconds) -> Timeline:
     (15.0, 0.2, (2, 1), 2)
     """
     num_stages = schedule.num_stages
-    events = _run(schedule, _by_task(seconds), num_stages)
+    events = _run(schedule, _by_task(seconds), num_stages, transfer)
     begins = {event.task: event.begin_seconds for device in events for event in device}
     ends = {event.task: event.end_seconds for device in events for event in device}
     makespan = max(ends.values())
@@ -111,7 +118,10 @@ def _spans(
 
 
 def _run(
-    schedule: Schedule, seconds: Callable[[Task], float], num_stages: int
+    schedule: Schedule,
+    seconds: Callable[[Task], float],
+    num_stages: int,
+    transfer: Transfer,
 ) -> tuple[tuple[TimedTask, ...], ...]:
     """Let every device run until it must wait, and again when what it waits for has ended."""
     ends: dict[Task, float] = {}
@@ -128,7 +138,7 @@ def _run(
             if missing is not None:
                 waiting.setdefault(missing, []).append(device)
                 break
-            begin = max([now, *(ends[other] for other in needed)])
+            begin = max([now, *(ends[other] + transfer(task, other) for other in needed)])
             now = begin + seconds(task)
             ends[task] = now
             done.append(TimedTask(task, begin, now))

@@ -1,0 +1,329 @@
+"""A plan in numbers: which layers of a profiled model each device computes and owns.
+
+A `Plan` names devices and layers by patterns; a search needs places in lists. Both say the same,
+for one model and one batch size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from evener.errors import PlanError, did_you_mean
+from evener.plan.names import HOST, HOST_DEVICE
+from evener.plan.owners import owner_of
+from evener.plan.parts import (
+    BatchNormName,
+    OwnerRule,
+    Owners,
+    PlanDevice,
+    Replica,
+    ScheduleName,
+    Stage,
+)
+from evener.plan.plan import Plan
+from evener.plan.shares import split_batch
+from evener.profile import Cluster, LayerCosts, ModelCosts
+
+HOST_OWNER = -1
+"""In place of the place of a device: the memory of the host owns a layer's variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The layers from ``first`` up to, but without, ``end``, on one device.
+
+    Args:
+        device: Its place in the cluster.
+        first: The place of the first layer in the model.
+        end: The place behind the last layer.
+    """
+
+    device: int
+    first: int
+    end: int
+
+    @property
+    def layers(self) -> range:
+        """The places of the layers."""
+        return range(self.first, self.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaAssignment:
+    """What one replica computes.
+
+    Args:
+        samples: Of each global batch, above 0.
+        spans: Its stages, in order; together all layers.
+        num_micro_batches: As in a plan.
+        in_flight: As in a plan.
+        schedule: As in a plan.
+    """
+
+    samples: int
+    spans: tuple[Span, ...]
+    num_micro_batches: int = 1
+    in_flight: int = 1
+    schedule: ScheduleName = "1f1b"
+
+    @property
+    def micro_batch(self) -> float:
+        """The samples of a micro-batch; in the mean, where they do not divide."""
+        return self.samples / self.num_micro_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Which layers of a model each device computes and owns.
+
+    Args:
+        replicas: Those with samples.
+        owners: For each layer the place of the device that owns its variables, or `HOST_OWNER`.
+        recompute: Whether the activations of each layer are computed again.
+    """
+
+    replicas: tuple[ReplicaAssignment, ...]
+    owners: tuple[int, ...]
+    recompute: tuple[bool, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of the global batch."""
+        return sum(replica.samples for replica in self.replicas)
+
+
+def plan_of(
+    assignment: Assignment,
+    model: ModelCosts,
+    cluster: Cluster,
+    batch_norm: BatchNormName = "synchronized",
+) -> Plan:
+    """Return an assignment as a plan, in which layers and variables are named."""
+    used = sorted(
+        {span.device for replica in assignment.replicas for span in replica.spans}
+        | {owner for owner in assignment.owners if owner != HOST_OWNER}
+    )
+    names = [device.name for device in cluster.devices]
+    devices = tuple(
+        PlanDevice.named(names[place], cluster.devices[place].memory_bytes) for place in used
+    )
+    layer_names = [layer.name for layer in model.layers]
+    replicas = tuple(
+        Replica(
+            share=replica.samples,
+            stages=tuple(
+                Stage(
+                    device=names[span.device],
+                    layers=tuple(map(literal, layer_names[span.first : span.end]))
+                    if len(replica.spans) > 1
+                    else ("*",),
+                )
+                for span in replica.spans
+            ),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+            schedule=replica.schedule,
+        )
+        for replica in assignment.replicas
+    )
+    recompute = tuple(
+        literal(name)
+        for name, again in zip(layer_names, assignment.recompute, strict=True)
+        if again
+    )
+    return Plan(
+        devices=devices,
+        replicas=replicas,
+        owners=_owners(assignment, model, cluster),
+        recompute=recompute,
+        batch_norm=batch_norm,
+    )
+
+
+def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: int) -> Assignment:
+    """Return a plan in numbers, for a model, devices and a batch size.
+
+    Where the plan leaves owners open, they are spread by bytes over the devices that compute with
+    a layer, the largest first, as the engine does.
+
+    Raises:
+        PlanError: PLAN-029 if the cluster lacks a device, PLAN-040 if a pattern names no layer,
+            PLAN-041 if a layer is in no stage of a replica or the stages are out of line.
+    """
+    places = {device.name: place for place, device in enumerate(cluster.devices)}
+    plan.check_devices(tuple(places))
+    samples = split_batch(batch_size, plan.shares)
+    replicas = tuple(
+        ReplicaAssignment(
+            samples=count,
+            spans=_spans(replica, number, model, places),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+            schedule=replica.schedule,
+        )
+        for number, (replica, count) in enumerate(zip(plan.replicas, samples, strict=True))
+        if count
+    )
+    return Assignment(
+        replicas=replicas,
+        owners=_owner_places(plan, model, cluster, replicas),
+        recompute=tuple(_matches(layer.name, plan.recompute) for layer in model.layers),
+    )
+
+
+@functools.cache
+def literal(name: str) -> str:
+    """Return the pattern that matches a name alone.
+
+    >>> literal("block[1]")
+    'block[[]1]'
+    """
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def spread_owners(
+    layers: Sequence[LayerCosts],
+    holders: Sequence[Sequence[int]],
+    capacities: Sequence[int | None],
+    fixed: Sequence[int | None] | None = None,
+) -> tuple[int, ...]:
+    """Return the owner of each layer: of the devices that compute with it the emptiest.
+
+    Args:
+        layers: Of the model.
+        holders: For each layer the devices that compute with it.
+        capacities: The memory of every device of the cluster, by which fullness is measured.
+        fixed: For each layer its owner, if it is decided already.
+    """
+    given = fixed or [None] * len(layers)
+    smallest = min((size for size in capacities if size), default=1)
+    owned: dict[int, float] = {}
+    owners: dict[int, int] = {}
+    order = sorted(range(len(layers)), key=lambda place: -layers[place].owned_bytes)
+    heaps: dict[tuple[int, ...], list[tuple[float, int]]] = {}
+    for place in sorted(order, key=lambda place: given[place] is None):
+        chosen = given[place]
+        if chosen is None:
+            computing = tuple(holders[place])
+            if computing not in heaps:
+                heaps[computing] = [(owned.get(device, 0.0), device) for device in computing]
+                heapq.heapify(heaps[computing])
+            heap = heaps[computing]
+            fullness, chosen = heap[0]
+            while fullness < owned.get(chosen, 0.0):
+                heapq.heapreplace(heap, (owned[chosen], chosen))
+                fullness, chosen = heap[0]
+        capacity = smallest if chosen == HOST_OWNER else capacities[chosen] or smallest
+        owned[chosen] = owned.get(chosen, 0.0) + layers[place].owned_bytes / capacity
+        owners[place] = chosen
+    return tuple(owners[place] for place in range(len(layers)))
+
+
+def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[tuple[int, ...]]:
+    """Return for each layer the devices that compute with it, each once."""
+    holders: list[dict[int, None]] = [{} for _ in range(num_layers)]
+    for replica in replicas:
+        for span in replica.spans:
+            for layer in span.layers:
+                holders[layer][span.device] = None
+    return [tuple(devices) for devices in holders]
+
+
+def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owners:
+    """Return the rules of the owners, or one word where the engine does the same by itself."""
+    layers = model.layers
+    holders = holders_of(assignment.replicas, len(layers))
+    capacities = [device.memory_bytes for device in cluster.devices]
+    if assignment.owners == spread_owners(layers, holders, capacities):
+        return "sharded"
+    if set(assignment.owners) == {HOST_OWNER}:
+        return "central"
+    rules: list[OwnerRule] = []
+    for layer, owner in zip(layers, assignment.owners, strict=True):
+        if layer.owned_bytes:
+            device = HOST if owner == HOST_OWNER else cluster.devices[owner].name
+            rules.append(OwnerRule(pattern=f"{literal(layer.name)}/*", device=device))
+    if not rules:
+        return "sharded"
+    # What is no layer of the profiled model, such as counters, must have an owner too.
+    return (*rules, OwnerRule(pattern="*", device=rules[0].device))
+
+
+def _spans(
+    replica: Replica, number: int, model: ModelCosts, places: dict[str, int]
+) -> tuple[Span, ...]:
+    if len(replica.stages) == 1:
+        return (Span(places[replica.stages[0].device], 0, len(model.layers)),)
+    names = [layer.name for layer in model.layers]
+    stage_of: list[int] = []
+    for name in names:
+        found = [k for k, stage in enumerate(replica.stages) if _matches(name, stage.layers)]
+        # A layer that no stage names is computed with the one before it.
+        stage_of.append(found[0] if found else stage_of[-1] if stage_of else 0)
+    for index, stage in enumerate(replica.stages):
+        for pattern in stage.layers:
+            if not any(_matches(name, [pattern]) for name in names):
+                raise PlanError(
+                    "PLAN-040",
+                    f"replicas[{number}].stages[{index}] names {pattern!r}, but the model "
+                    f"{model.name!r} has no such layer.",
+                    why=f"Its layers are {_listed(names)}.{did_you_mean(pattern, names)}",
+                    fix="Correct the pattern, or profile the model again if it has changed.",
+                )
+    if stage_of != sorted(stage_of) or len(set(stage_of)) < len(replica.stages):
+        raise PlanError(
+            "PLAN-041",
+            f"The stages of replicas[{number}] cannot be costed.",
+            why="Each stage must have layers, and samples must pass the stages in their order: "
+            f"the layers {_listed(names)} are in the stages {stage_of}.",
+            fix="Give each stage layers that follow one another.",
+        )
+    return tuple(
+        Span(
+            places[stage.device],
+            stage_of.index(index),
+            len(stage_of) - stage_of[::-1].index(index),
+        )
+        for index, stage in enumerate(replica.stages)
+    )
+
+
+def _owner_places(
+    plan: Plan, model: ModelCosts, cluster: Cluster, replicas: Sequence[ReplicaAssignment]
+) -> tuple[int, ...]:
+    places = {device.name: place for place, device in enumerate(cluster.devices)}
+    fixed: list[int | None] = []
+    for layer in model.layers:
+        named = plan.owner_of(f"{layer.name}/kernel")
+        is_host = named == HOST_DEVICE and (
+            plan.owners == "central"
+            or HOST_DEVICE not in places
+            or _is_host_rule(layer.name, plan)
+        )
+        fixed.append(None if named is None else HOST_OWNER if is_host else places[named])
+    capacities = [device.memory_bytes for device in cluster.devices]
+    holders = holders_of(replicas, len(model.layers))
+    return spread_owners(model.layers, holders, capacities, fixed)
+
+
+def _is_host_rule(name: str, plan: Plan) -> bool:
+    """Whether the first rule for a layer names the host, and not the device ``cpu:0``."""
+    assert not isinstance(plan.owners, str)
+    rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
+    return owner_of(f"{name}/kernel", rules) == f"<{HOST}>"
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    names = [name, *(name[k + 1 :] for k, letter in enumerate(name) if letter == "/")]
+    return any(fnmatchcase(one, pattern) for one in names for pattern in patterns)
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 12
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more

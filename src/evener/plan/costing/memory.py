@@ -1,0 +1,112 @@
+"""The memory of every device at the worst moment of a step, from the costs of its layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from evener.plan.costing.assignment import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.profile import ModelCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPrediction:
+    """What a step needs on one device at its worst moment, in bytes.
+
+    Args:
+        variables: What it owns: weights, optimizer state, other variables.
+        fetched: Weights of other owners.
+        gradients: Its own partial gradients, and those that arrive for what it owns.
+        activations: What is kept from forward to backward passes, and samples.
+        workspace: What is needed only while a layer is computed.
+    """
+
+    variables: float = 0.0
+    fetched: float = 0.0
+    gradients: float = 0.0
+    activations: float = 0.0
+    workspace: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return round(
+            self.variables + self.fetched + self.gradients + self.activations + self.workspace
+        )
+
+    def plus(self, **more: float) -> MemoryPrediction:
+        """Return the sum with more of some parts."""
+        return dataclasses.replace(
+            self, **{name: getattr(self, name) + size for name, size in more.items()}
+        )
+
+
+def predict_memory(
+    assignment: Assignment, model: ModelCosts, peak_live: Sequence[Sequence[int]]
+) -> dict[int, MemoryPrediction]:
+    """Return what every device needs, the host under `HOST_OWNER`.
+
+    Args:
+        assignment: What every device computes and owns.
+        model: What it needs for that.
+        peak_live: For each replica, and each of its stages, the most micro-batches that are
+            alive there at once.
+    """
+    needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
+    num_holders = [0] * len(model.layers)
+    for replica, live in zip(assignment.replicas, peak_live, strict=True):
+        for span, alive in zip(replica.spans, live, strict=True):
+            needs[span.device] = needs[span.device].plus(
+                **_of_span(span, replica, alive, assignment, model)
+            )
+            for place in span.layers:
+                num_holders[place] += 1
+    for place, (layer, owner) in enumerate(zip(model.layers, assignment.owners, strict=True)):
+        # The sums of the other devices lie on the owner until they are added.
+        arriving = num_holders[place] if owner == HOST_OWNER else num_holders[place] - 1
+        needs[owner] = needs[owner].plus(
+            variables=layer.owned_bytes, gradients=layer.weight_bytes * arriving
+        )
+    return dict(needs)
+
+
+def _of_span(
+    span: Span,
+    replica: ReplicaAssignment,
+    alive: int,
+    assignment: Assignment,
+    model: ModelCosts,
+) -> Mapping[str, float]:
+    """Return the bytes of a stage, besides those of its owned variables."""
+    layers = [model.layers[place] for place in span.layers]
+    kept = workspace = 0.0
+    for place, layer in zip(span.layers, layers, strict=True):
+        if assignment.recompute[place]:
+            # Its inputs are kept; its own activations are there while its gradient is computed.
+            kept += entering_bytes(model, place)
+            workspace = max(workspace, layer.workspace_bytes + layer.activation_bytes)
+        else:
+            kept += layer.activation_bytes
+            workspace = max(workspace, layer.workspace_bytes)
+    samples = model.input_bytes if span.first == 0 else entering_bytes(model, span.first)
+    gradients = sum(layer.weight_bytes for layer in layers)
+    if replica.num_micro_batches > 1:
+        # The next micro-batch's gradient of a layer is added to the sum.
+        gradients += max((layer.weight_bytes for layer in layers), default=0)
+    return {
+        "fetched": sum(
+            model.layers[place].weight_bytes
+            for place in span.layers
+            if assignment.owners[place] != span.device
+        ),
+        "gradients": gradients,
+        "activations": (kept + samples) * replica.micro_batch * alive,
+        "workspace": workspace * replica.micro_batch,
+    }
+
+
+def entering_bytes(model: ModelCosts, place: int) -> float:
+    """Return the bytes per sample that a layer reads of the layers before it."""
+    return model.layers[place - 1].boundary_bytes if place else model.input_bytes

@@ -1,0 +1,225 @@
+"""The time of a step and the memory of every device, predicted from a profile.
+
+::
+
+    replica    | weights arrive          | gradients leave              | update |
+               | forward passes          | backward passes              |        |
+
+Weights arrive while the forward passes run, gradients leave while the backward passes run; of two
+that overlap, the longer one counts. A step takes as long as its slowest replica.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from evener.plan.costing.assignment import Assignment, ReplicaAssignment, Span, assignment_of
+from evener.plan.costing.exchange import exchange_seconds
+from evener.plan.costing.memory import MemoryPrediction, predict_memory
+from evener.plan.parts import Replica, ScheduleName, Stage
+from evener.plan.plan import Plan
+from evener.plan.schedule import Schedule, schedule_for
+from evener.plan.task import Task
+from evener.plan.timing import Timeline, timeline
+from evener.profile import CostProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPrediction:
+    """What one replica does in a step, in seconds.
+
+    Args:
+        compute_seconds: Of its busiest stage.
+        bubble_seconds: For which its busiest stage waits for others.
+        communication_seconds: Of weights and gradients, as far as no computation hides it.
+        update_seconds: The longest update of the weights that its devices own.
+        utilization: For each stage the fraction of the step in which its device computes for it.
+    """
+
+    compute_seconds: float
+    bubble_seconds: float
+    communication_seconds: float
+    update_seconds: float
+    utilization: tuple[float, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return (
+            self.compute_seconds
+            + self.bubble_seconds
+            + self.communication_seconds
+            + self.update_seconds
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a step costs.
+
+    Args:
+        step_seconds: Of the whole step.
+        replicas: Of each replica with samples.
+        memory: What each device needs, by its place in the cluster, the host at `HOST_OWNER`.
+        timelines: Of each replica the tasks of its stages; None for a replica of one stage.
+    """
+
+    step_seconds: float
+    replicas: tuple[ReplicaPrediction, ...]
+    memory: Mapping[int, MemoryPrediction]
+    timelines: tuple[Timeline | None, ...]
+
+    @property
+    def slowest(self) -> ReplicaPrediction:
+        """The replica that all others wait for."""
+        return max(self.replicas, key=lambda replica: replica.seconds)
+
+
+def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Prediction:
+    """Return what a plan costs.
+
+    Args:
+        plan: For devices of the profile's cluster and layers of its model.
+        profile: What they cost.
+        batch_size: Samples of the global batch.
+
+    Raises:
+        PlanError: If the plan names devices or layers that the profile does not have.
+    """
+    return predict(assignment_of(plan, profile.model, profile.cluster, batch_size), profile)
+
+
+def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
+    """Return what an assignment costs."""
+    arrival = exchange_seconds(assignment, profile.model, profile.cluster)
+    update = update_seconds(assignment, profile)
+    found = [_replica(one, assignment, profile, arrival, update) for one in assignment.replicas]
+    replicas = tuple(one for one, _ in found)
+    timelines = tuple(times for _, times in found)
+    live = [
+        (1,) * len(replica.spans) if times is None else times.peak_live
+        for replica, times in zip(assignment.replicas, timelines, strict=True)
+    ]
+    return Prediction(
+        step_seconds=max(one.seconds for one in replicas) + profile.step_overhead_seconds,
+        replicas=replicas,
+        memory=predict_memory(assignment, profile.model, live),
+        timelines=timelines,
+    )
+
+
+def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
+    """Return for each owner how long its updates take; for the host, nothing is known."""
+    seconds: dict[int, float] = {}
+    for place, owner in enumerate(assignment.owners):
+        if owner >= 0:
+            times = profile.times[profile.cluster.devices[owner].type][place]
+            seconds[owner] = seconds.get(owner, 0.0) + times.update_seconds
+    return seconds
+
+
+def span_seconds(
+    span: Span, micro_batch: float, recompute: tuple[bool, ...], profile: CostProfile
+) -> tuple[float, float]:
+    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage."""
+    times = profile.times[profile.cluster.devices[span.device].type]
+    forward = backward = 0.0
+    for place in span.layers:
+        once = times[place].forward(micro_batch)
+        forward += once
+        backward += times[place].backward(micro_batch) + (once if recompute[place] else 0.0)
+    return forward, backward
+
+
+def _replica(
+    replica: ReplicaAssignment,
+    assignment: Assignment,
+    profile: CostProfile,
+    arrival: Mapping[int, float],
+    update: Mapping[int, float],
+) -> tuple[ReplicaPrediction, Timeline | None]:
+    passes = [
+        span_seconds(span, replica.micro_batch, assignment.recompute, profile)
+        for span in replica.spans
+    ]
+    count = replica.num_micro_batches
+    busy = [count * (forward + backward) for forward, backward in passes]
+    times = _timeline(replica, passes, profile) if len(passes) > 1 else None
+    makespan = busy[0] if times is None else times.makespan
+    waiting = max(arrival[span.device] for span in replica.spans)
+    forwards = sum(forward for forward, _ in passes)
+    both = sum(map(sum, passes)) or 1.0
+    # Of the whole replica, forward passes hide weights and backward passes hide gradients.
+    exposed = max(0.0, waiting - makespan * forwards / both) + max(
+        0.0, waiting - makespan * (1 - forwards / both)
+    )
+    slowest_update = max(update.get(span.device, 0.0) for span in replica.spans)
+    seconds = makespan + exposed + slowest_update
+    return ReplicaPrediction(
+        compute_seconds=max(busy),
+        bubble_seconds=makespan - max(busy),
+        communication_seconds=exposed,
+        update_seconds=slowest_update,
+        utilization=tuple(one / seconds if seconds else 0.0 for one in busy),
+    ), times
+
+
+def _timeline(
+    replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
+) -> Timeline:
+    """Return when the tasks of a pipeline run; what crosses stages is hidden by nothing."""
+    schedule = _schedule(
+        tuple(span.device for span in replica.spans),
+        replica.num_micro_batches,
+        replica.in_flight,
+        replica.schedule,
+    )
+    return timeline(
+        schedule,
+        lambda task: _task_seconds(task, passes, replica.schedule),
+        transfer=_transfer(replica, profile),
+    )
+
+
+def _task_seconds(
+    task: Task, passes: list[tuple[float, float]], schedule: ScheduleName
+) -> float:
+    forward, backward = passes[task.stage]
+    if task.kind == "forward":
+        return forward
+    # Of a backward pass, about half is the gradients of weights.
+    return backward / 2 if schedule == "zero_bubble" else backward
+
+
+def _transfer(
+    replica: ReplicaAssignment, profile: CostProfile
+) -> Callable[[Task, Task], float]:
+    cluster, layers = profile.cluster, profile.model.layers
+    seconds: list[float] = []
+    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
+        num_bytes = layers[before.end - 1].boundary_bytes * replica.micro_batch
+        link = cluster.link(before.device, after.device)
+        seconds.append(0.0 if before.device == after.device else link.seconds(num_bytes))
+
+    def between(task: Task, needed: Task) -> float:
+        return 0.0 if task.stage == needed.stage else seconds[min(task.stage, needed.stage)]
+
+    return between
+
+
+@functools.lru_cache(maxsize=512)
+def _schedule(
+    devices: tuple[int, ...], num_micro_batches: int, in_flight: int, schedule: ScheduleName
+) -> Schedule:
+    stages = tuple(Stage(device=f"gpu:{d}", layers=(f"{k}",)) for k, d in enumerate(devices))
+    return schedule_for(
+        Replica(
+            share=1,
+            stages=stages,
+            num_micro_batches=num_micro_batches,
+            in_flight=in_flight,
+            schedule=schedule,
+        )
+    )

@@ -1,0 +1,23 @@
+"""What things cost: the layers of a model, the devices that compute them, the links between them.
+
+The values are pure Python: nothing that is imported here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+from evener.profile.cluster import HOST_MEMORY, Cluster, ClusterDevice, Link, Machine
+from evener.profile.costs import CostProfile, LayerCosts, LayerTimes, ModelCosts
+from evener.profile.curve import Curve
+
+__all__ = [
+    "HOST_MEMORY",
+    "Cluster",
+    "ClusterDevice",
+    "CostProfile",
+    "Curve",
+    "LayerCosts",
+    "LayerTimes",
+    "Link",
+    "Machine",
+    "ModelCosts",
+]

@@ -1,0 +1,133 @@
+"""What the layers of a model cost: in memory anywhere, and in time on each type of device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evener.errors import ProfileError, did_you_mean
+from evener.profile.cluster import Cluster
+from evener.profile.curve import Curve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """What a layer needs wherever it is computed.
+
+    Args:
+        name: The path of the layer, as stages of a plan name it.
+        weight_bytes: Of its trained weights, which are also the bytes of their gradients.
+        optimizer_bytes: Of the optimizer's state for these weights.
+        state_bytes: Of variables that are not trained, such as moving means.
+        activation_bytes: Per sample: what is kept from its forward to its backward pass.
+        boundary_bytes: Per sample: what crosses to later layers if the model is cut behind it,
+            results of earlier layers that are still needed included. The same bytes come back as
+            gradients.
+        workspace_bytes: Per sample: what is needed only while it is computed.
+        forward_flops: Per sample, of the forward pass.
+        kind: Layers of one kind cost the same; empty where each has its own costs.
+    """
+
+    name: str
+    weight_bytes: int = 0
+    optimizer_bytes: int = 0
+    state_bytes: int = 0
+    activation_bytes: float = 0.0
+    boundary_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    forward_flops: float = 0.0
+    kind: str = ""
+
+    @property
+    def owned_bytes(self) -> int:
+        """What the owner of its variables keeps."""
+        return self.weight_bytes + self.optimizer_bytes + self.state_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCosts:
+    """A model as a chain of layers, in the order in which samples pass through them.
+
+    Args:
+        name: Of the model, for tables.
+        layers: At least one, with different names.
+        input_bytes: Per sample, of what the step is given.
+    """
+
+    name: str
+    layers: tuple[LayerCosts, ...]
+    input_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a model without layers, or with two of one name."""
+        names = [layer.name for layer in self.layers]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if not names or twice is not None:
+            raise ProfileError(
+                "PROF-002",
+                f"The costs of {self.name!r} name the layer {twice!r} twice."
+                if names
+                else f"The costs of {self.name!r} have no layers.",
+                why="A plan names each layer once, to say where it is computed.",
+                fix="Profile the model again, or correct the file.",
+            )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all trained weights."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def owned_bytes(self) -> int:
+        """Of all variables and the optimizer's state."""
+        return sum(layer.owned_bytes for layer in self.layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """How long one type of device takes for a layer.
+
+    Args:
+        forward: The forward pass of one micro-batch.
+        backward: The backward pass of one micro-batch.
+        update_seconds: The optimizer's update of its weights, once per step.
+    """
+
+    forward: Curve
+    backward: Curve
+    update_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostProfile:
+    """All that a planner has to know: the model, the devices, and the time of each on each.
+
+    Args:
+        model: The layers.
+        cluster: The devices and the links between them.
+        times: For each type of device the times of the layers, in the order of the model.
+        step_overhead_seconds: What every step costs beside its layers.
+
+    Raises:
+        ProfileError: PROF-003 if the times of a type of device are missing or incomplete.
+    """
+
+    model: ModelCosts
+    cluster: Cluster
+    times: Mapping[str, tuple[LayerTimes, ...]] = field(hash=False)
+    step_overhead_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a profile that lacks times."""
+        for device in self.cluster.devices:
+            found = self.times.get(device.type)
+            if found is None or len(found) != len(self.model.layers):
+                count = 0 if found is None else len(found)
+                raise ProfileError(
+                    "PROF-003",
+                    f"The profile has times of {count} layers for devices of type {device.type!r}; "
+                    f"the model has {len(self.model.layers)}.",
+                    why="Each type of device needs the time of every layer."
+                    + did_you_mean(device.type, list(self.times)),
+                    fix="Profile again.",
+                )
