@@ -303,6 +303,12 @@ class Plan:
 
         return render_plan(self)
 
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        from evener.terminal import html_of
+
+        return html_of(str(self))
+
 
 def _device(place: str, device: str | PlanDevice) -> PlanDevice:
     if isinstance(device, PlanDevice):

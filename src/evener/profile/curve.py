@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Curve:
         ProfileError: PROF-001 if points are missing, not rising or not finite.
 
     >>> curve = Curve(((1, 0.010), (10, 0.019)))
-    >>> curve(4), curve(20), curve(0)
+    >>> round(curve(4), 6), round(curve(20), 6), curve(0)
     (0.013, 0.029, 0.0)
     """
 
@@ -35,7 +36,7 @@ class Curve:
     def __post_init__(self) -> None:
         """Check the points."""
         points = tuple((float(samples), float(seconds)) for samples, seconds in self.points)
-        rising = all(a[0] < b[0] for a, b in zip(points, points[1:], strict=False))
+        rising = all(a[0] < b[0] for a, b in itertools.pairwise(points))
         numbers = [number for point in points for number in point]
         usable = all(math.isfinite(n) and n >= 0 for n in numbers)
         if not points or not rising or not usable or points[0][0] <= 0:

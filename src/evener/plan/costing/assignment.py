@@ -301,9 +301,7 @@ def _owner_places(
     for layer in model.layers:
         named = plan.owner_of(f"{layer.name}/kernel")
         is_host = named == HOST_DEVICE and (
-            plan.owners == "central"
-            or HOST_DEVICE not in places
-            or _is_host_rule(layer.name, plan)
+            plan.owners == "central" or HOST_DEVICE not in places or _is_host_rule(layer.name, plan)
         )
         fixed.append(None if named is None else HOST_OWNER if is_host else places[named])
     capacities = [device.memory_bytes for device in cluster.devices]

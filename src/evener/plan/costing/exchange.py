@@ -15,7 +15,7 @@ Of all weights that k devices hold and own in equal parts, every device sends an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from evener.plan.costing.assignment import HOST_OWNER, Assignment, holders_of
 from evener.profile import Cluster, ModelCosts
@@ -39,7 +39,9 @@ def exchange_seconds(
         by_holders[devices][owner] = num_bytes
     for devices, owned in by_holders.items():
         traffic.add(devices, owned)
-    return {device: traffic.seconds(device) for devices in holders for device in devices}
+    computing = {device for devices in by_holders for device in devices}
+    computing.update(span.device for replica in assignment.replicas for span in replica.spans)
+    return traffic.all_seconds(computing)
 
 
 class _Traffic:
@@ -101,8 +103,14 @@ class _Traffic:
             if away:
                 self._crosses.add(owner)
 
-    def seconds(self, device: int) -> float:
-        """Return the time until all weights of a device are there."""
+    def all_seconds(self, devices: Iterable[int]) -> dict[int, float]:
+        """Return for each device the time until all its weights are there."""
+        from_hosts: dict[int, int] = defaultdict(int)
+        for device, num_bytes in self._from_host.items():
+            from_hosts[self._cluster.devices[device].machine] += num_bytes
+        return {device: self._seconds(device, from_hosts) for device in devices}
+
+    def _seconds(self, device: int, from_hosts: Mapping[int, int]) -> float:
         number = self._cluster.devices[device].machine
         machine = self._cluster.machines[number]
         moved = max(self._received[device], self._sent[device])
@@ -110,11 +118,7 @@ class _Traffic:
         if machine.shares_link:
             times.append(machine.link.seconds(self._on_bus[number]))
         if self._from_host[device]:
-            through = self._from_host
-            total = sum(
-                size for d, size in through.items() if self._cluster.devices[d].machine == number
-            )
-            size = total if machine.shares_link else self._from_host[device]
+            size = from_hosts[number] if machine.shares_link else self._from_host[device]
             times.append(machine.host_link.seconds(size))
         if device in self._crosses:
             across = max(self._machine_received[number], self._machine_sent[number])

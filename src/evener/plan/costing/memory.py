@@ -59,7 +59,7 @@ def predict_memory(
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
         for span, alive in zip(replica.spans, live, strict=True):
             needs[span.device] = needs[span.device].plus(
-                **_of_span(span, replica, alive, assignment, model)
+                **span_memory(span, replica, alive, assignment, model)
             )
             for place in span.layers:
                 num_holders[place] += 1
@@ -72,7 +72,7 @@ def predict_memory(
     return dict(needs)
 
 
-def _of_span(
+def span_memory(
     span: Span,
     replica: ReplicaAssignment,
     alive: int,

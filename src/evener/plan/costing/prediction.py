@@ -12,10 +12,17 @@ that overlap, the longer one counts. A step takes as long as its slowest replica
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import Assignment, ReplicaAssignment, Span, assignment_of
+from evener.plan.costing.assignment import (
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    assignment_of,
+)
 from evener.plan.costing.exchange import exchange_seconds
 from evener.plan.costing.memory import MemoryPrediction, predict_memory
 from evener.plan.parts import Replica, ScheduleName, Stage
@@ -95,7 +102,15 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     """Return what an assignment costs."""
     arrival = exchange_seconds(assignment, profile.model, profile.cluster)
     update = update_seconds(assignment, profile)
-    found = [_replica(one, assignment, profile, arrival, update) for one in assignment.replicas]
+    # Of a thousand replicas, most are alike.
+    known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
+    found: list[tuple[ReplicaPrediction, Timeline | None]] = []
+    for replica in assignment.replicas:
+        weights = _Weights.of(replica, arrival, update)
+        key = (_alike(replica, profile), weights)
+        if key not in known:
+            known[key] = _replica(replica, assignment, profile, weights)
+        found.append(known[key])
     replicas = tuple(one for one, _ in found)
     timelines = tuple(times for _, times in found)
     live = [
@@ -111,12 +126,18 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return for each owner how long its updates take; for the host, nothing is known."""
+    """Return for each owner how long its updates take.
+
+    The host is taken for as fast as the slowest type of device: it has few places to compute, and
+    all devices wait for it.
+    """
     seconds: dict[int, float] = {}
     for place, owner in enumerate(assignment.owners):
-        if owner >= 0:
-            times = profile.times[profile.cluster.devices[owner].type][place]
-            seconds[owner] = seconds.get(owner, 0.0) + times.update_seconds
+        if owner == HOST_OWNER:
+            took = max(times[place].update_seconds for times in profile.times.values())
+        else:
+            took = profile.times[profile.cluster.devices[owner].type][place].update_seconds
+        seconds[owner] = seconds.get(owner, 0.0) + took
     return seconds
 
 
@@ -133,12 +154,44 @@ def span_seconds(
     return forward, backward
 
 
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """What the weights of a replica cost.
+
+    Args:
+        arrival_seconds: Until they are there; their gradients take as long.
+        update_seconds: The longest update by one of its devices, or by the host.
+    """
+
+    arrival_seconds: float
+    update_seconds: float
+
+    @classmethod
+    def of(
+        cls, replica: ReplicaAssignment, arrival: Mapping[int, float], update: Mapping[int, float]
+    ) -> _Weights:
+        devices = [span.device for span in replica.spans]
+        return cls(
+            max(arrival[device] for device in devices),
+            max(update.get(owner, 0.0) for owner in (*devices, HOST_OWNER)),
+        )
+
+
+def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
+    """Return what makes replicas take the same time: all but which devices of a type they use."""
+    cluster = profile.cluster
+    pairs = itertools.pairwise(span.device for span in replica.spans)
+    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
+    return (
+        tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
+        tuple(order[span.device] for span in replica.spans),
+        tuple(cluster.link(one, other) for one, other in pairs),
+        (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
+    )
+
+
 def _replica(
-    replica: ReplicaAssignment,
-    assignment: Assignment,
-    profile: CostProfile,
-    arrival: Mapping[int, float],
-    update: Mapping[int, float],
+    replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
 ) -> tuple[ReplicaPrediction, Timeline | None]:
     passes = [
         span_seconds(span, replica.micro_batch, assignment.recompute, profile)
@@ -148,20 +201,19 @@ def _replica(
     busy = [count * (forward + backward) for forward, backward in passes]
     times = _timeline(replica, passes, profile) if len(passes) > 1 else None
     makespan = busy[0] if times is None else times.makespan
-    waiting = max(arrival[span.device] for span in replica.spans)
+    waiting = weights.arrival_seconds
     forwards = sum(forward for forward, _ in passes)
     both = sum(map(sum, passes)) or 1.0
     # Of the whole replica, forward passes hide weights and backward passes hide gradients.
     exposed = max(0.0, waiting - makespan * forwards / both) + max(
         0.0, waiting - makespan * (1 - forwards / both)
     )
-    slowest_update = max(update.get(span.device, 0.0) for span in replica.spans)
-    seconds = makespan + exposed + slowest_update
+    seconds = makespan + exposed + weights.update_seconds
     return ReplicaPrediction(
         compute_seconds=max(busy),
         bubble_seconds=makespan - max(busy),
         communication_seconds=exposed,
-        update_seconds=slowest_update,
+        update_seconds=weights.update_seconds,
         utilization=tuple(one / seconds if seconds else 0.0 for one in busy),
     ), times
 
@@ -183,9 +235,7 @@ def _timeline(
     )
 
 
-def _task_seconds(
-    task: Task, passes: list[tuple[float, float]], schedule: ScheduleName
-) -> float:
+def _task_seconds(task: Task, passes: list[tuple[float, float]], schedule: ScheduleName) -> float:
     forward, backward = passes[task.stage]
     if task.kind == "forward":
         return forward
@@ -193,9 +243,7 @@ def _task_seconds(
     return backward / 2 if schedule == "zero_bubble" else backward
 
 
-def _transfer(
-    replica: ReplicaAssignment, profile: CostProfile
-) -> Callable[[Task, Task], float]:
+def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:
     cluster, layers = profile.cluster, profile.model.layers
     seconds: list[float] = []
     for before, after in zip(replica.spans, replica.spans[1:], strict=False):

@@ -1,0 +1,58 @@
+"""Which device owns the variables of each layer, where memory is short.
+
+An owner keeps a layer's weights and optimizer state, and the partial gradients that arrive for
+them; it need not fetch the weights. Where every device has room, owners are spread as the engine
+does. Else each layer goes to the device that has the most room left, and what fits nowhere to the
+host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evener.plan.costing.assignment import HOST_OWNER, holders_of, spread_owners
+from evener.plan.costing.assignment import ReplicaAssignment as Replicas
+from evener.profile import Cluster, ModelCosts
+
+
+def default_owners(
+    model: ModelCosts, cluster: Cluster, replicas: Sequence[Replicas]
+) -> tuple[int, ...]:
+    """Return the owners that the engine chooses by itself."""
+    capacities = [device.memory_bytes for device in cluster.devices]
+    return spread_owners(model.layers, holders_of(replicas, len(model.layers)), capacities)
+
+
+def owners_that_fit(
+    model: ModelCosts,
+    replicas: Sequence[Replicas],
+    room: Mapping[int, float],
+    *,
+    allow_host: bool,
+) -> tuple[int, ...] | None:
+    """Return owners that fit into the room that devices have left.
+
+    Args:
+        model: The layers.
+        replicas: Who computes with them.
+        room: For each device what it has left if it owns nothing and fetches every weight.
+        allow_host: Whether the host may own what fits nowhere.
+
+    Returns:
+        None if they do not fit.
+    """
+    left = dict(room)
+    owners: dict[int, int] = {}
+    holders = holders_of(replicas, len(model.layers))
+    for place in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
+        layer, devices = model.layers[place], holders[place]
+        needed = layer.owned_bytes + layer.weight_bytes * (len(devices) - 2)
+        device = max(devices, key=lambda one: left[one])
+        if needed <= left[device] or needed <= 0:
+            left[device] -= needed
+            owners[place] = device
+        elif allow_host:
+            owners[place] = HOST_OWNER
+        else:
+            return None
+    return tuple(owners[place] for place in range(len(model.layers)))
