@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -31,6 +31,10 @@ from evener.profile import Cluster, LayerCosts, ModelCosts
 
 HOST_OWNER = -1
 """In place of the place of a device: the memory of the host owns a layer's variables."""
+
+EACH_MACHINE = -2
+"""In place of the place of a device: each machine has variables of its own, in equal parts on those
+of its devices that compute with the layer, and gradients are added up between machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ class Assignment:
 
     Args:
         replicas: Those with samples.
-        owners: For each layer the place of the device that owns its variables, or `HOST_OWNER`.
+        owners: For each layer the place of the device that owns its variables, `HOST_OWNER`, or
+            `EACH_MACHINE`.
         recompute: Whether the activations of each layer are computed again.
     """
 
@@ -106,7 +111,7 @@ def plan_of(
     """Return an assignment as a plan, in which layers and variables are named."""
     used = sorted(
         {span.device for replica in assignment.replicas for span in replica.spans}
-        | {owner for owner in assignment.owners if owner != HOST_OWNER}
+        | {owner for owner in assignment.owners if owner >= 0}
     )
     names = [device.name for device in cluster.devices]
     devices = tuple(
@@ -188,40 +193,57 @@ def literal(name: str) -> str:
 
 def spread_owners(
     layers: Sequence[LayerCosts],
-    holders: Sequence[Sequence[int]],
-    capacities: Sequence[int | None],
+    replicas: Sequence[ReplicaAssignment],
+    cluster: Cluster,
     fixed: Sequence[int | None] | None = None,
 ) -> tuple[int, ...]:
     """Return the owner of each layer: of the devices that compute with it the emptiest.
 
     Args:
         layers: Of the model.
-        holders: For each layer the devices that compute with it.
-        capacities: The memory of every device of the cluster, by which fullness is measured.
+        replicas: Who computes with them.
+        cluster: The devices; how full one is depends on its memory.
         fixed: For each layer its owner, if it is decided already.
     """
     given = fixed or [None] * len(layers)
+    capacities = [device.memory_bytes for device in cluster.devices]
     smallest = min((size for size in capacities if size), default=1)
+    holders = holders_of(replicas, len(layers))
+    cross = {devices: crosses_machines(devices, cluster) for devices in set(holders)}
     owned: dict[int, float] = {}
     owners: dict[int, int] = {}
-    order = sorted(range(len(layers)), key=lambda place: -layers[place].owned_bytes)
     heaps: dict[tuple[int, ...], list[tuple[float, int]]] = {}
+    order = sorted(range(len(layers)), key=lambda place: -layers[place].owned_bytes)
     for place in sorted(order, key=lambda place: given[place] is None):
-        chosen = given[place]
+        chosen, devices = given[place], holders[place]
+        if chosen is None and cross[devices]:
+            chosen = EACH_MACHINE
         if chosen is None:
-            computing = tuple(holders[place])
-            if computing not in heaps:
-                heaps[computing] = [(owned.get(device, 0.0), device) for device in computing]
-                heapq.heapify(heaps[computing])
-            heap = heaps[computing]
+            if devices not in heaps:
+                heaps[devices] = [(owned.get(device, 0.0), device) for device in devices]
+                heapq.heapify(heaps[devices])
+            heap = heaps[devices]
             fullness, chosen = heap[0]
             while fullness < owned.get(chosen, 0.0):
                 heapq.heapreplace(heap, (owned[chosen], chosen))
                 fullness, chosen = heap[0]
-        capacity = smallest if chosen == HOST_OWNER else capacities[chosen] or smallest
+        capacity = smallest if chosen < 0 else capacities[chosen] or smallest
         owned[chosen] = owned.get(chosen, 0.0) + layers[place].owned_bytes / capacity
         owners[place] = chosen
     return tuple(owners[place] for place in range(len(layers)))
+
+
+def crosses_machines(devices: Sequence[int], cluster: Cluster) -> bool:
+    """Whether devices are in more than one machine."""
+    return len({cluster.devices[device].machine for device in devices}) > 1
+
+
+def by_machine(devices: Iterable[int], cluster: Cluster) -> dict[int, list[int]]:
+    """Return devices by their machine."""
+    found: dict[int, list[int]] = {}
+    for device in devices:
+        found.setdefault(cluster.devices[device].machine, []).append(device)
+    return found
 
 
 def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[tuple[int, ...]]:
@@ -237,9 +259,7 @@ def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[t
 def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owners:
     """Return the rules of the owners, or one word where the engine does the same by itself."""
     layers = model.layers
-    holders = holders_of(assignment.replicas, len(layers))
-    capacities = [device.memory_bytes for device in cluster.devices]
-    if assignment.owners == spread_owners(layers, holders, capacities):
+    if assignment.owners == spread_owners(layers, assignment.replicas, cluster):
         return "sharded"
     if set(assignment.owners) == {HOST_OWNER}:
         return "central"
@@ -304,9 +324,7 @@ def _owner_places(
             plan.owners == "central" or HOST_DEVICE not in places or _is_host_rule(layer.name, plan)
         )
         fixed.append(None if named is None else HOST_OWNER if is_host else places[named])
-    capacities = [device.memory_bytes for device in cluster.devices]
-    holders = holders_of(replicas, len(model.layers))
-    return spread_owners(model.layers, holders, capacities, fixed)
+    return spread_owners(model.layers, replicas, cluster, fixed)
 
 
 def _is_host_rule(name: str, plan: Plan) -> bool:

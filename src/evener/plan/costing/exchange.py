@@ -6,18 +6,27 @@
     owner  <-- gradient --  the same devices, once per step
 
 In each direction a device moves what it holds and does not own, and once more for each other holder
-what it owns. Between machines one device of each takes part, and passes on or adds up.
+what it owns. Of all weights that k devices hold and own in equal parts, every device sends and
+receives (k - 1) / k in each phase: as much as a ring all-reduce.
 
-Of all weights that k devices hold and own in equal parts, every device sends and receives
-(k - 1) / k in each phase: as much as a ring all-reduce.
+Several machines with the same layers have owners of their own. Their gradients are added up around
+a ring: of W bytes, each of m machines sends and receives 2 W (m - 1) / m, of which one half is
+counted with the weights and one with the gradients.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
-from evener.plan.costing.assignment import HOST_OWNER, Assignment, holders_of
+from evener.plan.costing.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    by_machine,
+    crosses_machines,
+    holders_of,
+)
 from evener.profile import Cluster, ModelCosts
 
 
@@ -29,23 +38,18 @@ def exchange_seconds(
     The gradients take as long on their way back.
     """
     traffic = _Traffic(cluster)
-    groups: dict[tuple[tuple[int, ...], int], int] = defaultdict(int)
     holders = holders_of(assignment.replicas, len(model.layers))
+    groups: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for layer, devices, owner in zip(model.layers, holders, assignment.owners, strict=True):
-        if layer.weight_bytes:
-            groups[devices, owner] += layer.weight_bytes
-    by_holders: dict[tuple[int, ...], dict[int, int]] = defaultdict(dict)
-    for (devices, owner), num_bytes in groups.items():
-        by_holders[devices][owner] = num_bytes
-    for devices, owned in by_holders.items():
+        groups[devices][owner] += layer.weight_bytes
+    for devices, owned in groups.items():
         traffic.add(devices, owned)
-    computing = {device for devices in by_holders for device in devices}
-    computing.update(span.device for replica in assignment.replicas for span in replica.spans)
-    return traffic.all_seconds(computing)
+    computing = {device for devices in groups for device in devices}
+    return {device: traffic.seconds(device) for device in computing}
 
 
 class _Traffic:
-    """Bytes of the weights, by connection; outwards and inwards are counted apart.
+    """Bytes of the weights, by connection.
 
     Args:
         cluster: The connections.
@@ -53,74 +57,63 @@ class _Traffic:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._received: dict[int, int] = defaultdict(int)
-        self._sent: dict[int, int] = defaultdict(int)
-        self._machine_received: dict[int, int] = defaultdict(int)
-        self._machine_sent: dict[int, int] = defaultdict(int)
-        self._from_host: dict[int, int] = defaultdict(int)
-        self._on_bus: dict[int, int] = defaultdict(int)
+        self._received: dict[int, float] = defaultdict(float)
+        self._sent: dict[int, float] = defaultdict(float)
+        self._from_host: dict[int, float] = defaultdict(float)
+        # By machine: on the bus between its devices, between them and the host, on the network.
+        self._on_bus: dict[int, float] = defaultdict(float)
+        self._with_host: dict[int, float] = defaultdict(float)
+        self._on_network: dict[int, float] = defaultdict(float)
         self._crosses: set[int] = set()
 
-    def add(self, devices: Sequence[int], owned: Mapping[int, int]) -> None:
+    def add(self, devices: tuple[int, ...], owned: Mapping[int, int]) -> None:
         """Count layers with the same holders.
 
         Args:
             devices: The holders.
             owned: The bytes of weights by owner.
         """
-        by_machine: dict[int, list[int]] = defaultdict(list)
+        on_devices = sum(size for owner, size in owned.items() if owner >= 0)
         for device in devices:
-            by_machine[self._cluster.devices[device].machine].append(device)
-        total = sum(owned.values())
-        if HOST_OWNER in owned:
+            fetched = on_devices - owned.get(device, 0)
+            self._received[device] += fetched
+            self._on_bus[self._machine(device)] += fetched
+        for owner, size in owned.items():
+            if owner >= 0:
+                self._sent[owner] += size * (len(devices) - (owner in devices))
+        if from_host := owned.get(HOST_OWNER, 0):
             for device in devices:
-                self._from_host[device] += owned[HOST_OWNER]
-        among_devices = total - owned.get(HOST_OWNER, 0)
-        inside: dict[int, int] = defaultdict(int)
-        for owner, num_bytes in owned.items():
-            if owner != HOST_OWNER:
-                inside[self._cluster.devices[owner].machine] += num_bytes
-        for machine, here in by_machine.items():
+                self._from_host[device] += from_host
+                self._with_host[self._machine(device)] += from_host
+        if crosses_machines(devices, self._cluster):
+            self._add_rings(devices, owned.get(EACH_MACHINE, 0), on_devices)
+
+    def _add_rings(self, devices: tuple[int, ...], shared: float, elsewhere: float) -> None:
+        machines = by_machine(devices, self._cluster)
+        for machine, here in machines.items():
+            # What a device of another machine owns comes as often as it is held.
+            self._on_network[machine] += shared * (len(machines) - 1) / len(machines)
+            self._on_network[machine] += elsewhere * len(here)
             for device in here:
-                fetched = among_devices - owned.get(device, 0)
-                self._received[device] += fetched
-                self._on_bus[machine] += fetched
-            outside = among_devices - inside.get(machine, 0)
-            if outside:
-                self._machine_received[machine] += outside
-                # One device of the machine takes it from the network, and passes it on.
-                for device in here:
-                    self._sent[device] += outside * (len(here) - 1) // len(here)
-                    self._crosses.add(device)
-        for owner, num_bytes in owned.items():
-            if owner == HOST_OWNER:
-                continue
-            machine = self._cluster.devices[owner].machine
-            others = [device for device in by_machine.get(machine, ()) if device != owner]
-            self._sent[owner] += num_bytes * len(others)
-            away = sum(1 for other in by_machine if other != machine)
-            self._machine_sent[machine] += num_bytes * away
-            if away:
-                self._crosses.add(owner)
+                moved = shared * (len(here) - 1) / len(here)
+                self._received[device] += moved
+                self._sent[device] += moved
+                self._on_bus[machine] += moved
+                self._crosses.add(device)
 
-    def all_seconds(self, devices: Iterable[int]) -> dict[int, float]:
-        """Return for each device the time until all its weights are there."""
-        from_hosts: dict[int, int] = defaultdict(int)
-        for device, num_bytes in self._from_host.items():
-            from_hosts[self._cluster.devices[device].machine] += num_bytes
-        return {device: self._seconds(device, from_hosts) for device in devices}
+    def _machine(self, device: int) -> int:
+        return self._cluster.devices[device].machine
 
-    def _seconds(self, device: int, from_hosts: Mapping[int, int]) -> float:
-        number = self._cluster.devices[device].machine
+    def seconds(self, device: int) -> float:
+        """Return the time until all weights of a device are there."""
+        number = self._machine(device)
         machine = self._cluster.machines[number]
         moved = max(self._received[device], self._sent[device])
-        times = [machine.link.seconds(moved)]
-        if machine.shares_link:
-            times.append(machine.link.seconds(self._on_bus[number]))
+        times = [machine.link.seconds(self._on_bus[number] if machine.shares_link else moved)]
         if self._from_host[device]:
-            size = from_hosts[number] if machine.shares_link else self._from_host[device]
+            shared = machine.shares_link
+            size = self._with_host[number] if shared else self._from_host[device]
             times.append(machine.host_link.seconds(size))
         if device in self._crosses:
-            across = max(self._machine_received[number], self._machine_sent[number])
-            times.append(self._cluster.network.seconds(across))
+            times.append(self._cluster.network.seconds(self._on_network[number]))
         return max(times)

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.profile import ModelCosts
+from evener.plan.costing.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+    by_machine,
+    holders_of,
+)
+from evener.profile import Cluster, LayerCosts, ModelCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,31 +52,47 @@ class MemoryPrediction:
 
 
 def predict_memory(
-    assignment: Assignment, model: ModelCosts, peak_live: Sequence[Sequence[int]]
+    assignment: Assignment,
+    model: ModelCosts,
+    cluster: Cluster,
+    peak_live: Sequence[Sequence[int]],
 ) -> dict[int, MemoryPrediction]:
     """Return what every device needs, the host under `HOST_OWNER`.
 
     Args:
         assignment: What every device computes and owns.
         model: What it needs for that.
+        cluster: The devices.
         peak_live: For each replica, and each of its stages, the most micro-batches that are
             alive there at once.
     """
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
-    num_holders = [0] * len(model.layers)
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
         for span, alive in zip(replica.spans, live, strict=True):
             needs[span.device] = needs[span.device].plus(
                 **span_memory(span, replica, alive, assignment, model)
             )
-            for place in span.layers:
-                num_holders[place] += 1
-    for place, (layer, owner) in enumerate(zip(model.layers, assignment.owners, strict=True)):
+    holders = holders_of(assignment.replicas, len(model.layers))
+    shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
+    for layer, devices, owner in zip(model.layers, holders, assignment.owners, strict=True):
+        if owner == EACH_MACHINE:
+            shared[devices].append(layer)
+            continue
         # The sums of the other devices lie on the owner until they are added.
-        arriving = num_holders[place] if owner == HOST_OWNER else num_holders[place] - 1
+        arriving = len(devices) - (owner in devices)
         needs[owner] = needs[owner].plus(
             variables=layer.owned_bytes, gradients=layer.weight_bytes * arriving
         )
+    for devices, layers in shared.items():
+        variables = sum(layer.owned_bytes for layer in layers)
+        weights = sum(layer.weight_bytes for layer in layers)
+        for here in by_machine(devices, cluster).values():
+            for device in here:
+                needs[device] = needs[device].plus(
+                    variables=variables / len(here),
+                    fetched=-weights / len(here),
+                    gradients=weights * (len(here) - 1) / len(here),
+                )
     return dict(needs)
 
 
@@ -110,3 +134,15 @@ def span_memory(
 def entering_bytes(model: ModelCosts, place: int) -> float:
     """Return the bytes per sample that a layer reads of the layers before it."""
     return model.layers[place - 1].boundary_bytes if place else model.input_bytes
+
+
+def shortages(needs: Mapping[int, MemoryPrediction], cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """Yield each device that lacks memory for its needs, with the bytes that it lacks."""
+    for device, needed in needs.items():
+        if device == HOST_OWNER:
+            sizes = [machine.host_memory_bytes for machine in cluster.machines]
+            memory = min((size for size in sizes if size is not None), default=None)
+        else:
+            memory = cluster.devices[device].memory_bytes
+        if memory is not None and needed.total > memory:
+            yield device, needed.total - memory

@@ -5,8 +5,9 @@
     replica    | weights arrive          | gradients leave              | update |
                | forward passes          | backward passes              |        |
 
-Weights arrive while the forward passes run, gradients leave while the backward passes run; of two
-that overlap, the longer one counts. A step takes as long as its slowest replica.
+Weights arrive while the forward passes of the first micro-batch run, gradients leave while the
+backward passes of the last one run; of two that overlap, the longer one counts. A step takes as long
+as its slowest replica.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
+    EACH_MACHINE,
     HOST_OWNER,
     Assignment,
     ReplicaAssignment,
     Span,
     assignment_of,
+    by_machine,
+    holders_of,
 )
 from evener.plan.costing.exchange import exchange_seconds
 from evener.plan.costing.memory import MemoryPrediction, predict_memory
@@ -113,14 +117,16 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
         found.append(known[key])
     replicas = tuple(one for one, _ in found)
     timelines = tuple(times for _, times in found)
+    # In one stage, both passes of a micro-batch are one call, but not with recomputation.
+    again = any(assignment.recompute)
     live = [
-        (1,) * len(replica.spans) if times is None else times.peak_live
+        (replica.in_flight if again else 1,) if times is None else times.peak_live
         for replica, times in zip(assignment.replicas, timelines, strict=True)
     ]
     return Prediction(
         step_seconds=max(one.seconds for one in replicas) + profile.step_overhead_seconds,
         replicas=replicas,
-        memory=predict_memory(assignment, profile.model, live),
+        memory=predict_memory(assignment, profile.model, profile.cluster, live),
         timelines=timelines,
     )
 
@@ -131,13 +137,27 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
     The host is taken for as fast as the slowest type of device: it has few places to compute, and
     all devices wait for it.
     """
-    seconds: dict[int, float] = {}
+    cluster, seconds = profile.cluster, dict[int, float]()
+    shared: dict[tuple[int, ...], list[int]] = {}
+    holders = holders_of(assignment.replicas, len(assignment.owners))
     for place, owner in enumerate(assignment.owners):
+        if owner == EACH_MACHINE:
+            shared.setdefault(holders[place], []).append(place)
+            continue
         if owner == HOST_OWNER:
             took = max(times[place].update_seconds for times in profile.times.values())
         else:
-            took = profile.times[profile.cluster.devices[owner].type][place].update_seconds
+            took = profile.times[cluster.devices[owner].type][place].update_seconds
         seconds[owner] = seconds.get(owner, 0.0) + took
+    for devices, places in shared.items():
+        of_type = {
+            name: sum(times[place].update_seconds for place in places)
+            for name, times in profile.times.items()
+        }
+        for here in by_machine(devices, cluster).values():
+            for device in here:
+                took = of_type[cluster.devices[device].type] / len(here)
+                seconds[device] = seconds.get(device, 0.0) + took
     return seconds
 
 
@@ -202,11 +222,9 @@ def _replica(
     times = _timeline(replica, passes, profile) if len(passes) > 1 else None
     makespan = busy[0] if times is None else times.makespan
     waiting = weights.arrival_seconds
-    forwards = sum(forward for forward, _ in passes)
-    both = sum(map(sum, passes)) or 1.0
-    # Of the whole replica, forward passes hide weights and backward passes hide gradients.
-    exposed = max(0.0, waiting - makespan * forwards / both) + max(
-        0.0, waiting - makespan * (1 - forwards / both)
+    # Weights arrive while the first micro-batch runs, gradients leave while the last one does.
+    exposed = max(0.0, waiting - sum(forward for forward, _ in passes)) + max(
+        0.0, waiting - sum(backward for _, backward in passes)
     )
     seconds = makespan + exposed + weights.update_seconds
     return ReplicaPrediction(
@@ -222,8 +240,9 @@ def _timeline(
     replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
 ) -> Timeline:
     """Return when the tasks of a pipeline run; what crosses stages is hidden by nothing."""
+    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
     schedule = _schedule(
-        tuple(span.device for span in replica.spans),
+        tuple(order[span.device] for span in replica.spans),
         replica.num_micro_batches,
         replica.in_flight,
         replica.schedule,

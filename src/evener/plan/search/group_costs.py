@@ -31,6 +31,15 @@ class Shape:
     num_micro_batches: int
     in_flight: int
 
+    @classmethod
+    def of(cls, replica: ReplicaAssignment) -> Shape:
+        """Return the shape of a replica."""
+        return cls(
+            cuts=(0, *(span.end for span in replica.spans)),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+        )
+
     def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
         """Return the replica with a number of samples."""
         num_micro_batches = min(self.num_micro_batches, samples)
@@ -85,19 +94,19 @@ class GroupCosts:
 
     def seconds(self, group: Group, shape: Shape, samples: int, exchange: Exchange) -> float:
         """Return the time of a step, by the formula for pipelines."""
-        makespan, forwards = self._makespan(group, shape, samples)
+        makespan, forwards, backwards = self._makespan(group, shape, samples)
         waiting = exchange.arrival_seconds
-        exposed = max(0.0, waiting - forwards) + max(0.0, waiting - (makespan - forwards))
+        exposed = max(0.0, waiting - forwards) + max(0.0, waiting - backwards)
         return makespan + exposed + exchange.update_seconds
 
     def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
         """Return the time of a step without that of weights."""
         return self._makespan(group, shape, samples)[0]
 
-    def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float]:
-        """Return the time of all passes, and which part of it is forward passes."""
+    def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
+        """Return the time of all passes, and of both passes of one micro-batch."""
         if samples == 0:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         count = min(shape.num_micro_batches, samples)
         size = samples / count
         forward, both, stages = self._stages(group, shape.cuts)
@@ -109,7 +118,7 @@ class GroupCosts:
             once = total + 2 * self._crossing(group, shape.cuts, size)
             in_flight = min(shape.in_flight, count)
             makespan = once + (count - 1) * max(longest, once / in_flight)
-        return makespan, makespan * forwards / total if total else 0.0
+        return makespan, forwards, total - forwards
 
     def _curves_of_stages(
         self, group: Group, cuts: tuple[int, ...]

@@ -10,17 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evener.plan.costing.assignment import HOST_OWNER, holders_of, spread_owners
+from evener.plan.costing.assignment import HOST_OWNER, holders_of
 from evener.plan.costing.assignment import ReplicaAssignment as Replicas
-from evener.profile import Cluster, ModelCosts
-
-
-def default_owners(
-    model: ModelCosts, cluster: Cluster, replicas: Sequence[Replicas]
-) -> tuple[int, ...]:
-    """Return the owners that the engine chooses by itself."""
-    capacities = [device.memory_bytes for device in cluster.devices]
-    return spread_owners(model.layers, holders_of(replicas, len(model.layers)), capacities)
+from evener.profile import ModelCosts
 
 
 def owners_that_fit(

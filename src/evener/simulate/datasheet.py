@@ -1,0 +1,137 @@
+"""The times of layers on devices that are not here, from the figures of datasheets.
+
+::
+
+    seconds
+       |                      / bound by arithmetic: operations / (peak x efficiency)
+       |                     /
+       |              ___---/   bound by memory: bytes / bandwidth
+       |  _______----
+       |  launches: of each operation, whatever the samples
+       +---------------------------- samples
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from evener.errors import ProfileError, did_you_mean
+from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, ModelCosts
+from evener.simulate.description import ClusterDescription, Datasheet, DeviceType
+from evener.simulate.published import PublishedModel
+
+OPERATIONS_PER_LAYER = 10
+"""Operations of a layer's forward pass where nobody says how many it has."""
+
+BACKWARD_PER_FORWARD = 2
+"""The backward pass has two products for each of the forward pass: gradients of inputs and weights.
+
+Source: Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM, 2021, appendix.
+"""
+
+_LAUNCHES_OF_UPDATE = 1
+_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
+
+
+def datasheet_profile(
+    model: ModelCosts | PublishedModel,
+    described: ClusterDescription,
+    *,
+    num_operations: Mapping[str, int] = _NO_COUNTS,
+) -> CostProfile:
+    """Return the profile of a model on a described cluster.
+
+    A type of device with measured curves for a layer takes that long; else its datasheet is used.
+
+    Args:
+        model: Its layers.
+        described: The cluster, and what is known of its types of devices.
+        num_operations: The operations of a forward pass, by name or kind of layer; a
+            `PublishedModel` has its own.
+
+    Raises:
+        ProfileError: PROF-040 if a type of device has no datasheet, and no curves for a layer.
+
+    >>> from evener.simulate import cluster_named, model_named
+    >>> profile = datasheet_profile(model_named("bert-large"), cluster_named("rtx3090-rtx3060"))
+    >>> fast, slow = (profile.times[name][1].forward(8) for name in ("rtx3090", "rtx3060"))
+    >>> 2.5 < slow / fast < 3.0
+    True
+    """
+    counts = dict(num_operations)
+    if isinstance(model, PublishedModel):
+        counts = {**model.num_operations, **counts}
+        model = model.costs
+    used = {device.type for device in described.cluster.devices}
+    return CostProfile(
+        model=model,
+        cluster=described.cluster,
+        times={
+            name: tuple(_layer_times(layer, device, counts) for layer in model.layers)
+            for name, device in described.types.items()
+            if name in used
+        },
+    )
+
+
+def roofline(layer: LayerCosts, sheet: Datasheet, *, num_operations: int) -> LayerTimes:
+    """Return the times of a layer on a device, by its datasheet.
+
+    A pass takes as long as its arithmetic or its memory traffic, whichever takes longer, and
+    what its operations cost to be started. Every kept activation is written once and read once
+    in the forward pass, and the weights are read once; a backward pass is two of these. Source:
+    Williams, Waterman, Patterson: Roofline: An Insightful Visual Performance Model for Multicore
+    Architectures, 2009. The launches on top are ours: without them small batches would look
+    as efficient as large ones.
+
+    Args:
+        layer: What it computes and keeps.
+        sheet: Of the device.
+        num_operations: Of its forward pass.
+    """
+    flops = sheet.peak_flops * sheet.efficiency
+    bandwidth = sheet.memory_bytes_per_second
+    launches = num_operations * sheet.launch_seconds
+    by_arithmetic = layer.forward_flops / flops
+    by_traffic = 2 * layer.activation_bytes / bandwidth
+    reading_weights = layer.weight_bytes / bandwidth
+    forward = _ramp(by_arithmetic, by_traffic, reading_weights, launches)
+    # The optimizer reads weights, gradients and its state, and writes weights and state.
+    update_bytes = 3 * layer.weight_bytes + 2 * layer.optimizer_bytes
+    has_update = update_bytes > 0
+    return LayerTimes(
+        forward=forward,
+        backward=forward.scaled(BACKWARD_PER_FORWARD),
+        update_seconds=update_bytes / bandwidth
+        + has_update * _LAUNCHES_OF_UPDATE * sheet.launch_seconds,
+    )
+
+
+def _ramp(by_arithmetic: float, by_traffic: float, fixed: float, launches: float) -> Curve:
+    """Return ``launches + max(by_arithmetic n, by_traffic n + fixed)`` of n samples, exactly."""
+    bends = [1.0]
+    slower = by_arithmetic - by_traffic
+    if slower > 0 and fixed / slower > 1.0:
+        bends.append(fixed / slower)
+    bends.append(2 * bends[-1])
+    return Curve(
+        tuple((n, launches + max(by_arithmetic * n, by_traffic * n + fixed)) for n in bends)
+    )
+
+
+def _layer_times(layer: LayerCosts, device: DeviceType, counts: Mapping[str, int]) -> LayerTimes:
+    measured = device.measured(layer)
+    if measured is not None:
+        return measured
+    if device.datasheet is None:
+        raise ProfileError(
+            "PROF-040",
+            f"Nothing is known of the layer {layer.name!r} on devices of type {device.name!r}.",
+            why=f"The type has no datasheet figures, and curves for {', '.join(device.curves)} "
+            f"alone.{did_you_mean(layer.name, device.curves)}",
+            fix="Add curves for the layer, or peak, dtype, memory_bandwidth and efficiency.",
+        )
+    number = counts.get(layer.name, counts.get(layer.kind, OPERATIONS_PER_LAYER))
+    return roofline(layer, device.datasheet, num_operations=number)

@@ -1,0 +1,229 @@
+"""The forward and backward passes of a replica, in the order of its schedule.
+
+A pass of a stage is one activity. Only the first forward pass, which waits for weights, and the
+last backward pass, whose gradients leave, are one activity for each layer: so that transfers run
+beside them as they do in a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evener.plan.costing.assignment import Assignment, ReplicaAssignment
+from evener.plan.costing.memory import entering_bytes
+from evener.plan.parts import Replica, Stage
+from evener.plan.schedule import Schedule, schedule_for
+from evener.plan.task import Task, dependencies
+from evener.profile import CostProfile
+from evener.simulate.activities import Activity, Server, StepGraph, Use
+from evener.simulate.routes import route
+from evener.simulate.weights import LayerProgress
+
+
+def schedule_of(replica: ReplicaAssignment) -> Schedule:
+    """Return the schedule of a replica; its devices are named by their places."""
+    return schedule_for(
+        Replica(
+            share=1,
+            stages=tuple(
+                Stage(device=f"gpu:{span.device}", layers=(f"{number}",))
+                for number, span in enumerate(replica.spans)
+            ),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+            schedule=replica.schedule,
+        )
+    )
+
+
+def in_order(schedule: Schedule) -> Iterator[Task]:
+    """Yield the tasks of a schedule, each after those that it needs.
+
+    >>> from evener.plan.costing import ReplicaAssignment, Span
+    >>> replica = ReplicaAssignment(samples=4, spans=(Span(0, 0, 1), Span(1, 1, 2)),
+    ...                             num_micro_batches=2, in_flight=2)
+    >>> print(*in_order(schedule_of(replica)))
+    F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0
+    """
+    done: set[Task] = set()
+    positions = [0] * len(schedule.orders)
+    num_tasks = sum(map(len, schedule.orders))
+    while len(done) < num_tasks:
+        before = len(done)
+        for device, order in enumerate(schedule.orders):
+            while positions[device] < len(order):
+                task = order[positions[device]]
+                if not done.issuperset(dependencies(task, num_stages=schedule.num_stages)):
+                    break
+                done.add(task)
+                positions[device] += 1
+                yield task
+        assert len(done) > before, "the orders of the devices wait for each other"
+
+
+class PassBuilder:
+    """Adds the passes of one replica to a step.
+
+    Args:
+        graph: To which they are added.
+        assignment: With the replica.
+        number: Of the replica.
+        profile: What its layers cost.
+        progress: With the weights that were fetched; the gradients are added to it.
+    """
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        assignment: Assignment,
+        number: int,
+        profile: CostProfile,
+        progress: LayerProgress,
+    ) -> None:
+        self._graph = graph
+        self._replica = assignment.replicas[number]
+        self._recompute = assignment.recompute
+        self._profile = profile
+        self._progress = progress
+        self._label = f"replica {number}, " if len(assignment.replicas) > 1 else ""
+        self._is_split = self._replica.schedule == "zero_bubble"
+        self._last_on: dict[int, int] = {}
+        self._results: dict[Task, int] = {}
+        self._forwards: dict[tuple[int, int, int], int] = {}
+        self._entered: dict[tuple[int, int], int] = {}
+        self._num_gradients: dict[int, int] = {}
+        self._begun: set[int] = set()
+
+    def add_all(self) -> None:
+        """Add all passes."""
+        for task in in_order(schedule_of(self._replica)):
+            self._add(task)
+        for device, number in self._last_on.items():
+            self._progress.last_pass.setdefault(device, []).append(number)
+
+    def _add(self, task: Task) -> None:
+        span = self._replica.spans[task.stage]
+        makes_gradients = task.kind == ("weights" if self._is_split else "backward")
+        if makes_gradients:
+            self._num_gradients[task.stage] = self._num_gradients.get(task.stage, 0) + 1
+        needed = dependencies(task, num_stages=len(self._replica.spans))
+        needs = [self._results[other] for other in needed if other in self._results]
+        number = -1
+        for layers in self._groups(task, makes_gradients=makes_gradients):
+            number = self._compute(task, layers, needs)
+            needs = []
+            if task.kind == "forward":
+                self._keep(task, layers, number)
+            if makes_gradients:
+                self._release(task, layers, number)
+        if makes_gradients:
+            samples = self._profile.model.input_bytes if span.first == 0 else self._entering(task)
+            begin = self._entered[task.stage, task.micro_batch]
+            self._graph.hold(
+                span.device, samples * self._replica.micro_batch, begin=begin, end=number
+            )
+        self._results[task] = self._send(task, number)
+
+    def _groups(self, task: Task, *, makes_gradients: bool) -> list[Sequence[int]]:
+        """Return the layers of each activity of a pass, in order."""
+        layers = self._replica.spans[task.stage].layers
+        is_first = task.kind == "forward" and task.stage not in self._begun
+        self._begun.add(task.stage)
+        is_last = (
+            makes_gradients and self._num_gradients[task.stage] == self._replica.num_micro_batches
+        )
+        if not layers or not (is_first or is_last):
+            return [layers]
+        return [(layer,) for layer in (layers if is_first else reversed(layers))]
+
+    def _compute(self, task: Task, layers: Sequence[int], needs: list[int]) -> int:
+        device = self._replica.spans[task.stage].device
+        seconds = sum(self._seconds(task, layer, device) for layer in layers)
+        if task.kind == "forward":
+            arrived = (self._progress.arrived.get((device, layer)) for layer in layers)
+            needs = [*needs, *(number for number in arrived if number is not None)]
+        if device in self._last_on:
+            needs = [*needs, self._last_on[device]]
+        model = self._profile.model
+        name = model.layers[layers[0]].name if len(layers) == 1 else f"stage {task.stage}"
+        number = self._graph.add(
+            Activity(
+                kind=task.kind,
+                what=f"{self._label}{task.kind} {task.micro_batch} of {name}",
+                needs=tuple(needs),
+                uses=(Use(Server("compute", device), seconds),),
+                device=device,
+            )
+        )
+        self._last_on[device] = number
+        workspace = max((self._workspace(layer) for layer in layers), default=0.0)
+        self._graph.hold(device, workspace, begin=number, end=number)
+        return number
+
+    def _seconds(self, task: Task, layer: int, device: int) -> float:
+        cluster = self._profile.cluster
+        times = self._profile.times[cluster.devices[device].type][layer]
+        samples = self._replica.micro_batch
+        once = times.forward(samples)
+        if task.kind == "forward":
+            return once
+        both = times.backward(samples) + (once if self._recompute[layer] else 0.0)
+        # Of a backward pass, about half is the gradients of weights.
+        return both / 2 if self._is_split else both
+
+    def _workspace(self, layer: int) -> float:
+        costs = self._profile.model.layers[layer]
+        again = costs.activation_bytes if self._recompute[layer] else 0.0
+        return (costs.workspace_bytes + again) * self._replica.micro_batch
+
+    def _entering(self, task: Task) -> float:
+        return entering_bytes(self._profile.model, self._replica.spans[task.stage].first)
+
+    def _keep(self, task: Task, layers: Sequence[int], number: int) -> None:
+        self._entered.setdefault((task.stage, task.micro_batch), number)
+        for layer in layers:
+            self._forwards[task.stage, task.micro_batch, layer] = number
+
+    def _release(self, task: Task, layers: Sequence[int], number: int) -> None:
+        """Free the activations of layers, and note their gradients."""
+        device = self._replica.spans[task.stage].device
+        model, progress = self._profile.model, self._progress
+        for layer in layers:
+            costs = model.layers[layer]
+            again = self._recompute[layer]
+            kept = entering_bytes(model, layer) if again else costs.activation_bytes
+            begin = self._forwards[task.stage, task.micro_batch, layer]
+            self._graph.hold(device, kept * self._replica.micro_batch, begin=begin, end=number)
+            progress.first_gradient.setdefault((device, layer), number)
+            numbers = progress.last_gradient.setdefault((device, layer), [])
+            if self._num_gradients[task.stage] == self._replica.num_micro_batches:
+                numbers.append(number)
+        if self._num_gradients[task.stage] > 1:
+            # The gradient of a layer, before it is added to those of earlier micro-batches.
+            largest = max((model.layers[layer].weight_bytes for layer in layers), default=0)
+            self._graph.hold(device, largest, begin=number, end=number)
+
+    def _send(self, task: Task, number: int) -> int:
+        """Add the transfer of a result to the neighbouring stage, if there is one."""
+        target = task.stage + {"forward": 1, "backward": -1, "weights": 0}[task.kind]
+        spans, cluster = self._replica.spans, self._profile.cluster
+        if target == task.stage or not 0 <= target < len(spans):
+            return number
+        source, sink = spans[task.stage].device, spans[target].device
+        cut = self._profile.model.layers[spans[min(task.stage, target)].end - 1]
+        num_bytes = cut.boundary_bytes * self._replica.micro_batch
+        if source == sink or not num_bytes:
+            return number
+        way = route(cluster, source, sink, num_bytes)
+        return self._graph.add(
+            Activity(
+                kind="send",
+                what=f"{self._label}{task.kind} {task.micro_batch} behind {cut.name}",
+                needs=(number,),
+                uses=way.uses,
+                latency_seconds=way.latency_seconds,
+                device=sink,
+                source=source,
+                num_bytes=num_bytes,
+            )
+        )

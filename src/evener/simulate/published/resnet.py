@@ -1,0 +1,147 @@
+"""ResNet-50 by its shape, in the version whose 3 x 3 convolutions have the strides (v1.5).
+
+Each convolution is followed by a BatchNormalization, and most of them by a ReLU. Kept for the
+backward pass are the result of each convolution, which the normalization reads, and what the
+next convolution reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evener.profile import LayerCosts, ModelCosts
+from evener.simulate.published.model import (
+    ACTIVATION_BYTES,
+    ADAM_BYTES,
+    WEIGHT_BYTES,
+    PublishedModel,
+)
+
+_GROUPS = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
+"""Of each group of blocks: how many, the width of the 3 x 3 convolution, the size of its result."""
+
+_EXPANSION = 4
+_CLASSES = 1000
+_IMAGE = 224
+_PIXEL_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """A convolution without bias, and the normalization behind it.
+
+    Args:
+        inputs: Channels.
+        outputs: Channels.
+        kernel: Its side.
+        size: The side of its result.
+    """
+
+    inputs: int
+    outputs: int
+    kernel: int
+    size: int
+
+    @property
+    def parameters(self) -> int:
+        """Its kernel, and the scale and offset of the normalization."""
+        return self.kernel**2 * self.inputs * self.outputs + 2 * self.outputs
+
+    @property
+    def values(self) -> int:
+        """Of its result, per sample."""
+        return self.size**2 * self.outputs
+
+    @property
+    def flops(self) -> int:
+        """Two for each product and its addition, per sample."""
+        return 2 * self.values * self.kernel**2 * self.inputs
+
+
+def resnet50() -> PublishedModel:
+    """Return ResNet-50 for images of 224 x 224 and 1000 classes.
+
+    >>> resnet50().num_parameters
+    25557032
+    """
+    stem = Convolution(inputs=3, outputs=64, kernel=7, size=112)
+    pooled = 56**2 * 64
+    layers = (
+        _layer("stem", [stem], boundary=pooled, also_kept=pooled, kind="stem"),
+        *_blocks(),
+        _head(),
+    )
+    costs = ModelCosts(name="resnet-50", layers=layers, input_bytes=_IMAGE**2 * 3 * _PIXEL_BYTES)
+    return PublishedModel(
+        costs=costs,
+        num_parameters=costs.weight_bytes // WEIGHT_BYTES,
+        # Each convolution with its normalization and ReLU; in the blocks an addition.
+        num_operations={"stem": 4, "first": 12, "block": 10, "head": 4},
+        source="He et al., Deep Residual Learning for Image Recognition, 2016, table 1; strides as "
+        "in torchvision and NVIDIA's ResNet-50 v1.5",
+    )
+
+
+def _blocks() -> Iterator[LayerCosts]:
+    inputs = 64
+    size_before = 56
+    for group, (count, width, size) in enumerate(_GROUPS):
+        outputs = _EXPANSION * width
+        for number in range(count):
+            before = size_before if number == 0 else size
+            convolutions = [
+                Convolution(inputs=inputs, outputs=width, kernel=1, size=before),
+                Convolution(inputs=width, outputs=width, kernel=3, size=size),
+                Convolution(inputs=width, outputs=outputs, kernel=1, size=size),
+            ]
+            if number == 0:
+                # The shortcut has another shape, too.
+                convolutions.append(
+                    Convolution(inputs=inputs, outputs=outputs, kernel=1, size=size)
+                )
+            result = size**2 * outputs
+            yield _layer(
+                f"group_{group}_block_{number}",
+                convolutions,
+                boundary=result,
+                # The results of the first two ReLUs, and of the last one.
+                also_kept=convolutions[0].values + convolutions[1].values + result,
+                kind="first" if number == 0 else "",
+            )
+            inputs = outputs
+        size_before = size
+
+
+def _layer(
+    name: str, convolutions: list[Convolution], *, boundary: int, also_kept: int, kind: str
+) -> LayerCosts:
+    parameters = sum(one.parameters for one in convolutions)
+    kept = sum(one.values for one in convolutions) + also_kept
+    return LayerCosts(
+        name=name,
+        kind=kind,
+        weight_bytes=WEIGHT_BYTES * parameters,
+        optimizer_bytes=ADAM_BYTES * parameters,
+        # The moving mean and variance of each channel.
+        state_bytes=WEIGHT_BYTES * 2 * sum(one.outputs for one in convolutions),
+        activation_bytes=ACTIVATION_BYTES * kept,
+        boundary_bytes=ACTIVATION_BYTES * boundary,
+        # The gradients of the result and of what the last convolution has read.
+        workspace_bytes=2 * ACTIVATION_BYTES * max(one.values for one in convolutions),
+        forward_flops=sum(one.flops for one in convolutions),
+    )
+
+
+def _head() -> LayerCosts:
+    channels = _GROUPS[-1][1] * _EXPANSION
+    parameters = channels * _CLASSES + _CLASSES
+    return LayerCosts(
+        name="head",
+        kind="head",
+        weight_bytes=WEIGHT_BYTES * parameters,
+        optimizer_bytes=ADAM_BYTES * parameters,
+        activation_bytes=ACTIVATION_BYTES * channels + 4 * _CLASSES,
+        workspace_bytes=4 * _CLASSES,
+        forward_flops=2 * channels * _CLASSES,
+    )

@@ -1,0 +1,42 @@
+"""The clusters that are described with evener."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from evener.errors import ProfileError, did_you_mean
+from evener.simulate.description import ClusterDescription
+from evener.simulate.reading import parse_cluster
+
+_SUFFIX = ".yaml"
+
+
+def cluster_names() -> tuple[str, ...]:
+    """Return the names that `cluster_named` knows, sorted."""
+    files = resources.files("evener.simulate").joinpath("clusters").iterdir()
+    names = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
+    return tuple(sorted(names))
+
+
+def cluster_named(name: str) -> ClusterDescription:
+    """Return a cluster that is described with evener.
+
+    Args:
+        name: One of `cluster_names`.
+
+    Raises:
+        ProfileError: PROF-038 if there is none of that name.
+
+    >>> cluster_named("rtx3090-rtx3060").cluster.devices[1].type
+    'rtx3060'
+    """
+    names = cluster_names()
+    if name not in names:
+        raise ProfileError(
+            "PROF-038",
+            f"There is no cluster named {name!r}.{did_you_mean(name, names)}",
+            why=f"Those described with evener are {', '.join(names)}.",
+            fix="Use one of them, or read a file of your own with read_cluster.",
+        )
+    file = resources.files("evener.simulate").joinpath("clusters", name + _SUFFIX)
+    return parse_cluster(file.read_text(encoding="utf-8"), file=name + _SUFFIX)

@@ -1,0 +1,127 @@
+"""Times from datasheets: the three bounds of a layer, and published speeds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evener.errors import ProfileError
+from evener.profile import LayerCosts, ModelCosts
+from evener.simulate import (
+    Datasheet,
+    cluster_named,
+    datasheet_profile,
+    model_named,
+    parse_cluster,
+    roofline,
+)
+
+SHEET = Datasheet(
+    peak_flops=200.0,
+    dtype="float32",
+    memory_bytes_per_second=10.0,
+    efficiency=0.5,
+    efficiency_source="",
+    launch_seconds=0.25,
+)
+LAYER = LayerCosts(name="a", weight_bytes=40, optimizer_bytes=80, activation_bytes=5.0)
+
+
+def with_flops(flops: float) -> LayerCosts:
+    return dataclasses.replace(LAYER, forward_flops=flops)
+
+
+def test_a_layer_is_bound_by_memory_then_by_arithmetic() -> None:
+    # Launches 4 x 0.25 s; memory 4 s + 1 s a sample; arithmetic 2 s a sample.
+    forward = roofline(with_flops(200.0), SHEET, num_operations=4).forward
+    assert forward(1) == 1.0 + 5.0
+    assert forward(3) == 1.0 + 7.0
+    assert forward(4) == 1.0 + 8.0
+    assert forward(5) == 1.0 + 10.0
+    assert forward(100) == pytest.approx(1.0 + 200.0)
+
+
+def test_a_layer_of_much_arithmetic_is_bound_by_it_from_the_first_sample_on() -> None:
+    forward = roofline(with_flops(1000.0), SHEET, num_operations=4).forward
+    assert (forward(1), forward(7)) == (11.0, 71.0)
+
+
+def test_a_layer_of_little_arithmetic_is_bound_by_memory() -> None:
+    forward = roofline(with_flops(0.0), SHEET, num_operations=0).forward
+    assert (forward(1), forward(50)) == (5.0, pytest.approx(54.0))
+
+
+def test_a_backward_pass_is_two_forward_passes() -> None:
+    times = roofline(with_flops(200.0), SHEET, num_operations=4)
+    assert times.backward(9) == 2 * times.forward(9)
+
+
+def test_an_update_reads_and_writes_weights_and_state() -> None:
+    times = roofline(LAYER, SHEET, num_operations=4)
+    assert times.update_seconds == pytest.approx((3 * 40 + 2 * 80) / 10.0 + 0.25)
+    empty = roofline(LayerCosts(name="b", forward_flops=1.0), SHEET, num_operations=1)
+    assert empty.update_seconds == 0.0
+
+
+@given(st.floats(0.01, 1e4), st.floats(0, 1e5), st.integers(0, 40))
+def test_no_batch_is_faster_than_its_launches(samples: float, flops: float, count: int) -> None:
+    times = roofline(with_flops(flops), SHEET, num_operations=count)
+    assert times.forward(samples) >= count * SHEET.launch_seconds
+    # Twice the samples never take more than twice the time.
+    assert times.forward(2 * samples) <= 2 * times.forward(samples) * (1 + 1e-12)
+
+
+def test_the_profile_has_the_times_of_every_type_in_use() -> None:
+    profile = datasheet_profile(model_named("resnet-50"), cluster_named("v100-8-p100-8"))
+    assert set(profile.times) == {"v100", "p100"}
+    assert profile.cluster is not None and len(profile.times["v100"]) == 18
+
+
+def test_operations_are_counted_by_name_then_by_kind() -> None:
+    model = ModelCosts(name="m", layers=(LayerCosts(name="a", kind="k"), LayerCosts(name="b")))
+    cluster = cluster_named("a100-8")
+    counts = {"k": 3, "b": 7}
+    times = datasheet_profile(model, cluster, num_operations=counts).times["a100"]
+    assert [one.forward(1) for one in times] == pytest.approx([3 * 5e-6, 7 * 5e-6])
+    by_default = datasheet_profile(model, cluster).times["a100"]
+    assert [one.forward(1) for one in by_default] == pytest.approx([5e-5, 5e-5])
+
+
+MEASURED = """
+device_types:
+  one:
+    memory: 8 GiB
+    source: measured
+    curves:
+      head: {forward: [[1, 5 ms]], backward: [[1, 6 ms]]}
+      "block_*": {forward: [[1, 1 ms]], backward: [[1, 2 ms]]}
+machines:
+  - devices: {one: 1}
+    host_link: {bandwidth: 12 GB/s}
+"""
+
+
+def test_measured_curves_are_used_by_name_and_by_kind() -> None:
+    layers = (LayerCosts(name="block_0"), LayerCosts(name="last", kind="head"))
+    model = ModelCosts(name="m", layers=layers)
+    profile = datasheet_profile(model, parse_cluster(MEASURED))
+    assert [one.forward(1) for one in profile.times["one"]] == [1e-3, 5e-3]
+
+
+def test_a_layer_without_curves_and_datasheet_is_an_error() -> None:
+    model = ModelCosts(name="m", layers=(LayerCosts(name="heads"),))
+    with pytest.raises(ProfileError, match=r"'heads'.*'one'") as caught:
+        datasheet_profile(model, parse_cluster(MEASURED))
+    assert caught.value.code == "PROF-040"
+    assert "Did you mean 'head'?" in caught.value.why
+
+
+def test_the_p100_is_as_fast_as_tensorflow_measured() -> None:
+    # tensorflow.org/performance/benchmarks, 2017: 219 images per second, 64 at a time, on one P100.
+    profile = datasheet_profile(model_named("resnet-50"), cluster_named("v100-8-p100-8"))
+    times = profile.times["p100"]
+    seconds = sum(one.forward(64) + one.backward(64) + one.update_seconds for one in times)
+    assert 64 / seconds == pytest.approx(219, rel=0.1)
