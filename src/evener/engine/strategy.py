@@ -37,10 +37,12 @@ from evener.engine.verify import Verification
 from evener.errors import EngineError
 from evener.own_code import is_own
 from evener.plan import BatchNormName, Plan, check_shares
-from evener.tf_compat.patches import patch_keras
+from evener.tf_compat.patches import owns_a_model, patch_keras
 
 HOST = "cpu:0"
 _STEPS = "_evener_steps"
+# A program may fit a model outside of the scope of every one of them.
+_STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 
 class Strategy(tf.distribute.Strategy):
@@ -82,6 +84,8 @@ class Strategy(tf.distribute.Strategy):
         (0.75, 0.25)
     """
 
+    _step_type: type[DistributedStep[Any, Any]] = DistributedStep
+
     def __init__(
         self,
         plan: Plan | None = None,
@@ -111,6 +115,8 @@ class Strategy(tf.distribute.Strategy):
         self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices], HOST)
         patch_keras(Strategy)
         super().__init__(Extended(self))
+        self._has_run = False
+        _STRATEGIES.add(self)
 
     @classmethod
     def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Self, ...]:
@@ -263,6 +269,7 @@ class Strategy(tf.distribute.Strategy):
         """
         del options
         self._refuse_other_scope()
+        self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = tf_device(self._replica_devices[0])
         is_function = _tf_private.is_traced_function(fn) and not tf.config.functions_run_eagerly()
@@ -336,7 +343,7 @@ class Strategy(tf.distribute.Strategy):
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
 
-        step = DistributedStep(
+        step = self._step_type(
             call,
             layout=self._layout,
             shares=self._sharing.shares,
@@ -364,6 +371,24 @@ class Strategy(tf.distribute.Strategy):
         if code not in self._warned:
             self._warned.add(code)
             warn_at_user_line(code, what, why=why, fix=fix)
+
+    @classmethod
+    def warn_about_unused_strategies(cls, name: str) -> None:
+        """Warn that a model trains on one device while a strategy is not used: ENG-088.
+
+        Args:
+            name: Of a model without a strategy, which begins to train.
+        """
+        for strategy in tuple(_STRATEGIES):
+            if strategy.is_partitioned and not strategy._has_run and not owns_a_model(strategy):
+                devices = ", ".join(strategy._plan.device_names)
+                strategy._warn_once(
+                    "ENG-088",
+                    f"The model {name!r} trains on one device, and nothing uses the strategy on "
+                    f"{devices}.",
+                    why="It was created, and is fitted, outside of strategy.scope().",
+                    fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
+                )
 
     def _refuse_xla(self) -> None:
         raise EngineError(

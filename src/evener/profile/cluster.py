@@ -67,6 +67,8 @@ class Machine:
         link: Between two of its devices.
         host_link: Between a device and the host's memory.
         host_memory_bytes: Of the host; None if it is not limited.
+        host_update_bytes_per_second: At which the host reads and writes variables when it updates
+            them; about the bandwidth of its memory.
         shares_link: Whether all transfers between its devices use one bus, as through the host;
             else each device has its own connection.
     """
@@ -74,6 +76,7 @@ class Machine:
     link: Link = Link()
     host_link: Link = Link()
     host_memory_bytes: int | None = None
+    host_update_bytes_per_second: float = 2e10
     shares_link: bool = False
 
 

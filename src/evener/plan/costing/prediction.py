@@ -6,8 +6,8 @@
                | forward passes          | backward passes              |        |
 
 Weights arrive while the forward passes of the first micro-batch run, gradients leave while the
-backward passes of the last one run; of two that overlap, the longer one counts. A step takes as long
-as its slowest replica.
+backward passes of the last one run; of two that overlap, the longer one counts. A step takes as
+long as its slowest replica.
 """
 
 from __future__ import annotations
@@ -132,11 +132,7 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return for each owner how long its updates take.
-
-    The host is taken for as fast as the slowest type of device: it has few places to compute, and
-    all devices wait for it.
-    """
+    """Return for each owner how long its updates take."""
     cluster, seconds = profile.cluster, dict[int, float]()
     shared: dict[tuple[int, ...], list[int]] = {}
     holders = holders_of(assignment.replicas, len(assignment.owners))
@@ -144,10 +140,7 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
         if owner == EACH_MACHINE:
             shared.setdefault(holders[place], []).append(place)
             continue
-        if owner == HOST_OWNER:
-            took = max(times[place].update_seconds for times in profile.times.values())
-        else:
-            took = profile.times[cluster.devices[owner].type][place].update_seconds
+        took = owner_update_seconds(place, owner, profile)
         seconds[owner] = seconds.get(owner, 0.0) + took
     for devices, places in shared.items():
         of_type = {
@@ -159,6 +152,16 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
                 took = of_type[cluster.devices[device].type] / len(here)
                 seconds[device] = seconds.get(device, 0.0) + took
     return seconds
+
+
+def owner_update_seconds(place: int, owner: int, profile: CostProfile) -> float:
+    """Return how long a device, or the host, takes to update all of a layer."""
+    if owner == HOST_OWNER:
+        # It reads the gradient, and reads and writes what it owns.
+        layer = profile.model.layers[place]
+        moved = 2 * layer.owned_bytes + layer.weight_bytes
+        return moved / profile.cluster.machines[0].host_update_bytes_per_second
+    return profile.times[profile.cluster.devices[owner].type][place].update_seconds
 
 
 def span_seconds(

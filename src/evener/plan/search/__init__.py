@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from evener.plan.search.planning import BatchSize, Planned, check_plan, make_plan
 from evener.plan.search.search import Candidate, Choices, SearchResult, search_plan
 
-__all__ = ["Candidate", "Choices", "SearchResult", "search_plan"]
+__all__ = [
+    "BatchSize",
+    "Candidate",
+    "Choices",
+    "Planned",
+    "SearchResult",
+    "check_plan",
+    "make_plan",
+    "search_plan",
+]

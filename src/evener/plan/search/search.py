@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import Assignment
+from evener.plan.costing.assignment import HOST_OWNER, Assignment, spread_owners
 from evener.plan.costing.memory import entering_bytes, shortages
 from evener.plan.costing.prediction import Prediction, predict
 from evener.plan.search.group_costs import GroupCosts
@@ -48,13 +48,17 @@ class Choices:
         num_micro_batches: The numbers of micro-batches that are tried.
         pipelines: Whether layers may be spread over devices.
         recompute: Whether activations may be computed again.
-        host: Whether the host may own variables.
+        host: Whether the host may own variables, beside devices that are not the host itself.
+        simpler_within: A plan that is slower by no more than this fraction is better if it does
+            without micro-batches, recomputation or owners other than the engine's; measured times
+            are not exact enough to tell it apart.
     """
 
     num_micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     pipelines: bool = True
     recompute: bool = True
     host: bool = True
+    simpler_within: float = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +138,9 @@ def search_plan(
         search.candidate(*one[1:])
         for one in sorted(unlimited, key=lambda one: one[0])[:_MOST_LACKING]
     ]
-    return SearchResult(best=best, considered=tuple(sorted([*considered, *lacking], key=_rank)))
-
-
-def _rank(candidate: Candidate) -> tuple[float, int]:
-    """Return what is less for a better plan: of equal times, fewer devices."""
-    num_devices = sum(map(len, candidate.grouping))
-    return candidate.prediction.step_seconds, num_devices
+    return SearchResult(
+        best=best, considered=tuple(sorted([*considered, *lacking], key=search.rank))
+    )
 
 
 class _Search:
@@ -158,7 +158,8 @@ class _Search:
         self._choices = choices
         machines = profile.cluster.machines
         # The engine keeps variables on the host of one machine alone.
-        self._host = choices.host and len(machines) == 1
+        on_host = any("cpu:" in device.name for device in profile.cluster.devices)
+        self._host = choices.host and len(machines) == 1 and not on_host
         near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
         self._host_is_near = self._host and near
         self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
@@ -172,7 +173,12 @@ class _Search:
         if choices.recompute and any(again):
             recomputed.append(again)
         self._solvers = [
-            Solver(GroupCosts(profile, layers), batch_size, choices.num_micro_batches)
+            Solver(
+                GroupCosts(profile, layers),
+                batch_size,
+                choices.num_micro_batches,
+                as_fast=1.0005 + choices.simpler_within,
+            )
             for layers in recomputed
         ]
 
@@ -222,13 +228,30 @@ class _Search:
             if not self._few and len(first) == _MOST_OF_MANY:
                 break
             one = self.candidate(grouping, assignment)
-            if one.fits and (grouping not in first or _rank(one) < _rank(first[grouping])):
+            if one.fits and (grouping not in first or self.rank(one) < self.rank(first[grouping])):
                 first[grouping] = one
-        candidates = sorted(first.values(), key=_rank)
+        candidates = sorted(first.values(), key=self.rank)
         if self._few:
             candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
-            candidates.sort(key=_rank)
+            candidates.sort(key=self.rank)
         return (candidates[0], candidates[1:]) if candidates else (None, [])
+
+    def rank(self, candidate: Candidate) -> tuple[float, int]:
+        """Return what is less for a better plan: of equal times, fewer devices."""
+        num_devices = sum(map(len, candidate.grouping))
+        return self._weighed(candidate.assignment, candidate.prediction), num_devices
+
+    def _weighed(self, assignment: Assignment, prediction: Prediction) -> float:
+        """Return the time of a step, and a little more for all that makes a plan less simple."""
+        layers, cluster = self._profile.model.layers, self._profile.cluster
+        owners = spread_owners(layers, assignment.replicas, cluster)
+        less_simple = [
+            HOST_OWNER in assignment.owners,
+            assignment.owners != owners,
+            any(assignment.recompute),
+            any(len(one.spans) == 1 and one.num_micro_batches > 1 for one in assignment.replicas),
+        ]
+        return prediction.step_seconds * (1 + self._choices.simpler_within * sum(less_simple))
 
     def _polished(self, candidate: Candidate) -> Candidate:
         """Return a candidate that no small change makes better."""
@@ -236,7 +259,7 @@ class _Search:
         def seconds(assignment: Assignment) -> float:
             prediction = predict(assignment, self._profile)
             fits = not any(shortages(prediction.memory, self._profile.cluster))
-            return prediction.step_seconds if fits else math.inf
+            return self._weighed(assignment, prediction) if fits else math.inf
 
         counts = self._choices.num_micro_batches
         better = polish(candidate.assignment, seconds, counts, host=self._host)

@@ -32,7 +32,6 @@ from evener.plan.search.groupings import MOST_FOR_ALL, Group, Grouping, kind_of
 from evener.plan.search.owner_choice import owners_that_fit
 from evener.profile import Cluster
 
-_AS_FAST = 1.0005
 _MOST_ROUNDS = 3
 
 
@@ -83,16 +82,23 @@ class Solver:
         costs: Of groups.
         batch_size: Samples of the global batch.
         num_micro_batches: The numbers of micro-batches that are tried, rising.
+        as_fast: Fewer micro-batches are better where they take no more than so many times as long.
     """
 
     def __init__(
-        self, costs: GroupCosts, batch_size: int, num_micro_batches: Sequence[int]
+        self,
+        costs: GroupCosts,
+        batch_size: int,
+        num_micro_batches: Sequence[int],
+        *,
+        as_fast: float = 1.0005,
     ) -> None:
         self._costs = costs
         self._model = costs.profile.model
         self._cluster = costs.profile.cluster
         self._batch_size = batch_size
         self._num_micro_batches = num_micro_batches
+        self._as_fast = as_fast
 
     def solve(self, grouping: Grouping, way: OwnerWay) -> tuple[float, Assignment] | None:
         """Return the time by the formula for pipelines, and the assignment; None if none fits."""
@@ -198,7 +204,7 @@ class Solver:
             return None
         replicas: list[ReplicaAssignment] = []
         for kind, limit, of_kind in zip(kinds, limits, counts, strict=True):
-            shapes = {n: kind.best(n, limit) for n in set(of_kind) if n}
+            shapes = {n: kind.best(n, limit, self._as_fast) for n in set(of_kind) if n}
             replicas += [
                 shapes[samples].assigned(group, samples)
                 for group, samples in zip(kind.groups, of_kind, strict=True)
@@ -323,14 +329,14 @@ class _Kind:
         group = self.groups[0]
         return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
 
-    def best(self, samples: int, limits: list[int]) -> Shape:
-        """Return the shape that computes some samples in the least time."""
+    def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
+        """Return the shape that computes some samples in the least time, or nearly."""
         fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
         seconds = [
             self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
         ]
         # Of two that are as fast, fewer micro-batches are better.
-        enough = min(seconds) * _AS_FAST
+        enough = min(seconds) * as_fast
         return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
 
     def _least(

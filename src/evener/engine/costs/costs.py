@@ -1,0 +1,57 @@
+"""The costs of the layers of a step that hold on any device: bytes and operations."""
+
+from __future__ import annotations
+
+from evener.engine.costs.flops import flops_per_sample
+from evener.engine.costs.kept import LayerBytes, bytes_of_layers
+from evener.engine.costs.kinds import kinds_of
+from evener.engine.costs.sizes import bytes_per_sample
+from evener.engine.costs.split import SplitStep, split_step
+from evener.engine.trace.step import TracedStep
+from evener.profile import LayerCosts, ModelCosts
+
+
+def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
+    """Return what the layers of a step need on any device. Nothing is run.
+
+    Args:
+        step: The step, traced with layers, or split already.
+        name: Of the model, for tables.
+
+    Returns:
+        The layers in the order in which samples pass through them. Variables that belong to no
+        layer, such as the totals of metrics, count as state of the last one.
+    """
+    split = step if isinstance(step, SplitStep) else split_step(step)
+    kinds = kinds_of(split)
+    found = bytes_of_layers(split)
+    layers = [_costs_of(split, k, found[k], kinds[k]) for k in range(len(split.layers))]
+    traced = split.traced
+    samples = [
+        tensor
+        for tensor, axis in zip(traced.graph.inputs, traced.batch_axes, strict=False)
+        if axis is not None
+    ]
+    return ModelCosts(
+        name=name, layers=tuple(layers), input_bytes=sum(map(bytes_per_sample, samples))
+    )
+
+
+def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> LayerCosts:
+    owned = dict.fromkeys(("weight", "slot", "state"), 0)
+    is_last = number == len(split.layers) - 1
+    for variable in split.variables:
+        if variable.layer == number or (is_last and variable.layer is None):
+            owned[variable.role] += variable.num_bytes
+    nodes = [node for task in split.layers[number].forward for node in task.nodes]
+    return LayerCosts(
+        name=split.chain.names[number],
+        weight_bytes=owned["weight"],
+        optimizer_bytes=owned["slot"],
+        state_bytes=owned["state"],
+        activation_bytes=found.activations,
+        boundary_bytes=found.boundary,
+        workspace_bytes=found.workspace,
+        forward_flops=flops_per_sample(nodes),
+        kind=kind,
+    )

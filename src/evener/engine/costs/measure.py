@@ -1,0 +1,194 @@
+"""The times of the layers of a step on a device, measured layer by layer.
+
+Every layer is called alone, with made-up values, so that a device measures a model that it could
+not hold: the weights and activations of one layer at a time are there. Layers of one kind are
+measured once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from evener.engine.costs.clock import Calls, Clock
+from evener.engine.costs.estimate import estimated_times
+from evener.engine.costs.kinds import kinds_of
+from evener.engine.costs.split import LayerTasks, SplitStep, split_step
+from evener.engine.costs.synthetic import NotMeasurableError, Values
+from evener.engine.ownership import tf_device
+from evener.engine.partition.tasks import Task
+from evener.engine.trace.step import TracedStep
+from evener.errors import ProfileError
+from evener.profile import Curve, LayerTimes
+from evener.profile.device_speed import DeviceSpeed, measure_device
+
+Progress = Callable[[int, int, str], object]
+"""Called with the layers done, their number, and the name of the layer that comes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long a device takes for a step.
+
+    Attributes:
+        layers: Of every layer, in the order of the chain.
+        overhead_seconds: Once per step, what belongs to no layer: metrics, counters.
+        not_measured: For each layer that could not be called alone a text that names it and says
+            why; its times are estimated from its operations and bytes.
+    """
+
+    layers: tuple[LayerTimes, ...]
+    overhead_seconds: float
+    not_measured: tuple[str, ...]
+
+
+def measure_layers(
+    step: TracedStep | SplitStep,
+    device: str,
+    batch_sizes: Sequence[int],
+    *,
+    progress: Progress | None = None,
+) -> tuple[LayerTimes, ...]:
+    """Return how long a device takes for every layer of a step. See `measure_step`."""
+    return measure_step(step, device, batch_sizes, progress=progress).layers
+
+
+def measure_step(
+    step: TracedStep | SplitStep,
+    device: str,
+    batch_sizes: Sequence[int],
+    *,
+    progress: Progress | None = None,
+    speed: DeviceSpeed | None = None,
+    clock: Clock | None = None,
+) -> StepTimes:
+    """Return how long a device takes for a step, layer by layer.
+
+    Args:
+        step: The step, traced with layers, or split already.
+        device: The name of the device, such as ``"gpu:0"``.
+        batch_sizes: The numbers of samples to measure at, each above 0.
+        progress: Called before every layer.
+        speed: Of the device, for what cannot be measured; measured if it is needed.
+        clock: Measures on the device; another one for tests.
+
+    Raises:
+        ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
+    """
+    split = step if isinstance(step, SplitStep) else split_step(step, device=device)
+    name = tf_device(device)
+    measuring = _Measuring(split, clock or Clock(name), name, _checked(batch_sizes))
+    known: dict[str, LayerTimes] = {}
+    reasons: dict[str, str] = {}
+    kinds = kinds_of(split)
+    for number, (kind, tasks) in enumerate(zip(kinds, split.layers, strict=True)):
+        if progress is not None:
+            progress(number, len(kinds), split.chain.names[number])
+        if kind in known:
+            continue
+        try:
+            known[kind] = measuring.layer(tasks)
+        except NotMeasurableError as error:
+            speed = speed or measure_device(device)
+            reasons[kind] = str(error)
+            known[kind] = estimated_times(tasks, speed, batch_sizes)
+    return StepTimes(
+        layers=tuple(known[kind] for kind in kinds),
+        overhead_seconds=measuring.rest(),
+        not_measured=tuple(
+            f"{layer}: {reasons[kind]}"
+            for layer, kind in zip(split.chain.names, kinds, strict=True)
+            if kind in reasons
+        ),
+    )
+
+
+def _checked(batch_sizes: Sequence[int]) -> list[int]:
+    sizes = sorted(set(batch_sizes))
+    if not sizes or sizes[0] < 1:
+        raise ProfileError(
+            "PROF-011",
+            f"Layers cannot be measured at {list(batch_sizes)} samples.",
+            why="A time as a function of samples needs at least one number of samples, and each "
+            "of them must be above 0.",
+            fix="Give for example batch_sizes=[1, 4, 16, 64].",
+        )
+    return sizes
+
+
+class _Measuring:
+    """Measures the layers of a step on a device."""
+
+    def __init__(
+        self, split: SplitStep, clock: Clock, device: str, batch_sizes: Sequence[int]
+    ) -> None:
+        self._split = split
+        self._clock = clock
+        self._device = device
+        self._batch_sizes = batch_sizes
+        self._variables = {one.handle: one for one in split.variables}
+
+    def layer(self, tasks: LayerTasks) -> LayerTimes:
+        """Return the times of a layer.
+
+        Raises:
+            NotMeasurableError: If it cannot be called alone.
+        """
+        forward = self._calls(tasks.forward)
+        # One call of both passes: kernels of the second use what those of the first keep for them.
+        both = self._calls((*tasks.forward, *tasks.backward)) if tasks.backward else forward
+        sizes = self._batch_sizes
+        first = _curve([(size, self._run(forward, size)) for size in sizes])
+        whole = first
+        if both is not forward:
+            whole = _curve([(size, self._run(both, size)) for size in sizes])
+        update = self._run(self._calls(tasks.once), sizes[0])
+        return LayerTimes(forward=first, backward=_difference(whole, first), update_seconds=update)
+
+    def rest(self) -> float:
+        """Return the time of what belongs to no layer, as far as it can be measured."""
+        total = 0.0
+        for task in self._split.rest:
+            try:
+                total += self._run(self._calls([task]), self._batch_sizes[0])
+            except NotMeasurableError:
+                continue
+        return total
+
+    def _calls(self, tasks: Sequence[Task]) -> Calls | None:
+        functions = [self._split.build(task) for task in tasks]
+        # A value that is read and kept would make every write copy the variable.
+        functions = [one for one in functions if not (one.is_stateful and one.is_read_only)]
+        return Calls(functions, self._device) if functions else None
+
+    def _run(self, calls: Calls | None, num_samples: int) -> float:
+        """Return the time of calls for so many samples."""
+        if calls is None:
+            return 0.0
+        values = Values(num_samples, self._variables)
+        with tf.device(self._device):
+            arguments = [values.of(one) for one in calls.arguments]
+        return self._clock.measure(calls, arguments)
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    """Return the curve of measured points, without what is noise for certain.
+
+    Other programs only make a measurement longer, and more samples take no less time: what took
+    longer than more samples did was disturbed.
+    """
+    least = math.inf
+    kept: list[tuple[float, float]] = []
+    for samples, seconds in reversed(points):
+        least = min(least, seconds)
+        kept.append((samples, least))
+    return Curve(tuple(reversed(kept)))
+
+
+def _difference(both: Curve, first: Curve) -> Curve:
+    """Return the time of the second of two passes, from that of both in one call."""
+    pairs = zip(both.points, first.points, strict=True)
+    return _curve([(samples, max(total - own, 0.0)) for (samples, total), (_, own) in pairs])

@@ -1,0 +1,104 @@
+"""The profile of a step on the devices of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from evener.devices import UsedDevice
+from evener.engine.costs.costs import layer_costs
+from evener.engine.costs.measure import Progress, measure_step
+from evener.engine.costs.split import split_step
+from evener.engine.ownership import tf_device
+from evener.engine.trace.step import TracedStep
+from evener.profile import ClusterDevice, CostProfile, LayerTimes
+from evener.profile.device_speed import make_cluster, measure_links
+
+_NUM_POINTS = 5
+
+
+def profile_step(
+    traced: TracedStep,
+    devices: Sequence[UsedDevice],
+    batch_size: int,
+    *,
+    name: str = "",
+    progress: Progress | None = None,
+) -> tuple[CostProfile, tuple[str, ...]]:
+    """Measure what a step costs on devices.
+
+    Devices of one kind of hardware are measured once. Only one layer at a time is in memory.
+
+    Args:
+        traced: The step, traced with layers.
+        devices: The devices.
+        batch_size: The most samples that a device may get.
+        name: Of the model, for tables.
+        progress: See `measure_step`.
+
+    Returns:
+        The profile, and for each layer that could not be measured a text that says why.
+    """
+    types = [hardware_of(device.name) for device in devices]
+    sizes = batch_sizes(batch_size)
+    times: dict[str, tuple[LayerTimes, ...]] = {}
+    overhead, not_measured = 0.0, dict[str, None]()
+    for device, type_name in zip(devices, types, strict=True):
+        if type_name not in times:
+            split = split_step(traced, device=device.name)
+            found = measure_step(split, device.name, sizes, progress=progress)
+            times[type_name] = found.layers
+            overhead = max(overhead, found.overhead_seconds)
+            not_measured.update(dict.fromkeys(found.not_measured))
+    cluster = make_cluster(
+        [
+            ClusterDevice(name=device.name, type=type_name, memory_bytes=device.memory_bytes)
+            for device, type_name in zip(devices, types, strict=True)
+        ],
+        measure_links([device.name for device in devices]),
+    )
+    profile = CostProfile(
+        model=layer_costs(traced, name=name),
+        cluster=cluster,
+        times=times,
+        step_overhead_seconds=overhead,
+    )
+    return profile, tuple(not_measured)
+
+
+def batch_sizes(most: int) -> list[int]:
+    """Return the numbers of samples at which layers are measured, up to a batch.
+
+    >>> batch_sizes(256), batch_sizes(3)
+    ([1, 4, 16, 64, 256], [1, 3])
+    """
+    ratio = max(2.0, most ** (1 / (_NUM_POINTS - 1)))
+    sizes = {min(most, round(ratio**k)) for k in range(_NUM_POINTS)}
+    return sorted({*sizes, most})
+
+
+def hardware_of(device: str) -> str:
+    """Return the name of the hardware of a device, such as ``"NVIDIA A100"``."""
+    index = int(device.rpartition(":")[2])
+    if device.startswith("gpu"):
+        physical = tf.config.list_physical_devices("GPU")
+        details: Any = (
+            tf.config.experimental.get_device_details(physical[index])
+            if index < len(physical)
+            else {}
+        )
+        return str(details.get("device_name", tf_device(device)))
+    return f"cpu, {os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"
+
+
+def model_name(path: str) -> str:
+    """Return what a model is called that a script trains.
+
+    >>> model_name("examples/train.py")
+    'train.py'
+    """
+    return Path(path).name

@@ -1,0 +1,98 @@
+"""``evener plan``: measures the training step of a script in a subprocess."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evener.devices.spec import DeviceSpec
+from evener.errors import RunError
+from evener.launch.audit_subprocess import error_from, last_lines
+from evener.launch.child_process import ProcessResult, run_child_process
+from evener.launch.step_costs import CostRequest
+from evener.profile import CostProfile
+from evener.profile.serialise import profile_from_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """What the training step of a script costs.
+
+    Args:
+        profile: On the devices that were asked for.
+        batch_size: Samples of the script's batch; None if its shapes do not say it.
+        not_measured: For each layer that could not be measured a text that says why.
+    """
+
+    profile: CostProfile
+    batch_size: int | None
+    not_measured: tuple[str, ...]
+
+
+def measure_in_subprocess(
+    request: CostRequest, spec: DeviceSpec, *, limit_seconds: float
+) -> StepCosts:
+    """Run a script up to its first training step, and measure the step.
+
+    Args:
+        request: What to measure.
+        spec: The devices, as they were asked for.
+        limit_seconds: The time limit.
+
+    Raises:
+        RunError: RUN-030 if there was no training step in time, RUN-031 if its batch size is not
+            known.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        text = replace(request, answer=str(answer)).to_json()
+        command = [sys.executable, "-m", "evener.launch.step_costs", text]
+        result = run_child_process(command, environ=_environment(spec), limit_seconds=limit_seconds)
+        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+    if "profile" in found:
+        return StepCosts(
+            profile=profile_from_json(found["profile"]),
+            batch_size=found["batch_size"],
+            not_measured=tuple(found["not_measured"]),
+        )
+    if "error" in found:
+        raise error_from(found["error"])
+    raise _no_costs(request.script, found, result, limit_seconds)
+
+
+def _environment(spec: DeviceSpec) -> dict[str, str]:
+    """Return the environment: several devices on the CPU get a part of its cores each."""
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    if spec.num_devices is not None and str(spec).startswith("cpu"):
+        environ["TF_NUM_INTRAOP_THREADS"] = str(max(1, (os.cpu_count() or 1) // spec.num_devices))
+    return {**environ, **os.environ}
+
+
+def _no_costs(
+    script: str, found: dict[str, Any], result: ProcessResult, limit_seconds: float
+) -> RunError:
+    if found.get("outcome") == "no batch size":
+        return RunError(
+            "RUN-031",
+            f"{script} trains on batches whose size is not known before it runs.",
+            why="Layers are measured at numbers of samples up to that of a batch.",
+            fix="Say it: --batch-size N.",
+        )
+    if result.exit_code is None:
+        ended = f"it was stopped after {limit_seconds:g} seconds"
+    elif result.exit_code:
+        ended = f"it ended with exit code {result.exit_code}"
+    else:
+        ended = "it ended without computing gradients and writing variables in a traced function"
+    return RunError(
+        "RUN-030",
+        f"{script} came to no training step.",
+        why=f"As `evener run` would run it, {ended}. {last_lines(result.output)}",
+        fix="Make it run with evener run first; --time-limit gives it more time.",
+    )

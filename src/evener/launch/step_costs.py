@@ -1,0 +1,107 @@
+"""Runs a script up to its first training step, and measures the step instead of running it.
+
+The module runs in a subprocess, ``python -m evener.launch.step_costs REQUEST``, and writes the
+result as JSON into a file. ``REQUEST`` is JSON too; see `CostRequest`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from evener.errors import EvenerError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRequest:
+    """A request for the costs of a script's training step.
+
+    Args:
+        script: The path of the script.
+        args: Its command line arguments.
+        devices: A device spec; None for ``EVENER_DEVICES``, else all.
+        batch_size: The most samples to measure; None for the batch of the script.
+        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        answer: The path of the file for the result.
+    """
+
+    script: str
+    args: tuple[str, ...]
+    devices: str | None
+    batch_size: int | None
+    gpu_names: bool
+    answer: str
+
+    def to_json(self) -> str:
+        """Return the request as the subprocess reads it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CostRequest:
+        """Return the request that a text of `to_json` holds."""
+        fields = json.loads(text)
+        return cls(**{**fields, "args": tuple(fields["args"])})
+
+
+def main() -> None:
+    """Carry out the request on the command line."""
+    request = CostRequest.from_json(sys.argv[1])
+    try:
+        _run(request)
+    except EvenerError as error:
+        traceback.print_exc()
+        named = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
+        _answer(request, {"error": {"kind": type(error).__name__, **named}})
+    _answer(request, {"outcome": "ended"})
+
+
+def _run(request: CostRequest) -> None:
+    from evener.devices import use_devices
+    from evener.engine.costs.profile import model_name, profile_step
+    from evener.engine.costs.strategy import costing_strategy
+    from evener.launch.notes import Notes
+    from evener.launch.script import read_script
+    from evener.launch.session import Session
+    from evener.profile.serialise import profile_to_json
+
+    script = read_script(request.script)
+    used = use_devices(request.devices)
+    process = os.getpid()
+
+    def measure(traced: Any, num_samples: int | None) -> None:
+        if os.getpid() != process:
+            return
+        size = request.batch_size or num_samples
+        if size is None:
+            _answer(request, {"outcome": "no batch size"})
+        name = model_name(request.script)
+        profile, not_measured = profile_step(traced, used, size, name=name)
+        _answer(
+            request,
+            {
+                "profile": profile_to_json(profile),
+                "batch_size": num_samples,
+                "not_measured": not_measured,
+            },
+        )
+
+    strategy = costing_strategy(used[0].name, measure)
+    Session(script, strategy, Notes(), gpu_names=request.gpu_names).run(request.args)
+
+
+def _answer(request: CostRequest, found: Mapping[str, Any]) -> NoReturn:
+    """Write the result, and end the process: the script does not continue."""
+    Path(request.answer).write_text(json.dumps(found), encoding="utf-8")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

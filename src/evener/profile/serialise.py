@@ -1,0 +1,130 @@
+"""A cost profile as JSON, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from evener.errors import ProfileError
+from evener.profile.cache import times_from_json, times_to_json
+from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
+from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
+
+_FORMAT, _VERSION = "evener-profile", 1
+
+
+def profile_to_json(profile: CostProfile) -> str:
+    """Return a profile as JSON, from which `profile_from_json` makes an equal one."""
+    content = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": dataclasses.asdict(profile.model),
+        "cluster": _finite(dataclasses.asdict(profile.cluster)),
+        "times": {
+            name: [times_to_json(one) for one in times] for name, times in profile.times.items()
+        },
+        "step_overhead_seconds": profile.step_overhead_seconds,
+    }
+    return json.dumps(content, indent=1, allow_nan=False)
+
+
+def profile_from_json(text: str, *, place: str = "the text") -> CostProfile:
+    """Return the profile that a JSON text holds.
+
+    Args:
+        text: Of `profile_to_json`.
+        place: Where the text is from, for errors.
+
+    Raises:
+        ProfileError: PROF-006 if it is no profile of this version.
+    """
+    try:
+        content = json.loads(text)
+        problem = _problem_of(content)
+        if not problem:
+            return _read(cast("dict[str, Any]", content))
+    except ProfileError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    raise ProfileError(
+        "PROF-006",
+        f"{place} holds no profile that can be used.",
+        why=f"{problem}.",
+        fix="Measure again: evener plan SCRIPT --save-profile FILE.",
+    )
+
+
+def read_profile(path: Path) -> CostProfile:
+    """Return the profile in a file.
+
+    Raises:
+        ProfileError: PROF-006 if it cannot be read, or holds no profile of this version.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ProfileError(
+            "PROF-006",
+            f"{path} holds no profile that can be used.",
+            why=f"It cannot be read: {error}.",
+            fix="Measure again: evener plan SCRIPT --save-profile FILE.",
+        ) from None
+    return profile_from_json(text, place=str(path))
+
+
+def _problem_of(content: object) -> str:
+    if not isinstance(content, dict) or "format" not in content:
+        return "It is no JSON object with a format"
+    if content["format"] != _FORMAT:
+        return f"Its format is {content['format']!r} and not {_FORMAT!r}"
+    if content.get("version") != _VERSION:
+        return f"It has version {content.get('version')!r}, and this is version {_VERSION}"
+    return ""
+
+
+def _read(content: Mapping[str, Any]) -> CostProfile:
+    model, cluster = content["model"], content["cluster"]
+    return CostProfile(
+        model=ModelCosts(
+            name=model["name"],
+            layers=tuple(LayerCosts(**layer) for layer in model["layers"]),
+            input_bytes=model["input_bytes"],
+        ),
+        cluster=Cluster(
+            devices=tuple(ClusterDevice(**device) for device in cluster["devices"]),
+            machines=tuple(_machine(machine) for machine in cluster["machines"]),
+            network=_link(cluster["network"]),
+            name=cluster["name"],
+        ),
+        times={
+            name: tuple(times_from_json(one) for one in times)
+            for name, times in content["times"].items()
+        },
+        step_overhead_seconds=float(content["step_overhead_seconds"]),
+    )
+
+
+def _machine(value: Mapping[str, Any]) -> Machine:
+    links = {name: _link(value[name]) for name in ("link", "host_link")}
+    return Machine(**{**value, **links})
+
+
+def _link(value: Mapping[str, Any]) -> Link:
+    bandwidth = value["bytes_per_second"]
+    return Link(
+        bytes_per_second=float("inf") if bandwidth is None else bandwidth,
+        latency_seconds=value["latency_seconds"],
+    )
+
+
+def _finite(value: Any) -> Any:
+    """Replace infinite bandwidths, which JSON does not know, by null."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in cast("list[Any]", value)]
+    return None if value == float("inf") else value

@@ -1,0 +1,95 @@
+"""A plan and what it costs, as text: the plan, where the time goes, memory as bars, remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evener.plan.costing.assignment import HOST_OWNER
+from evener.plan.search import Planned
+from evener.terminal import standard_output
+from evener.units import format_bytes, format_seconds
+
+_BAR_WIDTH = 24
+_PARTS = {
+    "variables": "#",
+    "fetched": "f",
+    "gradients": "g",
+    "activations": "a",
+    "workspace": "w",
+}
+
+
+def print_planned(planned: Planned, console: Console | None = None) -> None:
+    """Print a plan with what it costs.
+
+    Args:
+        planned: The plan.
+        console: The console; None for standard output.
+    """
+    console = standard_output() if console is None else console
+    console.print(Text(str(planned.plan)), soft_wrap=True)
+    console.print(Text(f"\nA step of {planned.batch_size} samples"))
+    for line in time_lines(planned):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    console.print(Text(f"\nMemory ({_legend()})"))
+    console.print(memory_table(planned))
+    if planned.problem:
+        console.print(Text(f"\nDoes not fit: {planned.problem}."), soft_wrap=True)
+    if planned.remedies:
+        console.print(Text("\nWhat would help"))
+        for remedy in planned.remedies:
+            console.print(Text(f"  {remedy}"), soft_wrap=True)
+
+
+def time_lines(planned: Planned) -> Iterator[str]:
+    """Yield where the time of a step goes, by replica."""
+    prediction = planned.prediction
+    rate = planned.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
+    yield f"{format_seconds(prediction.step_seconds)}, {rate:,.0f} samples/s"
+    shown = prediction.replicas[:8]
+    for number, replica in enumerate(shown):
+        parts = {
+            "computing": replica.compute_seconds,
+            "bubble": replica.bubble_seconds,
+            "communication": replica.communication_seconds,
+            "update": replica.update_seconds,
+        }
+        text = ", ".join(f"{name} {format_seconds(part)}" for name, part in parts.items() if part)
+        yield f"replica {number}: {text}"
+    if len(prediction.replicas) > len(shown):
+        yield f"and {len(prediction.replicas) - len(shown)} more replicas"
+
+
+def memory_table(planned: Planned) -> Table:
+    """Return the memory of every device as a bar and its parts."""
+    table = Table(box=None, show_edge=False, pad_edge=True)
+    for heading in ("device", "", "peak", "of", "mostly"):
+        table.add_column(heading, justify="right" if heading in ("peak", "of") else "left")
+    cluster = planned.profile.cluster
+    for device, needed in sorted(planned.prediction.memory.items())[:16]:
+        parts = {name: getattr(needed, name) for name in _PARTS}
+        memory = cluster.machines[0].host_memory_bytes
+        name = "host"
+        if device != HOST_OWNER:
+            memory, name = cluster.devices[device].memory_bytes, cluster.devices[device].name
+        whole = max(memory or 0, needed.total, 1)
+        bar = "".join(
+            letter * round(_BAR_WIDTH * parts[part] / whole) for part, letter in _PARTS.items()
+        )
+        largest = max(parts, key=lambda part: parts[part])
+        table.add_row(
+            Text(name),
+            Text(f"[{bar[:_BAR_WIDTH]:{_BAR_WIDTH}}]"),
+            Text(format_bytes(needed.total)),
+            Text("-" if memory is None else format_bytes(memory)),
+            Text(f"{largest} {format_bytes(parts[largest])}"),
+        )
+    return table
+
+
+def _legend() -> str:
+    return ", ".join(f"{letter} {part}" for part, letter in _PARTS.items())
