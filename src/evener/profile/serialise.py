@@ -50,12 +50,7 @@ def profile_from_json(text: str, *, place: str = "the text") -> CostProfile:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
-    raise ProfileError(
-        "PROF-006",
-        f"{place} holds no profile that can be used.",
-        why=f"{problem}.",
-        fix="Measure again: evener plan SCRIPT --save-profile FILE.",
-    )
+    raise _unusable(place, problem)
 
 
 def read_profile(path: Path) -> CostProfile:
@@ -67,13 +62,17 @@ def read_profile(path: Path) -> CostProfile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ProfileError(
-            "PROF-006",
-            f"{path} holds no profile that can be used.",
-            why=f"It cannot be read: {error}.",
-            fix="Measure again: evener plan SCRIPT --save-profile FILE.",
-        ) from None
+        raise _unusable(str(path), f"It cannot be read: {error}") from None
     return profile_from_json(text, place=str(path))
+
+
+def _unusable(place: str, problem: str) -> ProfileError:
+    return ProfileError(
+        "PROF-006",
+        f"{place} holds no profile that can be used.",
+        why=f"{problem}.",
+        fix="Measure again: evener plan SCRIPT --save-profile FILE.",
+    )
 
 
 def _problem_of(content: object) -> str:

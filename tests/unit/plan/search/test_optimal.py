@@ -14,9 +14,7 @@ WITHIN = 1.01
 
 def check(profile: CostProfile, batch_size: int, *, all_owners: bool) -> None:
     counts = (1, 2, 4)
-    best = least_seconds(
-        profile, batch_size, num_micro_batches=counts, all_owners=all_owners
-    )
+    best = least_seconds(profile, batch_size, num_micro_batches=counts, all_owners=all_owners)
     choices = Choices(num_micro_batches=counts, host=all_owners, simpler_within=0.0)
     found = search_plan(profile, batch_size, choices).best
     if best is None:

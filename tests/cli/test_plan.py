@@ -1,0 +1,162 @@
+"""`evener plan`, as a person would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import evener
+from evener.plan import Plan
+from evener.profile.serialise import read_profile
+
+SOURCE = Path(evener.__file__).parents[1]
+
+SCRIPT = """
+    import sys
+    import keras
+    import numpy as np
+    layers = [keras.layers.Dense(32, name=f"dense_{k}") for k in range(3)]
+    model = keras.Sequential([keras.Input((8,)), *layers, keras.layers.Dense(1, name="head")])
+    model.compile("adam", "mse")
+    x = np.ones((64, 8), "float32")
+    if "silent" in sys.argv:
+        raise SystemExit(3)
+    if "no-step" not in sys.argv:
+        model.fit(x, x[:, :1], batch_size=32, verbose=0)
+    open("trained", "w").close()
+"""
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    own = {
+        "PYTHONPATH": str(SOURCE),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "evener", *words],
+        cwd=folder,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    (tmp_path / "plan.json").write_text(
+        Plan.data_parallel(["gpu:0", "gpu:1"], shares=[1, 1]).to_json(), encoding="utf-8"
+    )
+    return tmp_path
+
+
+def test_a_script_is_measured_planned_and_run(folder: Path) -> None:
+    first = run(
+        *"plan --devices cpu:2 --save-profile costs.json --out best.json train.py".split(),
+        folder=folder,
+    )
+    assert first.returncode == 0, first.stderr
+    assert "A step of 32 samples" in first.stdout
+    assert "even shares" in first.stdout or "cpu:0 alone" in first.stdout
+    assert not (folder / "trained").exists()
+    costs = read_profile(folder / "costs.json")
+    assert [layer.name for layer in costs.model.layers] == ["dense_0", "dense_1", "dense_2", "head"]
+    assert costs.model.layers[1].weight_bytes == (32 * 32 + 32) * 4
+    assert costs.model.layers[1].optimizer_bytes == 2 * (32 * 32 + 32) * 4
+    assert costs.times
+    plan = Plan.from_json((folder / "best.json").read_text(encoding="utf-8"))
+    assert plan.predicted is not None
+
+    again = run(*"plan --profile costs.json --batch-size 32 --json".split(), folder=folder)
+    assert again.returncode == 0, again.stderr
+    assert Plan.from_json(again.stdout) == plan
+
+    ran = run(*"run --plan best.json train.py".split(), folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert (folder / "trained").exists()
+
+
+def test_a_published_model_on_a_described_cluster(folder: Path) -> None:
+    words = "plan --model bert-large-128 --cluster rtx3090-rtx3060 --batch-size 32".split()
+    found = run(*words, folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert "gpu:0" in found.stdout
+    assert "times as long" in found.stdout
+    checked = run(*words, "--check", "plan.json", "--json", folder=folder)
+    assert checked.returncode == 0, checked.stderr
+    predicted = json.loads(checked.stdout)["predicted"]
+    assert predicted["step_seconds"] > 0.3
+
+
+def test_a_plan_that_does_not_fit_ends_with_1(folder: Path) -> None:
+    words = "plan --model gpt3-1.3b --cluster rtx3090-rtx3060 --batch-size 32 --check plan.json"
+    found = run(*words.split(), folder=folder)
+    assert found.returncode == 1
+    assert "Does not fit: gpu:1 needs" in found.stdout
+
+
+def test_a_model_that_fits_nowhere(folder: Path) -> None:
+    words = "plan --model gpt3-13b --cluster rtx3090-rtx3060 --batch-size 4"
+    found = run(*words.split(), folder=folder)
+    assert found.returncode == 1
+    assert "[PLAN-043]" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("plan", "give one of a script, --profile, or --model with --cluster"),
+        ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
+        ("plan --model bert-large", "--model and --cluster belong together"),
+        ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
+        ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),
+        ("plan --model bert-large --cluster a100-8", "say it: N, max or auto"),
+        ("plan --batch-size 0 train.py", "neither a number of samples above 0"),
+        ("plan --batch-size many train.py", "neither a number of samples above 0"),
+        ("plan gone.py", "[RUN-001]"),
+        ("plan --profile gone.json", "[PROF-006]"),
+        ("plan --out gone/plan.json train.py", "cannot be written"),
+        ("plan --devices cpu:0@x train.py", "[DEV-"),
+    ],
+)
+def test_wrong_usage(words: str, says: str, folder: Path) -> None:
+    found = run(*words.split(), folder=folder)
+    shown = " ".join(found.stderr.replace("│", " ").split())
+    assert found.returncode == 2, shown
+    assert says in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [("no-step", "without computing gradients"), ("silent", "it ended with exit code 3")],
+)
+def test_no_training_step(args: str, says: str, folder: Path) -> None:
+    found = run("plan", "--devices", "cpu:2", "train.py", args, folder=folder)
+    assert found.returncode == 2
+    assert "[RUN-030]" in found.stderr
+    assert says in found.stderr
+
+
+def test_batches_of_no_known_size(folder: Path) -> None:
+    source = textwrap.dedent(SCRIPT).replace(
+        "model.fit(x, x[:, :1], batch_size=32, verbose=0)",
+        """import tensorflow as tf
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(32)
+    model.fit(data, verbose=0)""",
+    )
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    found = run("plan", "--devices", "cpu:2", "train.py", folder=folder)
+    assert found.returncode == 2
+    assert "[RUN-031]" in found.stderr
+    found = run(*"plan --devices cpu:2 --batch-size 16 train.py".split(), folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert "A step of 16 samples" in found.stdout
