@@ -14,7 +14,7 @@ from evener.placement import kernels
 
 def main() -> None:
     """Write the table beside the module that reads it."""
-    if kernels.source() != "TensorFlow":
+    if kernels.kernel_source() != "TensorFlow":
         sys.exit("this TensorFlow has no GPU kernels: install the full wheel, `tensorflow`")
     packed = kernels.packed_table()
     target = Path(kernels.__file__).with_name(kernels.TABLE)

@@ -16,7 +16,7 @@ import pkgutil
 import types
 from pathlib import Path
 
-PATH = Path(__file__).parents[1] / "src/evener/doctor/api/public_names.json.gz"
+PATH = Path(__file__).parents[1] / "src/evener/analysis/api/public_names.json.gz"
 PACKAGES = ("tensorflow", "keras", "tf_keras")
 # Parts of Keras that TensorFlow has by itself.
 LAZY = ("initializers", "losses", "metrics", "optimizers")

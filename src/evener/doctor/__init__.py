@@ -1,22 +1,24 @@
-"""What is wrong with a training program: each mistake with its line, evidence and fix.
+"""Finds mistakes in a training program: each with its line, evidence and fix.
 
-api/             what TensorFlow and Keras call their things, now and before
-program/         what the text says; nothing is run
-surroundings.py  the machine, the environment, the packages
-watch/           what a run of a few steps shows
-rule.py          what a rule is
-rules/           the rules, one file each
-pages/           what `evener doctor --explain` prints, one page for each rule
-configuration.py which rules report, and for how many GPUs
-ignored.py       findings that comments take back
-diagnose.py      all of it together
+rule.py           a rule, and the violations that it reports
+rules/            the table of all rules, one file per rule
+pages/            the help page of each rule
+queries/          queries on a program that several rules share
+surroundings.py   the machine, the environment, the packages
+watch/            what a run of a few steps shows
+configuration.py  which rules report, and for how many GPUs
+ignored.py        comments that suppress findings
+diagnose.py       applies the rules, and merges what they report
+
+`evener.analysis` reads the program.
 """
 
 from __future__ import annotations
 
 from evener.doctor.diagnose import Diagnosis, diagnose, examine
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.rule import Case, Family, Rule, all_rules
+from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
 
 __all__ = [

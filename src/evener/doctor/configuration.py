@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from evener.doctor.rule import all_rules
+from evener.doctor.rules import all_rules
 from evener.errors import RunError, did_you_mean
 
 _TABLE = "[tool.evener.doctor]"
 _KEYS = ("select", "ignore", "gpus")
-# Without these nothing was looked at, which nobody may miss who selects some rules.
+# Reported whatever is selected: without a readable script nothing is examined.
 _ALWAYS = ("DOC-001", "DOC-002")
 
 
@@ -49,9 +49,9 @@ def configuration_for(
 
     Args:
         script: The path of the script.
-        select: As in `Configuration`; None for what the file says.
-        ignore: As in `Configuration`; None for what the file says.
-        num_gpus: As in `Configuration`; None for what the file says.
+        select: As in `Configuration`; None for the file's.
+        ignore: As in `Configuration`; None for the file's.
+        num_gpus: As in `Configuration`; None for the file's.
 
     Raises:
         RunError: RUN-011 if no rule has a code; RUN-012 if the table in the file is wrong;
@@ -109,8 +109,8 @@ def _table_for(script: Path) -> tuple[Path, Mapping[str, object]]:
         table = cast("Mapping[str, object]", found)
         for key in table:
             if key not in _KEYS:
-                told = f"has the unknown key `{key}`.{did_you_mean(key, _KEYS)}"
-                raise _wrong(path, told, f"The keys are {', '.join(_KEYS)}.")
+                what = f"has the unknown key `{key}`.{did_you_mean(key, _KEYS)}"
+                raise _wrong(path, what, f"The keys are {', '.join(_KEYS)}.")
         return path, table
     return script, {}
 

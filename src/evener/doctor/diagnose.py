@@ -1,37 +1,36 @@
-"""Reading a program, watching it if asked to, and letting every rule look at both."""
+"""Reads a program, watches a run of it on request, applies the rules, merges their findings."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evener.analysis import Place, Program, read_program
 from evener.doctor.configuration import configuration_for
 from evener.doctor.finding import Finding, Severity
-from evener.doctor.ignored import without_ignored
-from evener.doctor.program import Program, read_program
-from evener.doctor.questions.graph_programs import is_graph_program
-from evener.doctor.rule import Case, Family, Rule, all_rules
+from evener.doctor.ignored import Ignored
+from evener.doctor.queries.tensorflow1 import is_graph_program
+from evener.doctor.rule import Case, Family, Rule, Violation
+from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
-from evener.doctor.watch import Seen, watch
+from evener.doctor.watch import Observation, watch
 
-# This rule has one finding for each name, and counts the lines itself.
-_COUNTED_BY_RULE = ("DOC-004",)
 # So many other lines are shown with their text.
 _MOST_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the doctor says of a program.
+    """The findings on a program.
 
     Args:
         script: The script's absolute path.
         findings: The worst first, then by file and line.
         num_gpus: For how many GPUs the program is judged.
-        is_assumed: Whether that number is assumed: nobody has said it, and there is no GPU.
+        is_assumed: Whether that number is assumed: none is given, and there is no GPU.
         num_ignored: How many findings comments in the program take back.
         seen: What the run has shown; None if the program was only read.
     """
@@ -41,7 +40,7 @@ class Diagnosis:
     num_gpus: int = 0
     is_assumed: bool = False
     num_ignored: int = 0
-    seen: Seen | None = None
+    seen: Observation | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -77,7 +76,7 @@ def diagnose(
     select: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
 ) -> Diagnosis:
-    r"""Read a training program and say what is wrong with it; with ``run``, watch it too.
+    r"""Find the mistakes of a training program; with ``run``, watch a run of it too.
 
     Without ``run`` nothing of it is executed. A script that is not there, or is no Python, is
     not run.
@@ -88,7 +87,7 @@ def diagnose(
         run: Whether to run it for a few steps, in a process of its own.
         args: What follows the script on its command line.
         devices: A device spec that is laid out before it runs, such as ``"cpu:2"`` for two
-            stand-ins; None for what the environment says, else the script's own.
+            stand-ins; None for the environment's, else the script's own.
         time_limit_seconds: How long it may run, above 0.
         num_steps: How many steps, those with tracing left out, are enough; from 1.
         gpu_names: Whether CPU devices answer as GPUs to it, where there is no GPU.
@@ -133,86 +132,91 @@ def diagnose(
 def examine(
     script: Path,
     surroundings: Surroundings,
-    seen: Seen | None = None,
+    seen: Observation | None = None,
     *,
     rules: Iterable[Rule] | None = None,
 ) -> Diagnosis:
-    """Let rules look at a program, at what is around it, and at what a run has shown.
+    """Apply rules to a program, its surroundings and the observation of a run.
 
     Args:
         script: The path of a Python file.
         surroundings: The machine, the environment, the packages.
         seen: What a run has shown.
-        rules: Which rules look; None for all.
+        rules: The rules; None for all.
     """
     return _examined(read_program(script), surroundings, seen, rules)
 
 
 def _examined(
-    program: Program, surroundings: Surroundings, seen: Seen | None, rules: Iterable[Rule] | None
+    program: Program,
+    surroundings: Surroundings,
+    seen: Observation | None,
+    rules: Iterable[Rule] | None,
 ) -> Diagnosis:
-    case = Case(program=program, surroundings=surroundings, seen=seen)
+    case = Case(program=program, surroundings=surroundings, observation=seen)
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
         # Its lines mean other things in TensorFlow 1 than the other rules know.
         chosen = tuple(rule for rule in chosen if rule.family is Family.PROGRAM)
-    found = [finding for rule in chosen for finding in rule.look(case)]
-    findings, num_ignored = without_ignored(program, _joined(found))
-    findings = _by_cause(findings)
+    ignored = Ignored(program)
+    reported = [(rule, violation) for rule in chosen for violation in rule.check(case)]
+    kept = [(r, v) for r, v in reported if not ignored.has(v.place, r.code)]
     return Diagnosis(
         script=program.script,
-        findings=findings,
+        findings=_merged(kept),
         num_gpus=len(surroundings.gpus),
         is_assumed=surroundings.is_assumed,
-        num_ignored=num_ignored,
+        num_ignored=len(reported) - len(kept),
         seen=seen,
     )
 
 
-def _joined(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort, and make one of those that say the same of the same line."""
-    by_line: dict[tuple[str, str, int], Finding] = {}
-    for finding in findings:
-        key = (finding.code, finding.file, finding.line)
-        first = by_line.get(key)
-        if first is None:
-            by_line[key] = finding
-            continue
-        worse, other = sorted((first, finding), key=lambda one: one.severity.rank)
-        more = tuple(line for line in other.evidence if line not in worse.evidence)
-        by_line[key] = Finding(
-            code=worse.code,
-            severity=worse.severity,
-            file=worse.file,
-            line=worse.line,
-            what=worse.what,
-            why=worse.why,
-            fix=worse.fix,
-            evidence=(*worse.evidence, *more),
-        )
-    return tuple(
-        sorted(by_line.values(), key=lambda one: (one.severity.rank, one.file, one.line, one.code))
-    )
+_Group = tuple[Violation, tuple[str, ...]]
 
 
-def _by_cause(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Make one finding of those that ask for the same change at several lines."""
-    by_cause: dict[tuple[object, ...], list[Finding]] = {}
-    for one in findings:
-        is_counted = one.code in _COUNTED_BY_RULE
-        cause = one.what if is_counted else (one.severity, one.why, one.fix)
-        by_cause.setdefault((one.code, cause), []).append(one)
-    return tuple(_with_lines(same) for same in by_cause.values())
+def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
+    """Return one finding for each cause, and for each line of a rule."""
+    by_cause: dict[tuple[object, ...], list[Violation]] = {}
+    for rule, one in sorted(reported, key=lambda pair: _order(*pair)):
+        severity = one.severity or rule.severity
+        cause = (rule.code, severity, one.cause or (one.why, one.fix))
+        by_cause.setdefault(cause, []).append(one)
+    by_line: dict[tuple[str, str, int], list[_Group]] = {}
+    severities: dict[tuple[str, str, int], Severity] = {}
+    for (code, severity, *_), (first, *others) in by_cause.items():
+        assert isinstance(code, str) and isinstance(severity, Severity)
+        line = (code, first.place.path, first.place.line)
+        by_line.setdefault(line, []).append((first, _also(first.place, others)))
+        severities.setdefault(line, severity)
+    return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
 
-def _with_lines(same: list[Finding]) -> Finding:
-    first, *others = same
+def _order(rule: Rule, one: Violation) -> tuple[int, str, int, str]:
+    return (one.severity or rule.severity).rank, one.place.path, one.place.line, rule.code
+
+
+def _also(first: Place, others: list[Violation]) -> tuple[str, ...]:
+    """Return the further lines of a finding, as its evidence."""
+    places = dict.fromkeys(one.place for one in others if one.place != first)
     lines = [
-        f"also {one.place if one.file != first.file else f'line {one.line}'}: {one.evidence[0]}"
-        if one.evidence
-        else f"also {one.place}"
-        for one in others[:_MOST_LINES]
+        f"also {f'line {one.line}' if one.path == first.path else f'{one.path}:{one.line}'}"
+        + (f": {one.text}" if one.text else "")
+        for one in list(places)[:_MOST_LINES]
     ]
-    if len(others) > _MOST_LINES:
-        lines.append(f"and {len(others) - _MOST_LINES} more")
-    return replace(first, evidence=(*first.evidence, *lines)) if lines else first
+    return (*lines, *([f"and {len(places) - len(lines)} more"] if len(places) > len(lines) else []))
+
+
+def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group]) -> Finding:
+    first = groups[0][0]
+    evidence = [text for one, _ in groups for text in one.evidence or (one.place.text,) if text]
+    evidence += [text for _, also in groups for text in also]
+    return Finding(
+        code=line[0],
+        severity=severity,
+        file=first.place.path,
+        line=first.place.line,
+        what=" ".join(dict.fromkeys(one.what for one, _ in groups)),
+        why=" ".join(dict.fromkeys(one.why for one, _ in groups)),
+        fix="\n".join(dict.fromkeys(one.fix for one, _ in groups)),
+        evidence=tuple(dict.fromkeys(evidence)),
+    )

@@ -1,18 +1,18 @@
-"""More on a code: the line of its error, and the page of the doctor's rule."""
+"""The help page of a code: the line of its error, and the page of the doctor's rule."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from evener.doctor.rule import all_rules
+from evener.doctor.rules import all_rules
 
 _PAGES = Path(__file__).parent / "pages"
 _ROW = re.compile(r"^\| ([A-Z]+-\d{3}) \| (.+?) \|$", re.MULTILINE)
 
 
 def explain(code: str) -> str | None:
-    """Return what there is to say of a code, as Markdown; None for a code that is not known.
+    """Return the help page of a code, as Markdown; None for an unknown code.
 
     Args:
         code: Of a finding, of an error or of a warning; small letters do as well.

@@ -1,4 +1,4 @@
-"""What the doctor says: one mistake, at one line, with its evidence and its fix."""
+"""A finding: one mistake, with its line, evidence and fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finding:
     """One thing that the doctor has found.
 
     Args:
-        code: The rule's code; ``evener doctor --explain CODE`` tells more.
+        code: The rule's code; ``evener doctor --explain CODE`` prints its page.
         severity: How much it matters.
         file: The absolute path of the program's file, or what stands for it.
         line: Its line, from 1; 0 if it is about no line.
@@ -50,7 +50,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Return ``file:line``, the file as somebody in the current folder writes it."""
+        """Return ``file:line``, the file relative to the current folder."""
         below, here = Path(self.file), Path.cwd()
         short = str(below.relative_to(here)) if below.is_relative_to(here) else self.file
         return f"{short}:{self.line}" if self.line else short

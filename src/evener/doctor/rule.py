@@ -1,21 +1,15 @@
-"""A rule of the doctor: one kind of mistake, in one file of ``rules``, with one page."""
+"""A rule: one kind of mistake, the function that finds it, and what that function reports."""
 
 from __future__ import annotations
 
 import enum
-import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Place, Program
-
-if TYPE_CHECKING:
-    from evener.doctor.surroundings import Surroundings
-    from evener.doctor.watch import Seen
+from evener.analysis import Place, Program
+from evener.doctor.finding import Severity
+from evener.doctor.surroundings import Surroundings
+from evener.doctor.watch import Observation
 
 
 class Family(enum.Enum):
@@ -31,23 +25,43 @@ class Family(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that rules may look at.
+    """What a rule examines.
 
     Args:
-        program: What the text says.
+        program: The source code of the program.
         surroundings: The machine, the environment and the installed packages.
-        seen: What a run has shown; None without ``--run``.
+        observation: What a run has shown; None without ``--run``.
     """
 
     program: Program
     surroundings: Surroundings
-    seen: Seen | None = None
+    observation: Observation | None = None
 
 
-Look = Callable[[Case], Iterator[Finding]]
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One place that violates a rule.
+
+    Args:
+        place: The line.
+        what: One sentence: what is wrong.
+        why: What it does to the training.
+        fix: What to write instead.
+        evidence: What it was found by; the line itself if nothing is given.
+        severity: How much it matters, where it is not the rule's own severity.
+        cause: Violations of one cause are one finding; of those without, why and fix are it.
+    """
+
+    place: Place
+    what: str
+    why: str = field(kw_only=True)
+    fix: str = field(kw_only=True)
+    evidence: tuple[str, ...] = field(default=(), kw_only=True)
+    severity: Severity | None = field(default=None, kw_only=True)
+    cause: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One kind of mistake.
 
@@ -55,50 +69,15 @@ class Rule:
         code: The code of the error that evener raises for the same mistake, if there is one;
             else ``DOC-...``.
         family: What it is about.
+        severity: Of its findings, unless a violation has its own.
         title: A few words for lists.
-        severity: Of its findings, where they do not say otherwise.
-        look: Finds it.
+        check: Yields the violations.
         also: Codes of further errors that evener raises for the same mistake.
     """
 
     code: str
     family: Family
-    title: str
     severity: Severity
-    look: Look
-    also: tuple[str, ...] = ()
-
-    def finding(
-        self,
-        place: Place,
-        what: str,
-        *,
-        why: str,
-        fix: str,
-        evidence: tuple[str, ...] = (),
-        severity: Severity | None = None,
-    ) -> Finding:
-        """Return a finding of this rule; without evidence, the line itself is it."""
-        return Finding(
-            code=self.code,
-            severity=severity or self.severity,
-            file=place.path,
-            line=place.line,
-            what=what,
-            why=why,
-            fix=fix,
-            evidence=evidence or ((place.text,) if place.text else ()),
-        )
-
-
-@functools.cache
-def all_rules() -> tuple[Rule, ...]:
-    """Return the rules of all files of ``rules``, in the order of families and codes."""
-    from evener.doctor import rules
-
-    found = [
-        importlib.import_module(f"{rules.__name__}.{module.name}").RULE
-        for module in pkgutil.iter_modules(rules.__path__)
-    ]
-    families = list(Family)
-    return tuple(sorted(found, key=lambda rule: (families.index(rule.family), rule.code)))
+    title: str
+    check: Callable[[Case], Iterator[Violation]]
+    also: tuple[str, ...] = field(default=(), kw_only=True)

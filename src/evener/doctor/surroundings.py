@@ -13,7 +13,7 @@ from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 # One of these is there with a driver; the last is Windows's Linux.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _PACKAGES = ("tensorflow", "intel-tensorflow", "tf-nightly", "keras", "tf-keras", "nvidia-", "cuda")
-# Programs are judged for several GPUs where nobody says for how many.
+# The number of GPUs to judge a program for, if none is given and the machine has none.
 _ASSUMED = 2
 HIDING = "CUDA_VISIBLE_DEVICES"
 """The environment variable that hides GPUs from a program."""
@@ -24,11 +24,11 @@ class Surroundings:
     """What a program will find around it.
 
     Args:
-        machine: What the driver says of the GPUs, hidden or not.
+        machine: The GPUs that the driver lists, hidden or not.
         environment: The environment variables.
         packages: Installed packages that matter to TensorFlow: name in lower case to version.
         num_gpus: For how many GPUs the program is judged; None for those that are there.
-        is_assumed: Whether nobody has said for how many.
+        is_assumed: Whether that number is assumed.
     """
 
     machine: NvmlMachine = field(default_factory=NvmlMachine)
@@ -68,7 +68,7 @@ class Surroundings:
         wanted = _ASSUMED if is_assumed else there if num_gpus is None else num_gpus
         if wanted == there:
             return self
-        # What hides this machine's GPUs says nothing of another machine.
+        # The variable that hides this machine's GPUs does not apply to another machine.
         environment = {name: value for name, value in self.environment.items() if name != HIDING}
         return replace(self, num_gpus=wanted, is_assumed=is_assumed, environment=environment)
 
@@ -92,7 +92,7 @@ def _may_have_driver() -> bool:
 
 
 def _installed(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and versions, as the folders of their metadata say them.
+    """Yield names and versions of packages from the names of their metadata folders.
 
     `importlib.metadata` opens a file for each package to learn its name.
     Source: Python Packaging Authority, "Recording installed projects", section

@@ -21,7 +21,7 @@ class Stage(keras.layers.Layer):
         self.dense.build(shape)
 
     def call(self, x):
-        with tf.device(self.where):  # may: DOC-107, DOC-301
+        with tf.device(self.where):  # may: DOC-107
             return self.dense(x)
 
 

@@ -19,4 +19,4 @@ with strategy.scope():
     model.add(tf.keras.layers.Dense(1, activation="sigmoid"))
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
 
-model.fit(dataset, epochs=2)  # may: DOC-205, DOC-206
+model.fit(dataset, epochs=2)  # may: DOC-205

@@ -12,7 +12,7 @@ from keras import layers
 def unet(size):
     inputs = keras.Input((size, size, 3))
     down = layers.Conv2D(8, 3, padding="same", use_bias=False)(inputs)
-    down = layers.BatchNormalization()(down)  # finding: DOC-307
+    down = layers.BatchNormalization()(down)
     down = layers.Activation("relu")(down)
     middle = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(down)
     up = layers.Conv2DTranspose(8, 3, strides=2, padding="same", activation="relu")(middle)
@@ -32,7 +32,7 @@ def main():
 
     pictures = np.random.rand(32, 32, 32, 3).astype("float32")
     masks = (pictures[..., :1] > 0.5).astype("float32")
-    model.fit(pictures, masks, batch_size=4, epochs=args.epochs)  # finding: DOC-205  # may: DOC-206
+    model.fit(pictures, masks, batch_size=4, epochs=args.epochs)  # finding: DOC-205
 
 
 if __name__ == "__main__":

@@ -26,4 +26,4 @@ with strategy.scope():
 
 images = np.random.rand(256, 24, 24, 1).astype("float32")
 masks = (images > 0.5).astype("float32")
-model.fit(images, masks, batch_size=64, epochs=2)  # may: DOC-206
+model.fit(images, masks, batch_size=64, epochs=2)

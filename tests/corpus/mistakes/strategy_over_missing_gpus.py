@@ -5,7 +5,7 @@ import numpy as np
 from tensorflow import distribute as d
 from tensorflow import keras as K
 
-GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]  # may: DOC-107, DOC-108
+GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]  # may: DOC-107
 
 
 def main():

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
-from evener.doctor import Case, Family, Finding, Severity, all_rules
-from evener.doctor.program import read_program
-from evener.doctor.watch import Seen
+from evener.analysis import read_program
+from evener.doctor import Case, Family, Severity, all_rules
+from evener.doctor.watch import Observation
 from unit.doctor.programs import marks_in, surroundings_of
 
 OWN = (Family.NUMBERS, Family.SPEED, Family.CHECKPOINTS)
@@ -22,24 +23,48 @@ def write(program: str, folder: Path) -> Path:
     return path
 
 
-def findings(path: Path, *, num_gpus: int = 2, seen: Seen | None = None) -> list[Finding]:
-    """Return what the rules on numbers, speed and checkpoints say of a program."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A violation, with the rule's code."""
+
+    code: str
+    line: int
+    severity: Severity
+    what: str
+    evidence: tuple[str, ...]
+
+
+def violations(
+    path: Path, *, num_gpus: int = 2, observation: Observation | None = None
+) -> list[Found]:
+    """Return what the rules on numbers, speed and checkpoints report, line by line."""
     surroundings = surroundings_of(path.read_text(encoding="utf-8"), num_gpus=num_gpus)
-    case = Case(program=read_program(path), surroundings=surroundings, seen=seen)
-    return [found for rule in all_rules() if rule.family in OWN for found in rule.look(case)]
+    case = Case(program=read_program(path), surroundings=surroundings, observation=observation)
+    return [
+        Found(
+            code=rule.code,
+            line=one.place.line,
+            severity=one.severity or rule.severity,
+            what=one.what,
+            evidence=one.evidence,
+        )
+        for rule in all_rules()
+        if rule.family in OWN
+        for one in rule.check(case)
+    ]
 
 
 def check_finds(code: str, program: str, folder: Path) -> None:
     """Check that the rule finds the lines that the program marks, and no others."""
     path = write(program, folder)
     marked = {mark.line for mark in marks_in(path) if mark.code == code}
-    found = {one.line for one in findings(path) if one.code == code}
+    found = {one.line for one in violations(path) if one.code == code}
     assert marked, "no line is marked"
     assert found == marked
 
 
 def check_quiet(code: str, program: str, folder: Path) -> None:
     """Check that the rule finds nothing, and that none finds anything above a hint."""
-    found = findings(write(program, folder))
+    found = violations(write(program, folder))
     assert code not in {one.code for one in found}
     assert [str(one) for one in found if one.severity is not Severity.HINT] == []

@@ -66,39 +66,6 @@ FINDS = [
         "DOC-501",
         MODEL
         + """
-checkpoint_dir = "./training"
-checkpoint_prefix = os.path.join(checkpoint_dir, "ckpt")
-checkpoint = tf.train.Checkpoint(model=model)
-for epoch in range(3):
-    checkpoint.save(checkpoint_prefix)
-    print(f"saved {checkpoint_prefix}")  # finding: DOC-501
-""",
-    ),
-    (
-        "DOC-501",
-        MODEL
-        + """
-def save(path):
-    ckpt = tf.train.Checkpoint(net=model)
-    ckpt.save(file_prefix=path)
-    print("Checkpoint saved at {}".format(path))  # finding: DOC-501
-save("out/model")
-""",
-    ),
-    (
-        "DOC-501",
-        MODEL
-        + """
-ckpt = tf.train.Checkpoint(model=model)
-manager = tf.train.CheckpointManager(ckpt, "./ckpts", max_to_keep=2)
-manager.save()
-ckpt.restore("./ckpts")  # finding: DOC-501
-""",
-    ),
-    (
-        "DOC-501",
-        MODEL
-        + """
 path = "best-{epoch:02d}.weights.h5"
 model.fit(x, y, callbacks=[keras.callbacks.ModelCheckpoint(path, save_weights_only=True)])
 model.load_weights(path)  # finding: DOC-501
@@ -113,16 +80,6 @@ model.fit(x, y)
 model.save_weights(os.path.join(directory, "w.weights.h5"))
 model.load_weights(tf.train.latest_checkpoint(directory))  # finding: DOC-501
 """,
-    ),
-    (
-        "DOC-501",
-        MODEL
-        + 'model.save("out/model.keras")\nprint("Saved to out/model.h5")  # finding: DOC-501\n',
-    ),
-    (
-        "DOC-501",
-        MODEL
-        + 'np.savez("final", *model.get_weights())\nw = np.load("final")  # finding: DOC-501\n',
     ),
     (
         "DOC-502",
@@ -150,19 +107,6 @@ def main():
     net.fit(x, y, epochs=10)
     net.save_weights("final.weights.h5")
 main()
-""",
-    ),
-    (
-        "DOC-502",
-        OPTIMIZER
-        + """
-ckpt = tf.train.Checkpoint(net=model)  # finding: DOC-502
-latest = tf.train.latest_checkpoint("ckpts")
-if latest:
-    ckpt.restore(latest)
-for a, b in tf.data.Dataset.from_tensors((tf.zeros((4, 8)), tf.zeros((4, 100)))):
-    step(a, b)
-ckpt.save("ckpts/net")
 """,
     ),
     (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evener.doctor import Severity, examine
-from evener.doctor.watch import Line, Outcome, Raised, Seen, Steps, Warned
+from evener.doctor.watch import Line, Observation, Outcome, Steps
 from unit.doctor.programs import findings_of, surroundings_of
 
 TF = "import os\nimport numpy as np\nimport tensorflow as tf\nK = tf.keras\n"
@@ -50,53 +50,24 @@ FINDS = [
     ("DOC-202", 14, TOP + "class T:\n    def __init__(self, strategy):\n        self.st = strategy\n"
      "        self.m = build()\n    def go(self): self.m.fit(x)\n"
      "T(tf.distribute.MirroredStrategy()).go()\n"),
-    ("ENG-006", 9, TOP + "m = build()\ns = tf.distribute.MirroredStrategy()\nwith s.scope():\n"
-     "    m.compile('adam', 'mse')\nm.fit(ds)\n"),
-    ("ENG-006", 9, TOP + "m = K.models.load_model('a.keras')\nwith tf.distribute.MirroredStrategy()"
-     ".scope():\n    m.fit(ds)\n"),
-    ("ENG-006", 12, TOP + CLASS.format(data="strategy.experimental_distribute_dataset(ds)",
-     make="self.m = build()\n        with strategy.scope(): self.o = K.optimizers.Adam()")),
-    ("ENG-006", 9, TOP + "base = K.applications.ResNet50()\ns = tf.distribute.MirroredStrategy()\n"
-     "with s.scope():\n    m = K.Sequential([base, K.layers.Dense(1)])\n    m.compile('adam')\n"
-     "m.fit(ds)\n"),
     ("ENG-003", 12, TOP + "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n    m = build()\n"
      "o = K.optimizers.Adam()\n" + STEP + DIST),
     ("ENG-003", 12, TOP + "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n    m = build()\n"
      "m.compile(optimizer='rmsprop', loss='mse')\nm.fit(ds)\n"),
     ("RUN-006", 19, LOOP + "for e in range(2):\n    for b in ds:\n        step(b)\n"),
     ("RUN-006", 18, LOOP + "for b in s.experimental_distribute_dataset(ds):\n    step(b)\n"),
-    ("ENG-060", 18, LOOP + IN_RANGE + "    s.run(step, args=(x[i : i + 64],))\n"),
-    ("ENG-060", 20, LOOP + "def batches():\n    yield np.random.rand(64, 8)\nfor b in batches():\n"
-     "    s.run(step, args=(b,))\n"),
-    ("ENG-060", 18, LOOP + IN_RANGE + "    s.run(step, args=[tf.random.normal([64, 8])])\n"),
     ("DOC-203", 17, LOOP + "with s.scope():\n    for b in s.experimental_distribute_dataset(ds):\n"
      "        s.run(step, args=(b,))\n"),
     ("DOC-203", 20, LOOP + "def main():\n    for b in s.experimental_distribute_dataset(ds):\n"
      "        s.run(step, args=(b,))\nwith s.scope():\n    main()\n"),
-    ("DOC-204", 18, LOOP + "for b in ds:\n    s.run(step, args=(b,))\n"),
-    ("DOC-204", 18, LOOP + "it = iter(ds)\ns.run(step, args=(next(it),)); s.run(step, args=(1.0,))\n"),
-    ("DOC-204", 22, TOP + CLASS.format(make=SCOPED.rstrip(), data="ds")),
     ("DOC-205", 14, TOP + SCOPE + "    m.compile('sgd', 'mse')\nm.fit(x, x, batch_size=33)\n"),
     ("DOC-205", 2, "import argparse\nBATCH = 6\n" + LOOP.replace("batch(64)", "batch(BATCH)") + DIST),
     ("DOC-205", 17, LOOP + "small = s.experimental_distribute_dataset(ds.unbatch().batch(3))\n"),
-    ("DOC-206", 14, TOP + SCOPE + "    m.compile('sgd', 'mse')\n"
-     "m.fit(x, x, batch_size=cfg.batch_size_per_gpu)\n"),
-    ("DOC-206", 15, TF + DATA.replace("64", "64 * 2") + BUILD + SCOPE
-     + STEP.replace("/ 64", "/ PER_REPLICA_BATCH") + DIST),
-    ("DOC-206", 17, LOOP + "d = s.distribute_datasets_from_function(lambda c: tf.data.Dataset.range(9)"
-     ".batch(global_batch_size))\nfor b in d:\n    s.run(step, args=(b,))\n"),
     ("DOC-207", 10, TOP + "with tf.device('/gpu:0'):\n    a = build()\nwith tf.device('/gpu:1'):\n"
      "    b = build()\na.fit(x); b.fit(x)\n"),
     ("DOC-208", 9, TOP + "s = tf.distribute.experimental.MultiWorkerMirroredStrategy()\n"),
-    ("DOC-209", 11, TOP + "try:\n    s = tf.distribute.MirroredStrategy()\nexcept Exception as e:\n"
-     "    print(e)\n    s = tf.distribute.get_strategy()\nwith s.scope():\n    m = build()\n"),
-    ("DOC-209", 13, TOP + "def pick():\n    try:\n        s = tf.distribute.OneDeviceStrategy('/gpu:0')\n"
-     "        print(s.num_replicas_in_sync)\n    except RuntimeError:\n"
-     "        s = None\n    return s\npick()\n"),
     ("DOC-210", 9, TOP + "s = tf.distribute.experimental.CentralStorageStrategy()\n"),
     ("DOC-210", 9, TOP + "s = tf.distribute.ParameterServerStrategy(r)\nwith s.scope(): v = build()\n"),
-    ("RUN-007", 19, LOOP + "for b in ds:\n    for part in tf.split(b, s.num_replicas_in_sync):\n"
-     "        s.run(step, args=(part,))\n"),
 ]  # fmt: skip
 
 GOOD_LOOP = LOOP + DIST
@@ -105,6 +76,8 @@ GOOD_CLASS = TOP + CLASS.format(
     make=SCOPED.rstrip(), data="self.strategy.experimental_distribute_dataset(ds)"
 )
 FINDS_NOT = [
+    # An optimizer that wraps another one takes no step by itself.
+    ("RUN-006", TOP + SCOPE + "class Own(K.optimizers.Optimizer):\n    def go(self, g):\n        for one in g:\n            self.inner.apply_gradients(one)\n"),
     ("any", GOOD_LOOP),
     ("any", GOOD_FIT),
     ("any", GOOD_CLASS),
@@ -115,45 +88,24 @@ FINDS_NOT = [
     ("DOC-202", TOP + "import lib\nlib.train(strategy=tf.distribute.MirroredStrategy())\n" + FIT_ALONE),
     ("DOC-202", TOP + "def get():\n    return tf.distribute.MirroredStrategy()\nwith get().scope():\n"
      "    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),
-    ("ENG-006", TOP + "def make():\n    m = build()\n    m.compile('adam', 'mse')\n    return m\n"
-     "with tf.distribute.MirroredStrategy().scope():\n    m = make()\nlone = make()\nm.fit(ds)\nlone.fit(ds)\n"),
-    ("ENG-006", TOP + "scope = tf.distribute.MirroredStrategy().scope() if many else nullcontext()\n"
-     "with scope:\n    m = build()\n    m.compile('adam', 'mse')\nm.fit(ds)\n"),
-    ("ENG-006", TOP + "s = tf.distribute.MirroredStrategy()\naug = K.Sequential([K.layers.RandomFlip()])\n"
-     "ds = ds.map(lambda v: aug(v))\nwith s.scope():\n    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),
-    ("ENG-006", "import nets\n" + TOP + "with tf.distribute.MirroredStrategy().scope():\n    model = nets.make()\n"
-     "model.fit(ds)\nlone = build()\nlone.fit(ds)\n"),
     ("ENG-003", TOP + "def make(model):\n    return K.optimizers.Adam()\n" + SCOPE.replace(
         "K.optimizers.SGD(0.1)", "make(m)") + STEP + DIST),
     ("RUN-006", GOOD_LOOP),
     ("RUN-006", TOP + "class M(K.Model):\n    def train_step(self, data):\n        self.optimizer."
      "apply_gradients(zip(g, w))\ns = tf.distribute.MirroredStrategy()\nwith s.scope():\n    m = M()\n"
      "    m.compile('sgd')\nm.fit(ds)\n"),
-    ("ENG-060", LOOP.replace("def step(v)", "def step(v, lr)") + DIST.replace("(b,)", "(b, tf.constant(0.1))")),
-    ("ENG-060", LOOP + "b = s.experimental_distribute_values_from_function(lambda c: tf.zeros([8]))\n"
-     "s.run(step, args=(b,))\n"),
     ("DOC-203", LOOP + DIST + "with s.scope():\n    for v in m.weights: print(v)\n"),
-    ("DOC-204", LOOP + "ds = s.experimental_distribute_dataset(ds)\nfor i, b in enumerate(ds):\n"
-     "    s.run(step, args=(b,))\n"),
-    ("DOC-204", LOOP + "it = iter(s.experimental_distribute_dataset(ds))\nfor _ in range(3):\n"
-     "    s.run(step, args=(next(it),))\n"),
     ("DOC-205", GOOD_FIT.replace("64", "64 * s.num_replicas_in_sync")),
     ("DOC-205", TF + "import evener\n" + DATA + BUILD + "s = evener.Strategy()\nwith s.scope():\n"
      "    m = build()\n    m.compile('sgd', 'mse')\nm.fit(x, x, batch_size=33)\n"),
     ("DOC-205", GOOD_FIT + "m.evaluate(x, x, batch_size=33)\n"),
-    ("DOC-206", GOOD_FIT.replace("batch_size=64", "batch_size=per_gpu * s.num_replicas_in_sync")),
-    ("DOC-206", LOOP + "GLOBAL_BATCH = 64\nd = s.distribute_datasets_from_function(lambda c: tf.data."
-     "Dataset.range(9).batch(c.get_per_replica_batch_size(GLOBAL_BATCH)))\n"),
     ("DOC-207", TOP + "for i, width in enumerate((8, 16)):\n    with tf.device(f'/gpu:{i}'):\n"
      "        m = make(width)\n        m.fit(x)\n"),
     ("DOC-208", "import os\nif 'TF_CONFIG' not in os.environ: raise SystemExit\n" + TOP
      + "s = tf.distribute.MultiWorkerMirroredStrategy()\n"),
     ("DOC-208", TOP + "s = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=slurm)\n"),
-    ("DOC-209", TOP + "try:\n    s = tf.distribute.MirroredStrategy()\n    data = open('a').read()\n"
-     "except OSError:\n    data = ''\n"),
     ("DOC-210", TOP + "s = tf.distribute.ParameterServerStrategy(r)\nc = tf.distribute.coordinator."
      "ClusterCoordinator(s)\nc.schedule(f)\n"),
-    ("RUN-007", LOOP + "for e in range(3):\n    " + DIST.replace("\n    ", "\n        ")),
 ]  # fmt: skip
 
 
@@ -169,7 +121,7 @@ def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path:
     assert (code, line) in [(one.code, one.line) for one in found]
 
 
-ONE_REPLICA = ("ENG-003", "ENG-006", "ENG-060", "ENG-064", "ENG-066", "RUN-007")
+ONE_REPLICA = ("ENG-003", "ENG-064")
 UNDER_EVENER = [
     (code, line, program.replace("import os\n", "import os, evener\n", 1))
     for code, line, program in FINDS
@@ -190,7 +142,7 @@ def test_one_replica_makes_it_right(code: str, line: int, program: str, tmp_path
 
 @pytest.mark.parametrize(("code", "program"), FINDS_NOT)
 def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
-    ours = ("DOC-1", "DOC-2", "ENG-003", "ENG-006", "ENG-060", "RUN-006", "RUN-007", "RUN-008")
+    ours = ("DOC-1", "DOC-2", "ENG-003", "RUN-006")
     found = [
         (one.code, one.line)
         for one in findings_of(write(program, tmp_path), num_gpus=2)
@@ -211,26 +163,7 @@ def test_a_batch_is_measured(tmp_path: Path) -> None:
         batch_size=33,
         num_replicas=2,
     )
-    seen = Seen(outcome=Outcome.ENOUGH, seconds=3.0, steps=steps)
+    seen = Observation(outcome=Outcome.ENOUGH, seconds=3.0, steps=steps)
     found = {one.code: one for one in examine(path, surroundings_of("", num_gpus=2), seen).findings}
     assert found["DOC-205"].line == 2
     assert "33 samples, 2 replicas" in found["DOC-205"].evidence[0]
-
-
-def test_what_evener_raised_is_known_again(tmp_path: Path) -> None:
-    path = write("import helper\nhelper.train()\n", tmp_path)
-    where = Line(file=str(path), line=2)
-    raised = Raised(kind="EngineError", message="what", where=where, code="RUN-006")
-    seen = Seen(outcome=Outcome.CRASHED, seconds=1.0, raised=raised)
-    found = examine(path, surroundings_of("", num_gpus=2), seen).findings
-    assert ("RUN-006", 2) in [(one.code, one.line) for one in found]
-
-
-def test_what_evener_warned_of_is_known_again(tmp_path: Path) -> None:
-    path = write("import helper\nhelper.train()\n", tmp_path)
-    warned = Warned(
-        kind="EvenerWarning", message="", where=Line(file=str(path), line=2), code="ENG-060"
-    )
-    seen = Seen(outcome=Outcome.FINISHED, seconds=1.0, warned=(warned,))
-    found = examine(path, surroundings_of("", num_gpus=2), seen).findings
-    assert ("ENG-060", 2) in [(one.code, one.line) for one in found]

@@ -34,7 +34,7 @@ def codes_found(program: str, folder: Path) -> dict[str, Severity]:
 def test_a_rule_has_a_page_with_its_code_and_title(rule: Rule) -> None:
     text = (PAGES / f"{rule.code}.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {rule.code}: ")
-    assert "How it is seen" in sections_of(rule)
+    assert "How it is detected" in sections_of(rule)
 
 
 def test_no_page_without_a_rule() -> None:

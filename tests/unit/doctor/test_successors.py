@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +13,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.doctor.api import public
-from evener.doctor.api.successors import ARGUMENTS, MEMBERS, NAMES, Gone, GoneArgument, GoneMember
+from evener.analysis.api import public
+from evener.analysis.api.successors import (
+    ARGUMENTS,
+    MEMBERS,
+    NAMES,
+    OVERRIDES,
+    Gone,
+    GoneArgument,
+    GoneMember,
+)
 from evener.doctor.rules import removed_api
 
 TOOL = Path(__file__).parents[3] / "tools/write_public_names.py"
 
 
 def has(dotted: str) -> bool:
-    """Look a name up, as a program does."""
+    """Check a name up, as a program does."""
     head, *rest = dotted.split(".")
     value = {"tf": tf, "keras": keras}[head]
     for part in rest:
@@ -78,10 +87,23 @@ def objects(kind: str) -> list[object]:
     return [tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.Strategy]
 
 
-@pytest.mark.parametrize("row", [pytest.param(one, id=f"{one.kind}.{one.name}") for one in MEMBERS])
+@pytest.mark.parametrize(
+    "row", [pytest.param(one, id=f"{one.kind}.{one.name}") for one in (*MEMBERS, *OVERRIDES)]
+)
 def test_no_object_of_the_kind_has_the_member(row: GoneMember) -> None:
     for one in objects(row.kind):
         assert not hasattr(one, row.name)
+
+
+@pytest.mark.parametrize("row", OVERRIDES, ids=lambda row: row.name)
+def test_what_is_overridden_instead_is_there(row: GoneMember) -> None:
+    names = re.findall(r"`(\w+)", row.fix)
+    assert names and all(hasattr(keras.optimizers.Optimizer, name) for name in names)
+
+
+def test_add_weight_takes_no_name_by_position() -> None:
+    with pytest.raises(ValueError, match="keyword argument"):
+        keras.layers.Layer().add_weight("kernel", shape=(3,))
 
 
 def test_an_attribute_of_an_optimizer_that_is_gone_is_set_without_effect() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Place, Program
-from evener.doctor.questions.batch_sizes import BatchSize, batch_sizes
-from evener.doctor.questions.strategies import strategies, the_number_of_replicas
-from evener.doctor.questions.texts import place_at
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Place, Program
+from evener.doctor.finding import Severity
+from evener.doctor.queries.batch_sizes import BatchSize, batch_sizes
+from evener.doctor.queries.source_text import observed_place
+from evener.doctor.queries.strategies import strategies, the_number_of_replicas
+from evener.doctor.rule import Case, Violation
 
 # With fewer samples a device waits for the launch of its kernels more than it computes.
 _FEW = 4
@@ -20,15 +20,16 @@ _FIRST_STEP = (
 )
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program = case.program
     made = strategies(program)
     num_replicas = the_number_of_replicas(case)
     if made and num_replicas is not None and num_replicas > 1:
         if not all(one.is_evener for one in made):
             for size in batch_sizes(program):
-                if not size.is_per_replica and not _is_beside_the_strategy(program, size):
-                    yield from _check(program, size, num_replicas)
+                if not _is_beside_the_strategy(program, size):
+                    yield from _check_size(program, size, num_replicas)
     yield from _measured(case)
 
 
@@ -40,18 +41,18 @@ def _is_beside_the_strategy(program: Program, size: BatchSize) -> bool:
     fit, owner = size.use, size.use.owner
     if not size.is_fit or not isinstance(owner, ast.Name):
         return False
-    if program.around.in_scope(fit.module, fit.node) is not False:
+    if program.context.in_scope(fit.module, fit.node) is not False:
         return False
     bindings = list(program.bindings(fit.module, owner))
     made = [(where, binding.value) for where, binding in bindings if binding.value is not None]
     if not made or len(made) != len(bindings):
         return False
     made += program.made_by(fit.module, owner)
-    here = [program.around.in_scope(*one) is False for one in made[: len(bindings)]]
-    return all(here) and not any(program.around.in_scope(*one) for one in made)
+    here = [program.context.in_scope(*one) is False for one in made[: len(bindings)]]
+    return all(here) and not any(program.context.in_scope(*one) for one in made)
 
 
-def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Finding]:
+def _check_size(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Violation]:
     batch = None if size.size is None else size.size.whole_at(num_replicas)
     if batch is None:
         return
@@ -61,7 +62,7 @@ def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Fin
     elif batch % num_replicas:
         yield _uneven(place, size, batch, num_replicas)
     elif batch // num_replicas <= _FEW:
-        yield RULE.finding(
+        yield Violation(
             place,
             f"a batch of {batch} is small for {num_replicas} devices: "
             f"{batch // num_replicas} samples each.",
@@ -74,13 +75,13 @@ def _check(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Fin
         )
 
 
-def _without_samples(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Finding:
+def _without_samples(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Violation:
     idle = num_replicas - batch
     why = (
         "A device without samples idles. The mean loss of its replica is NaN, and with it each sum "
         "over the replicas."
     )
-    return RULE.finding(
+    return Violation(
         place,
         f"a batch of {batch} has fewer samples than there are devices: {idle} of {num_replicas} "
         f"devices {'gets' if idle == 1 else 'get'} none.",
@@ -92,7 +93,7 @@ def _without_samples(place: Place, size: BatchSize, batch: int, num_replicas: in
     )
 
 
-def _uneven(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Finding:
+def _uneven(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Violation:
     parts = f"{-(-batch // num_replicas)} and {batch // num_replicas}"
     if size.is_fit:
         why = _FIRST_STEP
@@ -102,7 +103,7 @@ def _uneven(place: Place, size: BatchSize, batch: int, num_replicas: int) -> Fin
             "differently, and the fastest waits for the others."
         )
     lower = batch - batch % num_replicas or num_replicas
-    return RULE.finding(
+    return Violation(
         place,
         f"a batch of {batch} does not divide by {num_replicas} devices.",
         why=why,
@@ -125,14 +126,14 @@ def _written(program: Program, size: BatchSize) -> Place:
     return size.place
 
 
-def _measured(case: Case) -> Iterator[Finding]:
-    steps = None if case.seen is None else case.seen.steps
+def _measured(case: Case) -> Iterator[Violation]:
+    steps = None if case.observation is None else case.observation.steps
     if steps is None or steps.where is None or steps.num_replicas < 2 or not steps.batch_size:
         return
     batch, num_replicas = steps.batch_size, steps.num_replicas
     if batch % num_replicas or batch // num_replicas <= _FEW:
-        yield RULE.finding(
-            place_at(case.program, steps.where.file, steps.where.line),
+        yield Violation(
+            observed_place(case.program, steps.where),
             f"the batch of {batch} samples is "
             + ("uneven" if batch % num_replicas else "small")
             + f" for {num_replicas} replicas.",
@@ -140,12 +141,3 @@ def _measured(case: Case) -> Iterator[Finding]:
             fix=f"take a multiple of {num_replicas}, such as {32 * num_replicas}.",
             evidence=(f"measured: {batch} samples, {num_replicas} replicas",),
         )
-
-
-RULE = Rule(
-    code="DOC-205",
-    family=Family.DISTRIBUTION,
-    title="batch that does not divide, or is small for the devices",
-    severity=Severity.WARNING,
-    look=_look,
-)

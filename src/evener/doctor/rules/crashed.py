@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.rule import Case, Family, Rule
-from evener.doctor.seen_at import place_of
+from evener.doctor.queries.source_text import observed_place
+from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Outcome, Raised
 
 _MOST_EVIDENCE = 600
-# What TensorFlow says, what it means, and what to do. The first that fits is taken.
+# Messages of TensorFlow, what they mean, and what to do. The first match is used.
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"PerReplica",
@@ -27,6 +26,16 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "steps_per_execution above 1 under MirroredStrategy.",
         "call optimizer.build(model.trainable_variables) in strategy.scope() before the first "
         "step, and leave out steps_per_execution.",
+    ),
+    (
+        r"cannot be modified after being initialized",
+        "Memory growth, logical and visible devices are fixed when TensorFlow starts its devices.",
+        "move this line right after the import of TensorFlow.",
+    ),
+    (
+        r"Memory growth cannot differ",
+        "Memory growth must be the same on all visible GPUs.",
+        "call tf.config.experimental.set_memory_growth(gpu, True) for every GPU.",
     ),
     (
         r"out of memory|OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED",
@@ -91,18 +100,22 @@ def explained(raised: Raised) -> tuple[str, str]:
     if raised.code:
         return (
             "evener refuses this, so that nothing else is trained than was meant.",
-            f"do what its message says; `evener doctor --explain {raised.code}` tells more.",
+            f"follow its message; `evener doctor --explain {raised.code}` prints its page.",
         )
-    return "The program would end there without the doctor too.", "correct what the message says."
+    return (
+        "The program ends there without the doctor too.",
+        "correct the error that the message names.",
+    )
 
 
-def _look(case: Case) -> Iterator[Finding]:
-    seen = case.seen
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
+    seen = case.observation
     if seen is None or seen.outcome is not Outcome.CRASHED or seen.raised is None:
         return
     raised = seen.raised
     why, fix = explained(raised)
-    place = place_of(case, raised.where)
+    place = observed_place(case.program, raised.where)
     first = raised.message.strip().splitlines()[:1] or ["no message"]
     steps = 0 if seen.steps is None else seen.steps.num_steps
     evidence = (
@@ -111,19 +124,10 @@ def _look(case: Case) -> Iterator[Finding]:
         f"code: {raised.code}" if raised.code else "",
         f"after {steps} steps",
     )
-    yield RULE.finding(
+    yield Violation(
         place,
         f"the program ended with {raised.kind}: {first[0][:200]}",
         why=why,
         fix=fix,
         evidence=tuple(filter(None, evidence)),
     )
-
-
-RULE = Rule(
-    code="DOC-011",
-    family=Family.PROGRAM,
-    title="the program crashed",
-    severity=Severity.ERROR,
-    look=_look,
-)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from evener.analysis import Place
 from evener.devices.reasons import MINIMUM_DRIVERS
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Place
-from evener.doctor.questions.imports import first_import
-from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.finding import Severity
+from evener.doctor.queries.imports import first_import
+from evener.doctor.rule import Case, Violation
 from evener.doctor.surroundings import Surroundings
 
 # The last TensorFlow for CUDA 11 is 2.14; from 2.15 on it is CUDA 12.
@@ -19,7 +19,8 @@ _SUFFIX = re.compile(r"^nvidia-.+-cu(\d\d)$")
 _TOOLKIT = ("nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cuda-nvcc", "nvidia-cuda-cupti")
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     around = case.surroundings
     wanted = _cuda_of(around)
     first = first_import(case.program)
@@ -29,7 +30,7 @@ def _look(case: Case) -> Iterator[Finding]:
     yield from _driver(around, wanted, first)
 
 
-def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Finding]:
+def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Violation]:
     found = {name: major for name in around.packages if (major := _major(around, name))}
     others = sorted(name for name, major in found.items() if major != wanted)
     fitting = sorted(name for name, major in found.items() if major == wanted)
@@ -41,7 +42,7 @@ def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Findi
         why = "Packages of two CUDA versions share folders; which libraries are loaded is chance."
     else:
         why = "No library of the right version is there: TensorFlow goes on without the GPUs."
-    yield RULE.finding(
+    yield Violation(
         first,
         f"TensorFlow {version} is built for CUDA {wanted}, but {listed} is for another.",
         why=why,
@@ -51,14 +52,14 @@ def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Findi
     )
 
 
-def _driver(around: Surroundings, wanted: int, first: Place) -> Iterator[Finding]:
+def _driver(around: Surroundings, wanted: int, first: Place) -> Iterator[Violation]:
     driver, minimum = around.machine.driver_version, MINIMUM_DRIVERS.get(wanted)
     if driver is None or minimum is None or _numbers(driver) >= _numbers(minimum):
         return
     knows = around.machine.cuda_driver_version
     # The library of the driver may be newer than the driver: NVIDIA's compatibility packages.
     newer = knows is not None and knows[0] >= wanted
-    yield RULE.finding(
+    yield Violation(
         first,
         f"the NVIDIA driver {driver} is older than CUDA {wanted} needs: {minimum}.",
         why="CUDA cannot be started, and TensorFlow goes on without the GPUs"
@@ -88,13 +89,3 @@ def _major(around: Surroundings, name: str) -> int | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(text) for text in re.findall(r"\d+", version))
-
-
-RULE = Rule(
-    code="DOC-103",
-    family=Family.DEVICES,
-    title="CUDA packages or driver do not fit TensorFlow",
-    severity=Severity.ERROR,
-    look=_look,
-    also=("DEV-103", "DEV-104"),
-)

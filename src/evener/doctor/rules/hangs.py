@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.rule import Case, Family, Rule
-from evener.doctor.seen_at import place_of
+from evener.doctor.queries.source_text import observed_place
+from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Outcome
 from evener.units import format_seconds
 
@@ -15,8 +14,9 @@ _STILL_SECONDS = 20.0
 _STILL_STEPS = 50.0
 
 
-def _look(case: Case) -> Iterator[Finding]:
-    seen = case.seen
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
+    seen = case.observation
     if seen is None or seen.outcome is not Outcome.TIMED_OUT:
         return
     steps = seen.steps
@@ -29,11 +29,11 @@ def _look(case: Case) -> Iterator[Finding]:
         )
     else:
         return
-    place = place_of(case, seen.where)
+    place = observed_place(case.program, seen.where)
     stood = (
         f"It stood at {place.path}:{place.line}" if seen.where else "Where it stood is not known"
     )
-    yield RULE.finding(
+    yield Violation(
         place,
         what,
         why=f"{stood} when it was ended: it waits for something that does not come, or what it "
@@ -42,12 +42,3 @@ def _look(case: Case) -> Iterator[Finding]:
         "is only slow, give it more time.",
         evidence=tuple(filter(None, (place.text, f"ran {format_seconds(seen.seconds)}"))),
     )
-
-
-RULE = Rule(
-    code="DOC-010",
-    family=Family.PROGRAM,
-    title="the program hangs",
-    severity=Severity.ERROR,
-    look=_look,
-)

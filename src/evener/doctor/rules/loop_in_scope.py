@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Module, Place, Program
-from evener.doctor.questions.strategies import scopes_entered
-from evener.doctor.questions.trainings import fits, updates
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Module, Place, Program
+from evener.doctor.finding import Severity
+from evener.doctor.queries.strategies import scopes_entered
+from evener.doctor.queries.training import fits, updates
+from evener.doctor.rule import Case, Violation
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program = case.program
     found = set[tuple[str, int]]()
     for module, step in _steps(program):
@@ -23,17 +24,17 @@ def _look(case: Case) -> Iterator[Finding]:
         place = where.place(block)
         if (place.path, place.line) not in found:
             found.add((place.path, place.line))
-            yield _finding(place, loop, "loop", None)
+            yield _violation(place, loop, "loop", None)
     for call in fits(program):
         for where, block in scopes_entered(program):
             if where is call.module and block in call.module.around(call.node):
                 place = where.place(block)
                 if (place.path, place.line) not in found:
                     found.add((place.path, place.line))
-                    yield _finding(place, call.place, "fit", Severity.HINT)
+                    yield _violation(place, call.place, "fit", Severity.HINT)
 
 
-def _finding(place: Place, loop: Place, what: str, severity: Severity | None) -> Finding:
+def _violation(place: Place, loop: Place, what: str, severity: Severity | None) -> Violation:
     if what == "fit":
         why = "It works: fit enters the scope by itself. But all that fit does not need there is "
         why += "made under the strategy too."
@@ -44,7 +45,7 @@ def _finding(place: Place, loop: Place, what: str, severity: Severity | None) ->
             "way, runs under the strategy as well: variables are mirrored, and a model called "
             "here runs on one device alone."
         )
-    return RULE.finding(
+    return Violation(
         place,
         f"the {'call of fit' if what == 'fit' else 'whole training loop'} (line {loop.line}) is "
         "inside the strategy's scope.",
@@ -69,29 +70,20 @@ def _scope_around(
     seen = set[ast.AST]()
     loop: Place | None = None
     while True:
-        loops = list(program.around.loops(module, node))
+        loops = list(program.context.loops(module, node))
         if loops:
             loop = module.place(loops[-1])
         top = loops[-1] if loops else node
         if loop is not None:
             for where, block in scopes_entered(program):
                 if where is module and block in set(module.around(top)):
-                    if program.around.function(module, block) is program.around.function(
+                    if program.context.function(module, block) is program.context.function(
                         module, top
                     ):
                         return where, block, loop
-        function = program.around.function(module, node)
+        function = program.context.function(module, node)
         sites = program.call_sites(function) if function is not None else []
         if function is None or not sites or function in seen:
             return None
         seen.add(function)
         module, node = sites[0].module, sites[0].call
-
-
-RULE = Rule(
-    code="DOC-203",
-    family=Family.DISTRIBUTION,
-    title="the whole training loop inside the scope",
-    severity=Severity.WARNING,
-    look=_look,
-)

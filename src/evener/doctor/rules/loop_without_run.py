@@ -5,22 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Kind
-from evener.doctor.questions.raised import raised_place
-from evener.doctor.questions.strategies import runs, scopes, strategies
-from evener.doctor.questions.trainings import updates
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Kind
+from evener.doctor.queries.strategies import runs, scopes, strategies
+from evener.doctor.queries.training import updates
+from evener.doctor.rule import Case, Violation
 
 _ONE = ("OneDeviceStrategy",)
 # Under these a coordinator, or a thread for each replica, takes the steps.
 _OTHER_WAYS = ("schedule", "call_for_each_replica", "merge_call")
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program = case.program
     made = [one for one in strategies(program) if one.name not in _ONE]
-    found = False
     if made and scopes(program) and not runs(program) and not _has_other_way(case):
         lines = set[int]()
         for update in updates(program):
@@ -28,8 +26,7 @@ def _look(case: Case) -> Iterator[Finding]:
             if place.line in lines:
                 continue
             lines.add(place.line)
-            found = True
-            yield RULE.finding(
+            yield Violation(
                 place,
                 f"the loop trains under {made[0].name}, but strategy.run is never called.",
                 why="The scope makes the variables for all devices; work is spread by "
@@ -43,14 +40,6 @@ def _look(case: Case) -> Iterator[Finding]:
                     dict.fromkeys((place.text, update.call.place.text, made[0].call.place.text))
                 ),
             )
-    place = raised_place(case, codes=("RUN-006",))
-    if place is not None and not found:
-        yield RULE.finding(
-            place,
-            "the loop trains under a strategy, but strategy.run is never called.",
-            why="The run ended here.",
-            fix="call the step by strategy.run(step, args=(batch,)).",
-        )
 
 
 def _has_other_way(case: Case) -> bool:
@@ -64,12 +53,3 @@ def _has_other_way(case: Case) -> bool:
         if node.attr == "run" and Kind.STRATEGY in program.kinds(module, node.value):
             return True
     return False
-
-
-RULE = Rule(
-    code="RUN-006",
-    family=Family.DISTRIBUTION,
-    title="custom loop that never calls strategy.run",
-    severity=Severity.ERROR,
-    look=_look,
-)

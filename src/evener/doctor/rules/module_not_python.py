@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Place
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Place
+from evener.doctor.rule import Case, Violation
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     for unread in case.program.unread:
         if unread.importer is None:
             continue
         file, line = unread.importer
-        yield RULE.finding(
+        yield Violation(
             Place(path=unread.path, line=unread.line),
             f"this module cannot be read: {unread.reason}.",
             why=f"The import at {file}:{line} fails, and with it the program. What the module "
@@ -22,12 +22,3 @@ def _look(case: Case) -> Iterator[Finding]:
             fix="correct this file.",
             evidence=(unread.reason,),
         )
-
-
-RULE = Rule(
-    code="DOC-003",
-    family=Family.PROGRAM,
-    title="a module of the project cannot be read",
-    severity=Severity.ERROR,
-    look=_look,
-)

@@ -6,13 +6,12 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Call, Place, Program
-from evener.doctor.questions.environment import settings
-from evener.doctor.questions.gpus import visible_gpus
-from evener.doctor.questions.strategies import RUNS, SCOPES, uses
-from evener.doctor.questions.trainings import places_of_training
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Call, Place, Program
+from evener.doctor.queries.environment import settings
+from evener.doctor.queries.gpus import visible_gpus
+from evener.doctor.queries.strategies import RUNS, SCOPES, uses
+from evener.doctor.queries.training import places_of_training
+from evener.doctor.rule import Case, Violation
 
 # Who imports one of these spreads the work in another way.
 _OTHERS = ("horovod", "byteps", "ray", "mpi4py", "evener", "multiprocessing", "deepspeed")
@@ -27,7 +26,8 @@ _OTHER_CALLS = (
 )
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program, visible = case.program, visible_gpus(case)
     if visible is None or visible < 2 or _spreads(program):
         return
@@ -35,11 +35,8 @@ def _look(case: Case) -> Iterator[Finding]:
     if first is None:
         return
     evidence = [first.text, case.surroundings.gpus_told]
-    seen = case.seen
-    if seen is not None and seen.work:
-        evidence += [f"{one.device}: {one.num_operations} operations a step" for one in seen.work]
     ignored = [call.place.text for call in program.calls("keras.distribution.*")]
-    yield RULE.finding(
+    yield Violation(
         first,
         f"this trains on one of {visible} GPUs: the program has no strategy.",
         why="Without a strategy TensorFlow puts all work on the first GPU; the others idle."
@@ -89,7 +86,9 @@ def _is_trial(program: Program, pin: Call) -> bool:
     block = module.parents.get(block) if isinstance(block, ast.withitem) else None
     if not isinstance(block, ast.With):
         return False
-    inside = program.around.function(module, block) or next(program.around.loops(module, block), 0)
+    inside = program.context.function(module, block) or next(
+        program.context.loops(module, block), 0
+    )
     names = [
         program.name_of(module, node.func)
         for statement in block.body
@@ -109,12 +108,3 @@ def _has_other_backend(program: Program) -> bool:
         one.name == "KERAS_BACKEND" and one.value not in (None, "tensorflow")
         for one in settings(program)
     )
-
-
-RULE = Rule(
-    code="DOC-201",
-    family=Family.DISTRIBUTION,
-    title="trains without a strategy on a machine with several GPUs",
-    severity=Severity.WARNING,
-    look=_look,
-)

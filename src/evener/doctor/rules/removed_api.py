@@ -3,111 +3,66 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from evener.doctor.api import public
-from evener.doctor.api.successors import GoneArgument, GoneMember
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Call, Place
-from evener.doctor.questions.file_endings import ending
-from evener.doctor.questions.graph_programs import graph_names
-from evener.doctor.questions.guards import is_guarded
-from evener.doctor.questions.missing_members import missing_arguments, missing_members
-from evener.doctor.questions.missing_names import (
+from evener.analysis import Call
+from evener.analysis.api import public
+from evener.analysis.api.successors import GoneArgument, GoneMember
+from evener.doctor.finding import Severity
+from evener.doctor.queries.file_endings import ending
+from evener.doctor.queries.guards import is_guarded
+from evener.doctor.queries.removed_members import (
+    missing_arguments,
+    missing_members,
+    names_before_shapes,
+    removed_overrides,
+)
+from evener.doctor.queries.removed_names import (
     Missing,
     has_objects_of_keras_two,
     is_judged,
     missing_names,
 )
-from evener.doctor.questions.trainings import is_of_model
-from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.queries.tensorflow1 import graph_names
+from evener.doctor.queries.training import is_of_model
+from evener.doctor.rule import Case, Violation
 
 # Which names Keras takes: for whole models, for weights, and for those of ModelCheckpoint.
 WHOLE = (".keras", ".h5", ".hdf5")
 WEIGHTS = (".weights.h5",)
 CHECKPOINT = (".keras", ".h5")
-# So many further lines are named; of more, their number is.
-_MOST_LINES = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
-    """One use of something that is gone; uses with the same key are one finding."""
-
-    key: str
-    place: Place
-    what: str
-    why: str
-    fix: str
-    severity: Severity = Severity.ERROR
-
-
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     graph = graph_names(case)
     if graph:
-        yield _for_graphs(graph)
+        yield from _for_graphs(graph)
         return
-    by_key: dict[str, list[_Use]] = {}
-    for use in (*_names(case), *_members(case), *_arguments(case), *_files(case)):
-        by_key.setdefault(use.key, []).append(use)
-    by_line: dict[tuple[str, int], list[list[_Use]]] = {}
-    for uses in by_key.values():
-        by_line.setdefault((uses[0].place.path, uses[0].place.line), []).append(uses)
-    yield from map(_of_line, by_line.values())
+    yield from (*_names(case), *_members(case), *_overrides(case))
+    yield from (*_arguments(case), *_files(case))
 
 
-def _of_line(found: list[list[_Use]]) -> Finding:
-    """Return the finding on all that is first used on one line, with its further lines."""
-    first = [uses[0] for uses in found]
-    place = first[0].place
-    return RULE.finding(
-        place,
-        _each(one.what for one in first),
-        why=_each(one.why for one in first),
-        fix=_each((one.fix for one in first), between="\n"),
-        severity=min((one.severity for one in first), key=lambda one: one.rank),
-        evidence=(place.text, *_further(place, [one.place for uses in found for one in uses])),
-    )
-
-
-def _each(texts: Iterable[str], between: str = " ") -> str:
-    return between.join(dict.fromkeys(texts))
-
-
-def _for_graphs(graph: list[Missing]) -> Finding:
-    first = graph[0]
+def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
     names = list(dict.fromkeys(f"`{public.shown(one.name)}`" for one in graph))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return RULE.finding(
-        first.place,
-        "this program is written for TensorFlow 1: it builds a graph and runs it in a session.",
-        why=f"TensorFlow {public.version_of('tensorflow')} does not have {', '.join(names[:3])}"
-        f"{more}. Nothing else was examined.",
-        fix="Train a `keras.Model` with `fit`. To run the program as it is, first replace\n"
-        "`import tensorflow as tf` by\n"
-        "    import tensorflow.compat.v1 as tf\n"
-        "    tf.disable_v2_behavior()",
-        evidence=(first.place.text, *_further(first.place, [one.place for one in graph])),
-    )
-
-
-def _further(first: Place, places: list[Place]) -> list[str]:
-    """Return one line that names the other lines, or nothing."""
-    here = sorted({one.line for one in places if one.path == first.path} - {first.line})
-    elsewhere = len({(one.path, one.line) for one in places if one.path != first.path})
-    num_lines = len(here) + elsewhere
-    if not num_lines:
-        return []
-    shown = ", ".join(str(line) for line in here[:_MOST_LINES])
-    more = f": {shown}{', ...' if len(here) > _MOST_LINES else ''}" if here else ""
-    return [f"and {num_lines} more line{'s' if num_lines > 1 else ''}{more}"]
+    for one in graph:
+        yield Violation(
+            one.place,
+            "this program is written for TensorFlow 1: it builds a graph and runs it in a session.",
+            why=f"TensorFlow {public.version_of('tensorflow')} does not have "
+            f"{', '.join(names[:3])}{more}. Nothing else was examined.",
+            fix="Train a `keras.Model` with `fit`. To run the program as it is, first replace\n"
+            "`import tensorflow as tf` by\n"
+            "    import tensorflow.compat.v1 as tf\n"
+            "    tf.disable_v2_behavior()",
+        )
 
 
 # ---- names
 
 
-def _names(case: Case) -> Iterator[_Use]:
+def _names(case: Case) -> Iterator[Violation]:
     for one in missing_names(case):
         row, name = public.gone(one.name), public.shown(one.name)
         missing = public.missing(one.name) or one.name
@@ -125,7 +80,7 @@ def _names(case: Case) -> Iterator[_Use]:
             what = f"`{name}` cannot be imported from TensorFlow {version}."
             fix = f"Write `import tensorflow as tf`, and use `{name}`."
             key = one.name
-        yield _Use(key=key, place=one.place, what=what, why=why, fix=fix)
+        yield Violation(one.place, what, why=why, fix=fix, cause=key)
 
 
 def _is_of_keras(name: str) -> bool:
@@ -144,19 +99,40 @@ def _fix_of(name: str) -> str:
 # ---- methods, attributes and arguments
 
 
-def _members(case: Case) -> Iterator[_Use]:
+def _members(case: Case) -> Iterator[Violation]:
     found = sorted(missing_members(case), key=lambda one: (one[1].path, one[2].lineno))
     for row, module, node in found:
         why = "The program fails at this line with an AttributeError."
         if isinstance(node.ctx, ast.Store):
             why = f"It sets a new attribute `{row.name}` that nothing reads, without an error."
-        yield _Use(
-            key=f"{row.kind}.{row.name}",
-            place=module.place(node),
-            what=f"`{ast.unparse(node)}` does not exist: {row.kind} objects have no `{row.name}` "
+        yield Violation(
+            module.place(node),
+            f"`{ast.unparse(node)}` does not exist: {row.kind} objects have no `{row.name}` "
             f"in {_package_of(row)}.",
             why=why,
             fix=row.fix,
+            cause=f"{row.kind}.{row.name}",
+        )
+
+
+def _overrides(case: Case) -> Iterator[Violation]:
+    for module, found in removed_overrides(case):
+        names = ", ".join(f"`{node.name}`" for _, node in found)
+        yield Violation(
+            module.place(found[0][1]),
+            f"Keras {public.version_of('keras')} does not call {names} of an optimizer.",
+            why="The base class raises an error, or updates the weights in its own way.",
+            fix=" ".join(dict.fromkeys(row.fix for row, _ in found)),
+            evidence=tuple(module.place(node).text for _, node in found),
+        )
+    for call in names_before_shapes(case):
+        yield Violation(
+            call.place,
+            f"The first argument of `add_weight` is the shape in Keras "
+            f"{public.version_of('keras')}, and not the name.",
+            why="The program fails at this line with a ValueError.",
+            fix="Give both by name: `add_weight(name=..., shape=...)`.",
+            cause="add_weight",
         )
 
 
@@ -167,25 +143,25 @@ def _package_of(row: GoneMember | GoneArgument) -> str:
     return f"{package} {public.version_of(package.lower())}"
 
 
-def _arguments(case: Case) -> Iterator[_Use]:
+def _arguments(case: Case) -> Iterator[Violation]:
     for row, call in missing_arguments(case):
         called = call.name.lstrip(".") or call.method
-        yield _Use(
-            key=f"{row.name}= of {row.called.rpartition('.')[0]}",
-            place=call.place,
-            what=f"`{called}` has no argument `{row.name}` in {_package_of(row)}.",
+        yield Violation(
+            call.place,
+            f"`{called}` has no argument `{row.name}` in {_package_of(row)}.",
             why=f"Keras ignores `{row.name}`, with a warning."
             if row.is_ignored
             else "The program fails at this line with a TypeError or a ValueError.",
             fix=row.fix,
-            severity=Severity.WARNING if row.is_ignored else Severity.ERROR,
+            cause=f"{row.name}= of {row.called.rpartition('.')[0]}",
+            severity=Severity.WARNING if row.is_ignored else None,
         )
 
 
 # ---- names of files
 
 
-def _files(case: Case) -> Iterator[_Use]:
+def _files(case: Case) -> Iterator[Violation]:
     if not is_judged(case) or has_objects_of_keras_two(case):
         return
     program = case.program
@@ -217,7 +193,7 @@ def _is_own(case: Case, call: Call) -> bool:
 
 def _badly_named(
     case: Case, call: Call, name: str, wanted: tuple[str, ...], *, position: int = 0
-) -> Iterator[_Use]:
+) -> Iterator[Violation]:
     known = ending(case.program, call.module, call.argument(position, name))
     if not known or known.endswith(wanted) or known.startswith("hf://"):
         return
@@ -230,24 +206,15 @@ def _badly_named(
         fix += " For a SavedModel use `model.export(path)`."
     elif called == "load_model":
         fix += " Load a SavedModel by `keras.layers.TFSMLayer(path)`."
-    yield _Use(
-        key=f"{called} {wanted}",
-        place=call.place,
-        what=f"`{called.rpartition('.')[2]}` takes no file whose name ends in {_tail(known)!r}.",
-        why=f"Keras {public.version_of('keras')} tells the format by the ending, and raises a "
+    yield Violation(
+        call.place,
+        f"`{called.rpartition('.')[2]}` takes no file whose name ends in {_tail(known)!r}.",
+        why=f"Keras {public.version_of('keras')} chooses the format by the ending, and raises a "
         "ValueError.",
         fix=fix,
+        cause=f"{called} {wanted}",
     )
 
 
 def _tail(known: str) -> str:
     return known.replace("\\", "/").rpartition("/")[2] or known
-
-
-RULE = Rule(
-    code="DOC-004",
-    family=Family.PROGRAM,
-    title="a name that TensorFlow or Keras no longer has",
-    severity=Severity.ERROR,
-    look=_look,
-)

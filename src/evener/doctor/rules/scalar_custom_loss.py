@@ -1,55 +1,48 @@
-"""ENG-064: a custom loss gives one number for all samples of a replica."""
+"""ENG-064: a custom loss returns one number for all samples of a replica."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.questions.compiled import losses_compiled
-from evener.doctor.questions.losses import Scaling, terms_of
-from evener.doctor.questions.strategies import has_one_replica, is_only_evener
-from evener.doctor.questions.texts import shown
-from evener.doctor.rule import Case, Family, Rule
+from evener.doctor.finding import Severity
+from evener.doctor.queries.compiled_losses import losses_compiled
+from evener.doctor.queries.losses import Divisor, scalar_returns
+from evener.doctor.queries.source_text import shown
+from evener.doctor.queries.strategies import has_one_replica, is_only_evener
+from evener.doctor.rule import Case, Violation
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program = case.program
-    for loss in () if has_one_replica(program) else losses_compiled(program):
+    if has_one_replica(program):
+        return
+    for loss in losses_compiled(program):
         if not loss.in_strategy:
             continue
-        for module, maker, returned in loss.scalar_lines:
-            terms = terms_of(program, module, returned)
-            if any(one.by is not Scaling.OTHER for term in terms for one in term.scaled):
+        for term, returned in scalar_returns(program, loss.module, loss.function):
+            if set(term.divisors) & {Divisor.REPLICAS, Divisor.GLOBAL_BATCH}:
                 continue
-            # Where it is returned, unless one line before that makes it.
-            node = maker if isinstance(returned, ast.Name) else returned
-            yield RULE.finding(
-                module.place(node),
-                f"the loss {loss.name} gives one number for all samples: {shown(maker)}.",
-                why="Under a strategy every replica has such a number, and the gradients are "
-                "added up. Keras divides by the number of replicas only where it takes the mean "
-                "itself, so that steps are as many times too long as there are replicas.",
-                fix="return one number for each sample, such as "
-                f"{_per_sample(maker)}; Keras takes the mean.",
-                evidence=(module.place(node).text, loss.place.text),
+            # The line of the return, unless a line before it reduces the loss.
+            place = term.module.place(term.node if isinstance(returned, ast.Name) else returned)
+            yield Violation(
+                place,
+                f"the loss {loss.name} returns one number for all samples: {shown(term.node)}.",
+                why="Under a strategy each replica computes such a number, and the gradients are "
+                "added up. Keras divides by the number of replicas only what it averages itself: "
+                "the gradient is multiplied by the number of replicas.",
+                fix=f"return one number per sample, such as {_per_sample(term.node)}; Keras takes "
+                "the mean.",
+                evidence=(place.text, loss.call.place.text),
                 severity=Severity.WARNING if is_only_evener(program) else None,
             )
 
 
-def _per_sample(maker: ast.AST) -> str:
-    if isinstance(maker, ast.Call) and maker.args:
-        function = ast.unparse(maker.func)
+def _per_sample(node: ast.AST) -> str:
+    if isinstance(node, ast.Call) and node.args:
+        function = ast.unparse(node.func)
         if function.endswith(("mean", "sum")):
-            return f"{function}({shown(maker.args[0])}, axis=-1)"
+            return f"{function}({shown(node.args[0])}, axis=-1)"
         return "the loss with reduction='none'"
     return "tf.reduce_mean(..., axis=-1)"
-
-
-RULE = Rule(
-    code="ENG-064",
-    family=Family.NUMBERS,
-    title="a custom loss gives one number for all samples",
-    severity=Severity.ERROR,
-    look=_look,
-)

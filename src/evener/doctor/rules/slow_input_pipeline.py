@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.finding import Finding, Severity
-from evener.doctor.program import Call, Kind, Module, Place, Program
-from evener.doctor.questions.pipelines import Pipeline, pipelines_of
-from evener.doctor.questions.texts import method_place, shown
-from evener.doctor.rule import Case, Family, Rule
+from evener.analysis import Call, Kind, Module, Program
+from evener.doctor.finding import Severity
+from evener.doctor.queries.pipelines import Pipeline, pipelines_of
+from evener.doctor.queries.source_text import method_place, observed_place, shown
+from evener.doctor.rule import Case, Violation
 
 # From this part of a step on, waiting for input is worth a warning.
 _MUCH = 0.25
 
 
-def _look(case: Case) -> Iterator[Finding]:
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
     program = case.program
     waits = _waits(case)
     for pipeline in pipelines_of(program):
@@ -69,11 +70,11 @@ def _is_costly(program: Program, call: Call) -> bool:
 
 def _serial_map(
     call: Call, pipeline: Pipeline, severity: Severity, waits: tuple[str, ...]
-) -> Finding:
+) -> Violation:
     function = shown(call.node.args[0]) if call.node.args else "its function"
     also = "" if pipeline.prefetches or pipeline.is_distributed else ", and nothing is prefetched"
     place = method_place(call)
-    return RULE.finding(
+    return Violation(
         place,
         f"map({function}) works on one element at a time, on one core{also}.",
         why="Without num_parallel_calls the elements of a batch are made one after the other"
@@ -85,9 +86,9 @@ def _serial_map(
     )
 
 
-def _no_prefetch(pipeline: Pipeline, severity: Severity, waits: tuple[str, ...]) -> Finding:
+def _no_prefetch(pipeline: Pipeline, severity: Severity, waits: tuple[str, ...]) -> Violation:
     place = method_place(pipeline.last)
-    return RULE.finding(
+    return Violation(
         place,
         "this pipeline prefetches nothing.",
         why="The next batch is only begun when the devices ask for it: they wait for the input, "
@@ -99,7 +100,7 @@ def _no_prefetch(pipeline: Pipeline, severity: Severity, waits: tuple[str, ...])
 
 
 def _waits(case: Case) -> tuple[str, ...]:
-    steps = case.seen.steps if case.seen is not None else None
+    steps = case.observation.steps if case.observation is not None else None
     if steps is None or steps.step_seconds <= 0:
         return ()
     part = steps.input_seconds / steps.step_seconds
@@ -111,12 +112,12 @@ def _waits(case: Case) -> tuple[str, ...]:
     )
 
 
-def _measured_alone(case: Case, waits: tuple[str, ...]) -> Iterator[Finding]:
-    steps = case.seen.steps if case.seen is not None else None
+def _measured_alone(case: Case, waits: tuple[str, ...]) -> Iterator[Violation]:
+    steps = case.observation.steps if case.observation is not None else None
     if steps is None or steps.where is None or not _has_dataset(case.program):
         return
-    yield RULE.finding(
-        Place(path=steps.where.file, line=steps.where.line),
+    yield Violation(
+        observed_place(case.program, steps.where),
         "the devices wait for the input.",
         why="The pipeline takes longer than the step, and what is faster is not in its text.",
         fix="let map run with num_parallel_calls, cache what fits into memory, and read fewer, "
@@ -128,12 +129,3 @@ def _measured_alone(case: Case, waits: tuple[str, ...]) -> Iterator[Finding]:
 
 def _has_dataset(program: Program) -> bool:
     return any(True for _ in program.method_calls(Kind.DATASET))
-
-
-RULE = Rule(
-    code="DOC-401",
-    family=Family.SPEED,
-    title="input pipeline without prefetch or parallel map",
-    severity=Severity.WARNING,
-    look=_look,
-)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from evener.doctor.watch.seen import (
-    Copied,
+from evener.doctor.watch.observation import (
     HostRead,
     Line,
-    Misplaced,
+    Observation,
     Outcome,
     Raised,
-    Seen,
     Steps,
     Traced,
-    Warned,
-    Work,
 )
 from evener.doctor.watch.watch import watch
 
 __all__ = [
-    "Copied",
     "HostRead",
     "Line",
-    "Misplaced",
+    "Observation",
     "Outcome",
     "Raised",
-    "Seen",
     "Steps",
     "Traced",
-    "Warned",
-    "Work",
     "watch",
 ]

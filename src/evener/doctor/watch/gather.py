@@ -1,4 +1,4 @@
-"""What a watched process has told, as `Seen`."""
+"""Turns the events of a watched process into an `Observation`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from evener.doctor.watch.seen import (
-    Copied,
+from evener.doctor.watch.observation import (
     HostRead,
     Line,
-    Misplaced,
+    Observation,
     Outcome,
     Raised,
-    Seen,
     Steps,
     Traced,
-    Warned,
-    Work,
 )
 from evener.doctor.watch.stacks import innermost_in_dump
 from evener.launch.place import is_own
@@ -36,17 +32,13 @@ class Run:
         seconds: How long it ran.
         timed_out: Whether it was ended because its time was over.
         status: Its exit code, negative for a signal; None if it is not known.
-        num_left_behind: Processes that it left.
-        num_output_bytes: How much it printed.
-        output_tail: The end of that.
+        output_tail: The end of what it printed.
         stacks: What `faulthandler` has dumped.
     """
 
     seconds: float
     timed_out: bool
     status: int | None
-    num_left_behind: int = 0
-    num_output_bytes: int = 0
     output_tail: str = ""
     stacks: str = ""
 
@@ -68,11 +60,11 @@ def read_events(text: str) -> list[Event]:
     return events
 
 
-def seen_of(events: Iterable[Event], run: Run) -> Seen:
+def observation_of(events: Iterable[Event], run: Run) -> Observation:
     """Return what was seen of a run.
 
     Args:
-        events: What the process has told.
+        events: What the process has written.
         run: What is known from outside.
     """
     by_kind: dict[str, list[Event]] = {}
@@ -82,26 +74,20 @@ def seen_of(events: Iterable[Event], run: Run) -> Seen:
     outcome = _outcome(last, run)
     steps = _steps(by_kind, last.get("training", {}))
     stood = innermost_in_dump(run.stacks, last.get("began", {}).get("thread", 0), is_own)
-    return Seen(
+    return Observation(
         outcome=outcome,
         seconds=run.seconds,
         exit_code=None if outcome in (Outcome.ENOUGH, Outcome.TIMED_OUT) else run.status,
         raised=_raised(last, run, stood) if outcome is Outcome.CRASHED else None,
         where=_where(outcome, last, steps, stood),
-        devices=tuple(last.get("training", {}).get("devices", ())),
         steps=steps,
         still_seconds=_still(by_kind, run),
-        warned=tuple(map(_warned, by_kind.get("warned", ()))),
         traced=tuple(map(_traced, last.get("traced", {}).get("functions", ()))),
         host_reads=tuple(
             HostRead(where=Line(file=file, line=line), num_reads=num, seconds=seconds)
             for file, line, num, seconds in last.get("reads", {}).get("reads", ())
         ),
-        **_placed(last.get("placed", {})),
-        untrained=tuple(last.get("untrained", {}).get("paths", ())),
-        num_output_bytes=run.num_output_bytes,
         output_tail=run.output_tail,
-        num_left_behind=run.num_left_behind,
         missed=tuple(event["what"] for event in by_kind.get("missed", ())),
         notes=tuple(event["text"] for event in by_kind.get("note", ())),
     )
@@ -130,13 +116,13 @@ def _where(
 
 
 def _raised(last: dict[str, Event], run: Run, stood: Line | None) -> Raised:
-    told = last.get("raised")
-    if told is not None:
+    event = last.get("raised")
+    if event is not None:
         return Raised(
-            kind=told["kind_of"],
-            message=told["message"],
-            where=_line(told["where"]),
-            code=told["code"],
+            kind=event["kind_of"],
+            message=event["message"],
+            where=_line(event["where"]),
+            code=event["code"],
         )
     number = -(run.status or 0)
     try:
@@ -147,33 +133,24 @@ def _raised(last: dict[str, Event], run: Run, stood: Line | None) -> Raised:
 
 
 def _steps(by_kind: dict[str, list[Event]], training: Event) -> Steps | None:
-    # A loop in a graph returns late or never; what it tells meanwhile counts until then.
-    told = by_kind.get("step") or by_kind.get("loop")
-    if not told:
+    # A loop in a graph returns late or never; until then its events count.
+    recorded = by_kind.get("step") or by_kind.get("loop")
+    if not recorded:
         return None
-    timed = [event for event in told if event["seconds"] is not None]
+    timed = [event for event in recorded if event["seconds"] is not None]
     return Steps(
-        num_steps=sum(event["num"] for event in told),
+        num_steps=sum(event["num"] for event in recorded),
         step_seconds=_median([event["seconds"] / event["num"] for event in timed]),
         input_seconds=_median([event.get("input", 0.0) / event["num"] for event in timed]),
-        where=_line(told[-1]["where"]),
+        where=_line(recorded[-1]["where"]),
         batch_size=training.get("batch_size", 0),
         num_replicas=training.get("num_replicas", 1),
     )
 
 
 def _still(by_kind: dict[str, list[Event]], run: Run) -> float:
-    told = [*by_kind.get("step", ()), *by_kind.get("loop", ())]
-    return max(0.0, run.seconds - max((event["at"] for event in told), default=0.0))
-
-
-def _warned(event: Event) -> Warned:
-    return Warned(
-        kind=event["kind_of"],
-        message=event["message"],
-        where=_line(event["where"]),
-        code=event["code"],
-    )
+    recorded = [*by_kind.get("step", ()), *by_kind.get("loop", ())]
+    return max(0.0, run.seconds - max((event["at"] for event in recorded), default=0.0))
 
 
 def _traced(event: Event) -> Traced:
@@ -185,23 +162,6 @@ def _traced(event: Event) -> Traced:
         num_made=event["made"],
         arguments=tuple(event["arguments"]),
     )
-
-
-def _placed(event: Event) -> dict[str, Any]:
-    return {
-        "work": tuple(
-            Work(device=device, num_operations=num, num_gradients=gradients)
-            for device, num, gradients in event.get("work", ())
-        ),
-        "misplaced": tuple(
-            Misplaced(**{**one, "asked": one["asked"] or "", "where": _line(one["where"])})
-            for one in event.get("misplaced", ())
-        ),
-        "copied": tuple(
-            Copied(source=source, target=target, num_bytes=num_bytes, where=_line(where))
-            for source, target, num_bytes, where in event.get("copied", ())
-        ),
-    }
 
 
 def _median(values: list[float]) -> float:

@@ -17,10 +17,10 @@ from typing import IO
 
 import evener
 from evener.devices.spec import spec_from
-from evener.doctor.watch import keeper
-from evener.doctor.watch.gather import Run, read_events, seen_of
-from evener.doctor.watch.inside.run import Order
-from evener.doctor.watch.seen import Seen
+from evener.doctor.watch import supervisor
+from evener.doctor.watch.gather import Run, observation_of, read_events
+from evener.doctor.watch.observation import Observation
+from evener.doctor.watch.probes.run import Order
 from evener.launch.output import Output
 from evener.launch.script import read_script
 
@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.1
 # Where evener was imported from, the program's process must find it too.
 _BOOT = (
     "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.append(root); "
-    "from evener.doctor.watch.inside.run import main; main()"
+    "from evener.doctor.watch.probes.run import main; main()"
 )
 
 
@@ -43,7 +43,7 @@ def watch(
     min_seconds: float = 1.0,
     grace_seconds: float = 2.0,
     clock: Callable[[], float] = time.monotonic,
-) -> Seen:
+) -> Observation:
     """Run a script for a few training steps, and return what was seen.
 
     It runs as ``python SCRIPT ARGS`` would in the current folder, without standard input, in a
@@ -88,7 +88,7 @@ def watch(
         )
         run = _run(order, time_limit_seconds, grace_seconds, clock)
         run = dataclasses.replace(run, stacks=_text(order.stacks))
-        return seen_of(read_events(_text(order.events)), run)
+        return observation_of(read_events(_text(order.events)), run)
 
 
 def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], float]) -> Run:
@@ -100,15 +100,13 @@ def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], f
                 timed_out = True
                 _end(process)
         seconds = clock() - began
-        told = report.read()
+        answer = report.read()
     output.wait(grace_seconds)
-    result = json.loads(told) if told else {"status": None, "left": 0}
+    result = json.loads(answer) if answer else {"status": None}
     return Run(
         seconds=seconds,
         timed_out=timed_out,
         status=result["status"],
-        num_left_behind=result["left"],
-        num_output_bytes=output.num_bytes,
         output_tail=output.tail,
     )
 
@@ -117,7 +115,7 @@ def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], f
 def _kept(
     order: Order, output: Output, grace_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
-    """Start the keeper, which starts the program; whatever happens inside, both end."""
+    """Start the supervisor, which starts the program; whatever happens inside, both end."""
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as report:
         try:
@@ -148,7 +146,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _command(order: Order, report: int, grace_seconds: float) -> list[str]:
     root = str(Path(evener.__file__).parents[1])
-    keep = [sys.executable, "-I", "-S", str(keeper.__file__), str(report), str(grace_seconds)]
+    keep = [sys.executable, "-I", "-S", str(supervisor.__file__), str(report), str(grace_seconds)]
     boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(order))]
     return keep + boot
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from evener.doctor.watch.inside.ending import code_of, shortened
-from evener.doctor.watch.inside.events import Events
-from evener.doctor.watch.inside.loading import Loading
-from evener.doctor.watch.inside.progress import Progress
-from evener.doctor.watch.keeper import below, parents_of
+from evener.doctor.watch.probes.ending import code_of, shortened
+from evener.doctor.watch.probes.events import Events
+from evener.doctor.watch.probes.loading import Loading
+from evener.doctor.watch.probes.progress import Progress
+from evener.doctor.watch.supervisor import below, parents_of
 from evener.errors import PlanError
 
 
@@ -82,11 +82,11 @@ def test_what_only_grows_is_told_now_and_then(events: Events) -> None:
 def test_events_are_whole_and_forks_tell_none(
     events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events.tell("one", text="ü\n\ud800")
-    events.tell_once("two")
-    events.tell_once("two")
+    events.write("one", text="ü\n\ud800")
+    events.write_once("two")
+    events.write_once("two")
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    events.tell("forked")
+    events.write("forked")
     assert [one["kind"] for one in told(tmp_path)] == ["one", "two"]
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from evener.doctor import examine
 from evener.doctor.surroundings import Surroundings
-from evener.doctor.watch import Outcome, Seen, watch
+from evener.doctor.watch import Observation, Outcome, watch
 
 LONG = 280.0
 
 
-def watched(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str | None) -> Seen:
+def watched(
+    code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: str | None
+) -> Observation:
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code), encoding="utf-8")
     monkeypatch.chdir(folder)
@@ -26,7 +28,7 @@ def watched(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, devices: s
 
 
 FIT = """\
-import keras, time, warnings
+import keras, time
 import numpy as np
 import tensorflow as tf
 
@@ -51,7 +53,6 @@ spec = (tf.TensorSpec((6, 4)), tf.TensorSpec((6, 2)))
 data = tf.data.Dataset.from_generator(slow, output_signature=spec)
 model = Net()
 model.compile("adam", "mse")
-warnings.warn("look here")
 model.fit(data, steps_per_epoch=5000, epochs=2, callbacks=[Watcher()], verbose=2)
 open("model.keras", "w").close()
 """
@@ -69,17 +70,13 @@ def test_fit_is_seen_and_nothing_happens_after_it(
     assert seen.steps.step_seconds > seen.steps.input_seconds > seen.steps.step_seconds / 2
     assert seen.where == seen.steps.where
     assert seen.steps.where is not None
-    assert (seen.steps.where.file, seen.steps.where.line) == (script, 27)
-    assert seen.untrained == ("net/unused",)
+    assert (seen.steps.where.file, seen.steps.where.line) == (script, 26)
     ((read, num_reads),) = [(one.where, one.num_reads) for one in seen.host_reads]
     assert read.line == 15
     assert num_reads >= 12
-    assert ("UserWarning", "look here") in [(one.kind, one.message) for one in seen.warned]
-    (work,) = seen.work
-    assert work.num_operations > work.num_gradients > 0
-    told = {one.code for one in examine(tmp_path / "train.py", Surroundings(), seen).findings}
-    # What no step changes, what is read in every step, what is waited for.
-    assert told == {"DOC-308", "DOC-402", "DOC-401"}
+    codes = {one.code for one in examine(tmp_path / "train.py", Surroundings(), seen).findings}
+    # What is read in every step, and what is waited for.
+    assert codes == {"DOC-402", "DOC-401"}
 
 
 LOOP = """\
@@ -123,7 +120,7 @@ def test_a_loop_of_ones_own_is_seen_under_a_strategy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = watched(LOOP, tmp_path, monkeypatch, "cpu:2")
-    assert (seen.outcome, seen.devices, seen.missed) == (Outcome.ENOUGH, ("CPU:0", "CPU:1"), ())
+    assert (seen.outcome, seen.missed) == (Outcome.ENOUGH, ())
     steps = seen.steps
     assert steps is not None
     assert (steps.batch_size, steps.num_replicas) == (6, 2)
@@ -139,10 +136,6 @@ def test_a_loop_of_ones_own_is_seen_under_a_strategy(
     assert reads.keys() == {29, 31}
     # The first step's is one of none.
     assert reads[29] == steps.num_steps - 1
-    assert seen.untrained == ("sequential/dense_1/kernel", "sequential/dense_1/bias")
-    assert [one.device for one in seen.work] == ["cpu:0", "cpu:1"]
-    assert all(one.num_gradients > 0 for one in seen.work)
-    assert {(one.source, one.target) for one in seen.copied} >= {("cpu:0", "cpu:1")}
 
 
 IN_A_GRAPH = """\
@@ -175,8 +168,7 @@ def test_a_loop_within_a_graph_does_not_hang(
     assert seen.steps.num_steps >= 12
     assert seen.steps.where is not None
     assert seen.steps.where.line == 16
-    assert seen.devices == ("CPU:0",)
-    assert [one.partition(":")[0] for one in seen.missed] == ["where operations are placed"]
+    assert seen.missed == ()
 
 
 CRASH = """\

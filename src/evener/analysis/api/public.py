@@ -1,0 +1,191 @@
+"""The public names of TensorFlow, Keras and tf_keras, read without importing them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from evener.analysis.api.successors import NAMES, Gone
+
+PATH = Path(__file__).with_name("public_names.json.gz")
+# A name of a package: of a module a tree; "*" where any name may be below; None for all else.
+Tree = Mapping[str, "Tree | str | None"]
+_ROOTS = {"tf": "tensorflow"}
+# What is another name of the same.
+_SAME = (
+    ("tensorflow.compat.v2.", "tensorflow."),
+    ("tensorflow.compat.v1.keras.", "tensorflow.keras."),
+    ("tensorflow._api.v2.", "tensorflow."),
+)
+# Private parts are not checked.
+_PRIVATE = ("tensorflow.python", "keras.src", "tf_keras.src", "keras.api", "tf_keras.api")
+_KERAS = ("tensorflow.keras", "keras")
+# Parts of TensorFlow that are attributes of it only: an import finds nothing, or another package.
+NOT_IMPORTED = (
+    *("tensorflow.distribute", "tensorflow.lite", "tensorflow.initializers"),
+    *("tensorflow.losses", "tensorflow.metrics", "tensorflow.optimizers"),
+)
+
+
+@functools.cache
+def _data() -> Mapping[str, Tree]:
+    with gzip.open(PATH, "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package whose names are known, such as ``"2.21"``."""
+    return ".".join(str(_data()["versions"][package]).split(".")[:2])
+
+
+@functools.lru_cache(maxsize=4096)
+def missing(dotted: str) -> str:
+    """Return the shortest part of a name that does not exist; ``""`` if all may be there.
+
+    Args:
+        dotted: As it is written, with the package's full name.
+
+    Example:
+        >>> missing("tensorflow.contrib.layers.conv2d")
+        'tensorflow.contrib'
+        >>> missing("tensorflow.keras.layers.Dense"), missing("tensorflow.python.keras")
+        ('', '')
+    """
+    dotted = _plain(dotted)
+    if dotted.startswith(tuple(f"{one}." for one in _PRIVATE)) or dotted in _PRIVATE:
+        return ""
+    parts = dotted.split(".")
+    tree: Tree | str | None = _data()["names"]
+    for index, part in enumerate(parts):
+        if part.startswith("_") or not isinstance(tree, Mapping):
+            return ""
+        if part not in tree:
+            return ".".join(parts[: index + 1]) if index else ""
+        tree = tree[part]
+    return ""
+
+
+def is_imported(dotted: str) -> bool:
+    """Return whether ``import`` finds a name, if it exists.
+
+    >>> is_imported("tensorflow.distribute.MirroredStrategy"), is_imported("tensorflow.data")
+    (False, True)
+    """
+    for one in NOT_IMPORTED:
+        rest = _plain(dotted).removeprefix(f"{one}.")
+        if rest != _plain(dotted) and not rest.startswith(("experimental", "python")):
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def gone(dotted: str) -> Gone | None:
+    """Return the row of the table that is about a name: the most special one."""
+    short = shown(dotted)
+    in_keras = short.removeprefix("tf.") if short.startswith("tf.keras.") else short
+    rows = [one for one in NAMES if _is_or_below(short, one.old) or _is_or_below(in_keras, one.old)]
+    return max(rows, key=lambda one: len(one.old), default=None)
+
+
+def shown(dotted: str) -> str:
+    """Return a name as programs write it.
+
+    >>> shown("tensorflow.keras.Model"), shown("keras.Model")
+    ('tf.keras.Model', 'keras.Model')
+    """
+    dotted = _plain(dotted)
+    head, _, rest = dotted.partition(".")
+    return f"tf.{rest}" if head == "tensorflow" and rest else dotted
+
+
+def exists(short: str) -> bool:
+    """Return whether there is a name, written as in ``tf.data``."""
+    return not missing(_plain(short))
+
+
+def successor(dotted: str) -> str:
+    """Return the name that most likely takes the place of one that is missing, or ``""``.
+
+    The table knows the well-known ones. Else: the same name in another part of the package, in
+    `keras.ops` for functions of the Keras backend, in `tf.compat.v1`, or one spelt nearly so.
+    """
+    row = gone(dotted)
+    if row is not None and row.fix and not row.new:
+        return ""
+    if row is not None and row.new:
+        rest = _below(shown(dotted), row.old)
+        longer = f"{row.new}.{rest}" if rest else row.new
+        return longer if exists(longer) else row.new
+    for one in _candidates(dotted):
+        return one
+    return ""
+
+
+def _candidates(dotted: str) -> Iterator[str]:
+    dotted = _plain(dotted)
+    short, last = shown(dotted), dotted.rpartition(".")[2]
+    in_keras = dotted.startswith(tuple(f"{one}." for one in _KERAS))
+    if in_keras and ".backend." in dotted and exists(f"keras.ops.{last}"):
+        yield f"keras.ops.{last}"
+    if in_keras:
+        other = f"tf.{short}" if not short.startswith("tf.") else short.removeprefix("tf.")
+        if exists(other):
+            yield other
+        yield from _elsewhere("keras", last)
+    elif dotted.startswith("tensorflow.") and exists(f"tf.compat.v1.{short.removeprefix('tf.')}"):
+        yield from (one for one in _elsewhere("tensorflow", last) if one.count(".") == 2)
+        yield f"tf.compat.v1.{short.removeprefix('tf.')}"
+    parent, tree = _parent_of(missing(dotted))
+    for one in difflib.get_close_matches(last, list(tree), n=1, cutoff=0.75):
+        yield f"{shown(parent)}.{one}"
+
+
+def _elsewhere(package: str, last: str) -> Iterator[str]:
+    """Yield where a package has a class or function of a name, the shortest way first."""
+    names = _data()["names"][package]
+    found = [
+        path
+        for path in _paths(names if isinstance(names, Mapping) else {}, package)
+        if path.rpartition(".")[2] == last and ".compat." not in path and ".raw_ops." not in path
+    ]
+    yield from (shown(one) for one in sorted(found, key=lambda one: (one.count("."), one)))
+
+
+def _paths(tree: Tree, path: str) -> Iterator[str]:
+    for name, below in tree.items():
+        if isinstance(below, Mapping):
+            yield from _paths(below, f"{path}.{name}")
+        elif below is None:
+            yield f"{path}.{name}"
+
+
+def _parent_of(dotted: str) -> tuple[str, Tree]:
+    parent = dotted.rpartition(".")[0]
+    tree: Tree | str | None = _data()["names"]
+    for part in parent.split(".") if parent else ():
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return parent, tree if isinstance(tree, Mapping) else {}
+
+
+def _plain(dotted: str) -> str:
+    head, dot, rest = dotted.partition(".")
+    dotted = f"{_ROOTS.get(head, head)}{dot}{rest}"
+    for other, usual in _SAME:
+        if f"{dotted}.".startswith(other):
+            dotted = f"{usual}{dotted[len(other) :]}".rstrip(".")
+    return dotted
+
+
+def _is_or_below(dotted: str, top: str) -> bool:
+    return dotted == top or dotted.startswith(f"{top}.")
+
+
+def _below(short: str, top: str) -> str:
+    for one in (short, short.removeprefix("tf.")):
+        if one.startswith(f"{top}."):
+            return one[len(top) + 1 :]
+    return ""

@@ -1,0 +1,171 @@
+"""Who calls which function of the program, and what is given to its parameters."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evener.analysis.api.successors import METHOD_ALIASES
+from evener.analysis.binding import Step
+from evener.analysis.kinds import Kind
+from evener.analysis.module import FUNCTIONS, Function, Module
+from evener.analysis.place import Place
+
+if TYPE_CHECKING:
+    from evener.analysis.program import Program
+
+_MAPS = ("map", "filter", "flat_map", "interleave")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call in the program.
+
+    Args:
+        module: Where it stands.
+        node: The call itself.
+        name: What is called, such as ``"tf.distribute.MirroredStrategy"``; of a method of an
+            object of the program ``".run"``.
+    """
+
+    module: Module
+    node: ast.Call
+    name: str
+
+    @property
+    def place(self) -> Place:
+        """Return its line."""
+        return self.module.place(self.node)
+
+    def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:
+        """Return what is given at a position, or by a name; None if nothing is."""
+        return argument(self.node, position, name)
+
+    @property
+    def method(self) -> str:
+        """Return the name of the method, or of the function of a module, that is called.
+
+        Of a method that is gone: the name of that which took its place.
+        """
+        if not isinstance(self.node.func, ast.Attribute):
+            return ""
+        return METHOD_ALIASES.get(self.node.func.attr, self.node.func.attr)
+
+    @property
+    def owner(self) -> ast.expr | None:
+        """Return the expression whose method is called; None for a plain function."""
+        return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A call that leads to a function of the program.
+
+    Args:
+        module: Where the call stands.
+        call: The call.
+        function: The function it leads to.
+        skips_self: Whether the first parameter is the object.
+        way: ``"call"``; ``"run"`` for ``strategy.run(function, args=...)``; ``"map"`` for
+            ``dataset.map(function)``, which gives it elements.
+    """
+
+    module: Module
+    call: ast.Call
+    function: Function
+    skips_self: bool = False
+    way: str = "call"
+
+    def given_to(self, parameter: str) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
+        """Yield what the call gives to a parameter, with what is taken out of it."""
+        names = _positional(self.function)[self.skips_self :]
+        positional, keywords = self._given()
+        index = names.index(parameter) if parameter in names else None
+        if self.way == "map":
+            if index is not None and isinstance(self.call.func, ast.Attribute):
+                step: tuple[Step, ...] = ("each", index) if len(names) > 1 else ("each",)
+                yield self.call.func.value, step
+            return
+        for one in keywords:
+            if one.arg == parameter:
+                yield one.value, ()
+        if index is None:
+            return
+        for place, one in enumerate(positional):
+            if isinstance(one, ast.Starred):
+                if place <= index:
+                    yield one.value, (index - place,)
+                return
+            if place == index:
+                yield one, ()
+
+    def _given(self) -> tuple[list[ast.expr], list[ast.keyword]]:
+        if self.way != "run":
+            return list(self.call.args), list(self.call.keywords)
+        args = argument(self.call, 1, "args")
+        if isinstance(args, ast.Tuple | ast.List):
+            return list(args.elts), []
+        if args is None:
+            return [], []
+        return [ast.Starred(value=args)], []
+
+
+def argument(call: ast.Call, position: int | None, name: str | None) -> ast.expr | None:
+    """Return what a call gives at a position or by a name; None if it gives nothing there."""
+    for keyword in call.keywords:
+        if keyword.arg is not None and keyword.arg == name:
+            return keyword.value
+    if position is None:
+        return None
+    before = call.args[: position + 1]
+    if len(before) <= position or any(isinstance(one, ast.Starred) for one in before):
+        return None
+    return before[position]
+
+
+def _positional(function: Function) -> list[str]:
+    given = function.args
+    named = [one.arg for one in (*given.posonlyargs, *given.args)]
+    return [*named, given.vararg.arg] if given.vararg is not None else named
+
+
+def sites_of(program: Program, call: Call) -> Iterator[Site]:
+    """Yield what a call leads to, also by ``strategy.run`` and ``map``."""
+    module, node = call.module, call.node
+    for where, target in program.targets(module, node):
+        if isinstance(target, ast.ClassDef):
+            for _, method, _ in program.classes.attributes(where, target, "__init__"):
+                if isinstance(method, FUNCTIONS):
+                    yield Site(module=module, call=node, function=method, skips_self=True)
+        else:
+            yield Site(
+                module=module, call=node, function=target, skips_self=is_method(where, target)
+            )
+    way = _way(program, call)
+    if way and node.args:
+        for where, target in program.functions_of(module, node.args[0]):
+            if isinstance(target, FUNCTIONS):
+                bound = is_method(where, target)
+                yield Site(module=module, call=node, function=target, skips_self=bound, way=way)
+
+
+def _way(program: Program, call: Call) -> str:
+    if call.owner is None:
+        return ""
+    if call.method == "run":
+        kinds = program.kinds(call.module, call.owner)
+        is_strategy = Kind.STRATEGY in kinds or "strategy" in ast.unparse(call.owner).lower()
+        return "run" if is_strategy else ""
+    if call.method in _MAPS:
+        return "map" if Kind.DATASET in program.kinds(call.module, call.owner) else ""
+    return ""
+
+
+def is_method(module: Module, function: ast.AST) -> bool:
+    """Return whether a function is called on an object."""
+    if not isinstance(module.parents.get(function), ast.ClassDef):
+        return False
+    decorators = getattr(function, "decorator_list", [])
+    return not any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)

@@ -1,0 +1,61 @@
+"""What is done only under a condition, and what is caught."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.analysis import FUNCTIONS, Module, Program
+
+
+def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the tests of the branches around a node in its own function, and of its callers.
+
+    ``if __name__ == "__main__"`` is none, nor is ``while True``. Callers are asked only where
+    there is one.
+    """
+    seen = set[ast.AST]()
+    while True:
+        function = None
+        inner: ast.AST = node
+        for outer in module.around(node):
+            if isinstance(outer, FUNCTIONS):
+                function = outer
+                break
+            if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is not outer.test:
+                if not _is_main(outer.test) and not _is_endless(outer):
+                    yield outer.test
+            inner = outer
+        sites = program.call_sites(function) if function is not None else []
+        if function is None or len(sites) != 1 or function in seen:
+            return
+        seen.add(function)
+        module, node = sites[0].module, sites[0].call
+
+
+def is_conditional(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a node runs only if some condition holds."""
+    return any(True for _ in conditions(program, module, node))
+
+
+def catching(module: Module, node: ast.AST) -> ast.Try | None:
+    """Return the innermost ``try`` of a node's own function that catches what it raises."""
+    inner: ast.AST = node
+    for outer in module.around(node):
+        if isinstance(outer, FUNCTIONS):
+            return None
+        if isinstance(outer, ast.Try) and inner in outer.body and outer.handlers:
+            return outer
+        inner = outer
+    return None
+
+
+def _is_main(test: ast.expr) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(test))
+
+
+def _is_endless(node: ast.AST) -> bool:
+    """Return whether a node is ``while True``, whose body runs whatever happens."""
+    if not isinstance(node, ast.While) or not isinstance(node.test, ast.Constant):
+        return False
+    return bool(node.test.value)

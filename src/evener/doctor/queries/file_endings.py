@@ -1,0 +1,48 @@
+"""How the names of files end that a program writes."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from evener.analysis import Module, Program, argument
+
+_JOINING = ("os.path.join", "posixpath.join", "pathlib.Path", "str", "os.fspath")
+_PERCENT = re.compile(r"%[^a-zA-Z]*[a-zA-Z]")
+_BRACES = re.compile(r"\{[^}]*\}")
+
+
+def ending(program: Program, module: Module, node: ast.expr | None, deepest: int = 8) -> str | None:
+    """Return the text that a path certainly ends in, or None if it may end in anything.
+
+    Of ``os.path.join(folder, "model.h5")`` and of ``f"{folder}/model.h5"`` it is known.
+    """
+    if node is None or not deepest:
+        return None
+    constant = program.constant(module, node)
+    if isinstance(constant, str):
+        return constant
+    values = program.origins(module, node)
+    if len(values) != 1 or values[0].steps:
+        return None
+    where, one = values[0].module, values[0].node
+    if isinstance(one, ast.JoinedStr) and one.values:
+        last = one.values[-1]
+        return (
+            last.value if isinstance(last, ast.Constant) and isinstance(last.value, str) else None
+        )
+    if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add | ast.Div):
+        return ending(program, where, one.right, deepest - 1)
+    if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod):
+        return _after(ending(program, where, one.left, deepest - 1), _PERCENT)
+    if isinstance(one, ast.Call):
+        if isinstance(one.func, ast.Attribute) and one.func.attr == "format":
+            return _after(ending(program, where, one.func.value, deepest - 1), _BRACES)
+        if program.name_of(where, one.func) in _JOINING and one.args:
+            return ending(program, where, argument(one, len(one.args) - 1, None), deepest - 1)
+    return None
+
+
+def _after(text: str | None, filled_in: re.Pattern[str]) -> str | None:
+    """Return what follows the last place that is filled in."""
+    return None if text is None else filled_in.split(text)[-1]

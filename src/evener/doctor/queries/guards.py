@@ -1,0 +1,77 @@
+"""What is only used where it is there: behind ``try``, ``hasattr``, or a test of the version."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from evener.analysis import FUNCTIONS, Module, Program, last_name
+
+# What a missing name or argument raises.
+_CAUGHT = (
+    *("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError"),
+    *("NameError", "RuntimeError", "Exception", "BaseException"),
+)
+_TEST = re.compile(r"version|hasattr|getattr|\btf_?[12]\b|type_checking|legacy|find_spec", re.I)
+# How many levels of callers are searched.
+_DEEPEST = 3
+
+
+def is_guarded(program: Program, module: Module, node: ast.AST, deepest: int = _DEEPEST) -> bool:
+    """Return whether a program asks, or catches, whether what a node uses is there.
+
+    A function is guarded if each of its calls is.
+    """
+    inner: ast.AST = node
+    function = None
+    for outer in module.around(node):
+        if isinstance(outer, ast.Try) and _catches(outer):
+            return True
+        if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
+            if _asks(program, module, outer.test):
+                return True
+        if isinstance(outer, ast.BoolOp) and any(
+            _asks(program, module, one) for one in outer.values if one is not inner
+        ):
+            return True
+        if any(_asks(program, module, one.test) for one in _left_before(outer, inner)):
+            return True
+        if function is None and isinstance(outer, FUNCTIONS):
+            function = outer
+        inner = outer
+    sites = program.call_sites(function) if function is not None and deepest else []
+    return bool(sites) and all(
+        is_guarded(program, site.module, site.call, deepest - 1) for site in sites
+    )
+
+
+def _catches(node: ast.Try) -> bool:
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        if any(one is None or last_name(one) in _CAUGHT for one in kinds):
+            return True
+    return False
+
+
+def _asks(program: Program, module: Module, test: ast.expr) -> bool:
+    """Return whether a condition is about the version, or about what is there."""
+    if _TEST.search(ast.unparse(test)):
+        return True
+    return any(
+        isinstance(value.node, ast.expr) and _TEST.search(ast.unparse(value.node)) is not None
+        for node in ast.walk(test)
+        if isinstance(node, ast.Name)
+        for value in program.origins(module, node)
+    )
+
+
+def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[ast.If]:
+    """Yield the branches before a statement, in the same block, that leave the block."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(outer, name, None)
+        if isinstance(block, list) and inner in block:
+            for one in block[: block.index(inner)]:
+                leaving = (ast.Return, ast.Raise, ast.Continue)
+                if isinstance(one, ast.If) and isinstance(one.body[-1], leaving):
+                    yield one

@@ -1,0 +1,146 @@
+"""Where a program trains: ``fit`` and loops of its own."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evener.analysis import FUNCTIONS, Call, Kind, Module, Place, Program, last_name
+
+_FITS = ("fit", "fit_generator")
+_UPDATES = ("apply_gradients", "minimize", "apply")
+# What Keras calls in the steps of fit.
+_BY_KERAS = ("train_step", "compute_loss_and_updates")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A line of a loop of the program's own that changes weights.
+
+    Args:
+        call: ``optimizer.apply_gradients(...)`` or the like.
+        step: The line that takes a step: the call, in a loop, that leads to it.
+        module: Where that line stands.
+    """
+
+    call: Call
+    step: ast.AST
+    module: Module
+
+
+@functools.lru_cache(maxsize=4)
+def trainings(program: Program) -> tuple[Call, ...]:
+    """Return the calls of ``fit`` and ``train_on_batch`` of Keras models."""
+    return tuple(
+        call for call, _ in program.calls_of(*_FITS, "train_on_batch") if is_of_model(program, call)
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def fits(program: Program) -> tuple[Call, ...]:
+    """Return the calls of ``fit`` of Keras models."""
+    return tuple(call for call in trainings(program) if call.method in _FITS)
+
+
+def compiles(program: Program) -> Iterator[Call]:
+    """Yield the calls of ``compile`` of Keras models."""
+    for call, _ in program.calls_of("compile"):
+        if is_of_model(program, call):
+            yield call
+
+
+def is_of_model(program: Program, call: Call) -> bool:
+    """Return whether a method is one of a Keras model, by its kind or by its name."""
+    if call.owner is None:
+        return False
+    kinds = program.kinds(call.module, call.owner)
+    if Kind.MODEL in kinds:
+        return True
+    name = last_name(call.owner).lower()
+    is_called_model = "model" in name or name in ("net", "network", "autoencoder", "vae")
+    return is_called_model and not kinds - {Kind.LAYER}
+
+
+@functools.lru_cache(maxsize=4)
+def update_calls(program: Program) -> tuple[Call, ...]:
+    """Return the calls of optimizers that change weights, those in ``train_step`` too."""
+    found = []
+    for call, owner in program.calls_of(*_UPDATES):
+        if _is_in_optimizer(program, call):
+            continue
+        kinds = program.kinds(call.module, owner)
+        # What is known and none of Keras's is one of TensorFlow 1, or no optimizer at all.
+        if Kind.OPTIMIZER in kinds or not (call.method == "apply" or kinds):
+            found.append(call)
+    return tuple(found)
+
+
+def _is_in_optimizer(program: Program, call: Call) -> bool:
+    """Return whether a call is in an optimizer of the program, which wraps another one."""
+    return any(
+        isinstance(outer, ast.ClassDef)
+        and program.kind_of_class(call.module, outer) is Kind.OPTIMIZER
+        for outer in call.module.around(call.node)
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def updates(program: Program) -> tuple[Update, ...]:
+    """Return the updates of loops of the program's own, not those that Keras's ``fit`` takes."""
+    found = []
+    for call in update_calls(program):
+        if not is_for_keras(program, call.module, call.node):
+            module, step = next(ways_to(program, call.module, call.node, set()))
+            found.append(Update(call=call, step=step, module=module))
+    return tuple(found)
+
+
+def trains(program: Program) -> bool:
+    """Return whether a program trains anything."""
+    return bool(trainings(program) or updates(program))
+
+
+def places_of_training(program: Program) -> list[Place]:
+    """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
+    lines = [call.place for call in trainings(program)]
+    return lines + [one.module.place(one.step) for one in updates(program)]
+
+
+def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a node is in what ``fit`` calls: ``train_step`` of a model's class."""
+    for outer in module.around(node):
+        if isinstance(outer, FUNCTIONS) and getattr(outer, "name", "") in _BY_KERAS:
+            parent = module.parents.get(outer)
+            if isinstance(parent, ast.ClassDef):
+                return program.kind_of_class(module, parent) is Kind.MODEL
+    return False
+
+
+def ways_to(
+    program: Program, module: Module, node: ast.AST, seen: set[ast.AST]
+) -> Iterator[tuple[Module, ast.AST]]:
+    """Climb from a node to the calls that lead to it: each the first in a loop, or at the top.
+
+    Args:
+        program: The program.
+        module: Where the node stands.
+        node: The node, which may be in a loop itself.
+        seen: The functions that were left on the way; they are not entered again.
+
+    Yields:
+        The calls, or the node.
+    """
+    waiting: list[tuple[Module, ast.AST]] = [(module, node)]
+    while waiting:
+        module, node = waiting.pop()
+        if next(program.context.loops(module, node), None) is None:
+            function = program.context.function(module, node)
+            if function is not None and function not in seen:
+                seen.add(function)
+                sites = program.call_sites(function)
+                waiting += [(site.module, site.call) for site in reversed(sites)]
+                if sites:
+                    continue
+        yield module, node

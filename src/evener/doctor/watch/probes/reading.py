@@ -1,0 +1,91 @@
+"""Tensors that the program brings to the host while it trains, by its own lines."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.doctor.watch.probes.events import Events
+from evener.doctor.watch.probes.progress import Progress
+from evener.launch.place import is_own
+
+_KERAS = str(Path(keras.__file__ or "").parent) + os.sep
+# What Keras reads for its own logs and callbacks is no line of the program.
+_TRAINING = tuple(
+    f"{_KERAS}src{os.sep}{part}"
+    for part in ("trainers", "callbacks", f"backend{os.sep}tensorflow{os.sep}trainer.py")
+)
+_EVENER = str(Path(_tf_private.__file__ or "").parent) + os.sep
+_PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
+
+
+class Reading:
+    """Counts and times reads, from the first step's end on.
+
+    Args:
+        events: Where it is recorded.
+        progress: Knows whether training has begun.
+    """
+
+    def __init__(self, events: Events, progress: Progress) -> None:
+        self._events = events
+        self._progress = progress
+        self._reads: dict[tuple[str, int], list[float]] = {}
+
+    def watch(self) -> None:
+        """Begin to notice reads."""
+        _tf_private.replace_host_reads(self._counted)
+
+    def write(self) -> None:
+        """Write all reads so far."""
+        if self._reads:
+            reads = [[*where, int(n), seconds] for where, (n, seconds) in self._reads.items()]
+            self._events.write("reads", reads=reads)
+
+    def _counted(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def read(tensor: Any) -> Any:
+            if not self._progress.is_training:
+                return original(tensor)
+            began = self._progress.clock()
+            value = original(tensor)
+            seconds = self._progress.clock() - began
+            where = reader(sys._getframe(1))
+            if where is not None:
+                found = self._reads.setdefault(where, [0, 0.0])
+                found[0] += 1
+                found[1] += seconds
+            return value
+
+        return read
+
+
+def reader(frame: FrameType | None) -> tuple[str, int] | None:
+    """Return the own line that asked for a value, or None if a library asked for itself."""
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind == "own":
+            return frame.f_code.co_filename, frame.f_lineno
+        if kind == "itself":
+            return None
+        frame = frame.f_back
+    return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind(filename: str) -> str:
+    if filename.startswith(_PASSED):
+        return "passed"
+    if filename.startswith((_EVENER, *_TRAINING)):
+        return "itself"
+    return "own" if is_own(filename) else "passed"

@@ -1,0 +1,125 @@
+"""One watched run of a script, in the process that is watched."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from dataclasses import dataclass, field
+
+from evener.doctor.watch.probes.ending import Ending, dump_stacks, flush_output
+from evener.doctor.watch.probes.events import Events
+from evener.doctor.watch.probes.loading import Loading
+from evener.doctor.watch.probes.progress import Progress
+from evener.launch.failure import show_failures_of
+from evener.launch.script import read_script, run_as_main
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to run and when to end.
+
+    Args:
+        script: The script as it was given.
+        args: What follows it on the command line.
+        devices: A device spec to lay out first; None to leave TensorFlow alone.
+        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        events: The file for events.
+        stacks: The file for Python's stacks.
+        num_steps: After how many steps, those with tracing left out, it ends.
+        min_seconds: How long these steps take at least.
+    """
+
+    script: str
+    events: str
+    stacks: str
+    num_steps: int
+    min_seconds: float
+    args: list[str] = field(default_factory=list)
+    devices: str | None = None
+    gpu_names: bool = False
+
+
+def main() -> None:
+    """Run what the first argument orders; it ends as the script ends."""
+    order = Order(**json.loads(sys.argv[1]))
+    events = Events(order.events)
+    progress = Progress(events, num_steps=order.num_steps, min_seconds=order.min_seconds)
+    ending = Ending(events, progress.flush)
+    dump_stacks(order.stacks)
+    events.write("began", thread=threading.get_ident())
+    ending.watch()
+
+    def end() -> None:
+        flush_output()
+        ending.exit_now(0)
+
+    def install() -> None:
+        try:
+            _install(progress)
+        except Exception as error:
+            events.missed("TensorFlow", error)
+
+    progress.end = end
+    Loading(("tensorflow", "keras"), install).watch()
+    if order.gpu_names:
+        Loading(("tensorflow",), lambda: _answer_as_gpus(events)).watch()
+    with ending.recorded():
+        if order.devices is not None:
+            from evener.devices.use import lay_out
+
+            lay_out(order.devices)
+        script = read_script(order.script)
+        try:
+            run_as_main(script, order.args)
+        except SystemExit:
+            raise
+        except BaseException:
+            show_failures_of(script.path)
+            raise
+
+
+def _answer_as_gpus(events: Events) -> None:
+    """Let CPU devices appear as GPUs: the program has imported TensorFlow just now."""
+    from evener.launch.gpu_names import answer_as_gpus
+    from evener.launch.notes import Note
+    from evener.launch.place import Place
+
+    def record_note(text: str, place: Place | None) -> None:
+        events.write_once("note", text=str(Note(text=text, place=place)))
+
+    try:
+        answer_as_gpus(None, record_note)
+    except Exception as error:
+        events.missed("the names of GPUs", error)
+
+
+def _install(progress: Progress) -> None:
+    """Watch TensorFlow and Keras, which the program has imported just now."""
+    from evener.doctor.watch.probes.entries import Entries
+    from evener.doctor.watch.probes.fitting import Fitting
+    from evener.doctor.watch.probes.functions import Functions
+    from evener.doctor.watch.probes.looping import Looping
+    from evener.doctor.watch.probes.reading import Reading
+    from evener.doctor.watch.probes.waiting import Waiting
+
+    events = progress.events
+    waiting = Waiting(events, progress.clock)
+    entries = Entries(progress, waiting)
+    functions = Functions(events, entries)
+    reading = Reading(events, progress)
+
+    def write_training_facts() -> None:
+        events.write(
+            "training",
+            num_replicas=functions.num_replicas,
+            batch_size=waiting.batch_size(),
+        )
+
+    progress.at_first_step.append(write_training_facts)
+    progress.sources += [functions.write, reading.write]
+    waiting.watch()
+    functions.watch()
+    reading.watch()
+    Fitting(progress, waiting, entries, functions).watch()
+    Looping(progress, entries, functions.optimizers).watch(threading.Event().wait)
