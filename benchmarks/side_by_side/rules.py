@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evener.plan.costing import Assignment, ReplicaAssignment, Span
-from evener.plan.costing.assignment import holders_of, spread_owners
+from evener.plan.costing.assignment import spread_owners
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile, Curve
 from evener.simulate import ClusterDescription
@@ -128,14 +128,10 @@ def even_stages(problem: Problem) -> Iterator[Assignment]:
 
 def owned(problem: Problem, replicas: Sequence[ReplicaAssignment]) -> Assignment:
     """Return the plan of replicas, owners spread over their devices."""
-    layers, devices = problem.profile.model.layers, problem.profile.cluster.devices
+    layers = problem.profile.model.layers
     return Assignment(
         replicas=tuple(replicas),
-        owners=spread_owners(
-            layers,
-            holders_of(replicas, len(layers)),
-            [device.memory_bytes for device in devices],
-        ),
+        owners=spread_owners(layers, replicas, problem.profile.cluster),
         recompute=(False,) * len(layers),
     )
 

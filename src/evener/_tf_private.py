@@ -1,7 +1,7 @@
-"""The only file that may import ``tensorflow.python.*`` or reach into Keras's private parts.
+"""Private functions of TensorFlow and Keras; only this file and `evener.tf_compat` may use them.
 
-Each function says why it is needed and what breaks if TensorFlow or Keras changes it.
-``tests/unit/engine/test_tf_private.py`` holds a test for each that would tell.
+The docstring of each function states why it is needed, and what breaks if TensorFlow or Keras
+changes. ``tests/unit/engine/test_tf_private.py`` has a test for each.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DistributedIteratorInterface = distribute_types.DistributedIteratorInterface
 
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Makes a function from the one whose place it takes."""
+"""Returns the replacement of a function."""
 
 
 def local_values(value: Any) -> tuple[Any, ...]:
@@ -98,12 +98,11 @@ def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
 
 
 def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Make every Keras variable from now on inside a context, in every thread.
+    """Create every Keras variable from now on inside a context, in every thread.
 
     Why: a `tf.variable_creator_scope` around a whole program holds in one thread only, and
     ends with ``keras.utils.clear_session``, which begins a new graph.
-    If it changes: variables of an unchanged script have no owner, and its models are refused
-    in ``fit``.
+    If it changes: the variables of an unchanged script have no owner, and are all on one device.
     """
     original = keras.Variable._initialize
 
@@ -130,7 +129,7 @@ def sublayers(layer: keras.Layer) -> list[keras.Layer]:
 
 
 def outer_tensor(tensor: tf.Tensor) -> Any | None:
-    """Return what a tensor of a function's graph stands for outside, or None.
+    """Return the outer tensor that a tensor of a function's graph captures, or None.
 
     Why: `FuncGraph.captures` makes the list of all captures anew after every further one, and
     an optimizer that is traced captures thousands and asks for each.
@@ -175,7 +174,7 @@ def is_traced_function(fn: Any) -> bool:
     """Return whether this is what `tf.function` makes.
 
     Why: there is no public name for its class. If it changes: a traced function given to
-    `strategy.run` is called inside the replicas, where it cannot wait for the others.
+    `strategy.run` eagerly is not partitioned, and runs on one device.
     """
     return isinstance(fn, polymorphic_function.Function)
 
@@ -200,11 +199,11 @@ def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put a wrapper around the call of what `tf.function` makes.
+    """Wrap the call of every `tf.function`.
 
-    Why: a traced function that is called for several micro-batches on one device is traced once
-    for all, and does not know for which of them it computes.
-    If it changes: in such functions, losses of uneven micro-batches are weighed wrong.
+    Why: `evener run` passes the traced functions that a script calls to `strategy.run`, and there
+    is no public name for their class.
+    If it changes: custom loops of unchanged scripts run on one device.
     """
     kind: Any = polymorphic_function.Function
     kind.__call__ = wrapper(kind.__call__)
@@ -439,14 +438,14 @@ def definition_frames(operation: tf.Operation) -> list[tuple[str, int, str]]:
 
     The innermost is the last; lines are those the person wrote, not AutoGraph's.
 
-    Why: it tells what a tape made, and which line to change. The property is public, its form
-    is not documented. If it changes: audits know neither lines nor kinds of work.
+    Why: it shows what a tape made, and which line to change. The property is public, its form
+    is undocumented. If it changes: audits know neither lines nor kinds of work.
     """
     return [(frame.filename, frame.lineno, frame.name) for frame in operation.traceback]
 
 
 def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
-    """Let a placeholder for a variable know the shape of the variable.
+    """Copy the shape of a variable to a placeholder for it.
 
     Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
     """
@@ -536,7 +535,7 @@ def in_xla(graph: Any) -> bool:
 
     Why: XLA knows one device, and ignores or refuses others. While a function with
     ``jit_compile=True`` is traced, this context alone tells.
-    If it changes: a pinned layer in such a function is computed elsewhere, without a word.
+    If it changes: a pinned layer in such a function silently runs on another device.
     """
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
@@ -602,12 +601,12 @@ def replace_backward(
 
 
 def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:
-    """Replace how tapes add gradients up, and what they fill in for what is unused.
+    """Replace how tapes sum gradients, and the zeros and ones that they fill in.
 
     Args:
         aggregate: Wraps ``(gradients)``, the sum of one tensor's gradients.
-        fill: Wraps the makers of zeros and ones.
-        num_elements: Wraps ``(gradient)``, how many numbers it has.
+        fill: Wraps the functions that create zeros and ones.
+        num_elements: Wraps ``(gradient)``, the number of its elements.
 
     Why: a tape does not say for which operation it adds and fills, and all of it would run on
     the first device. If it changes: the sums do.
@@ -623,10 +622,10 @@ def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) 
 
 
 def keep_devices_of_waiting_variables() -> None:
-    """Let a Keras variable that is made later be made on the device that was asked for.
+    """Create Keras variables whose creation is deferred on the device that was requested.
 
-    Why: what a subclassed model builds in its first call, Keras makes when that call is over,
-    outside of every `tf.device`. If it changes: such variables are made on the first device.
+    Why: Keras creates the variables that a subclassed model builds in its first call after that
+    call, outside of every `tf.device`. If it changes: such variables are made on the first device.
     """
     kind: Any = keras.Variable
     begin, finish = kind.__init__, kind._deferred_initialize
@@ -647,7 +646,7 @@ def keep_devices_of_waiting_variables() -> None:
 
 
 def waits_for(variable: Any, device: str) -> bool:
-    """Let a Keras variable that has no value yet be made on a device; return whether it waits.
+    """Set the device of a Keras variable without a value; return whether it has no value.
 
     See `keep_devices_of_waiting_variables`.
     """
@@ -667,9 +666,9 @@ def own_variables(layer: keras.Layer) -> list[Any]:
 
 
 def renew_variable(variable: Any) -> tf.Variable:
-    """Make a Keras variable's value anew, on the device of now; return what held it before.
+    """Replace the value of a Keras variable by one on the current device; return the old one.
 
-    Why: a `tf.Variable` cannot move. If it changes: built layers cannot be pinned.
+    Why: a `tf.Variable` cannot change its device. If it changes: built layers cannot be pinned.
     """
     old = variable._value
     value = tf.identity(old)
@@ -701,10 +700,10 @@ def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
 
 
 def leave_to_autograph(function: Callable[..., Any]) -> None:
-    """Let AutoGraph call a function as it is, and go on with converting what it calls.
+    """Let AutoGraph call a function unconverted, but convert the functions that it calls.
 
-    Why: what stands in the place of `strategy.run` or `tape.gradient` to watch it must not be
-    rewritten, and the public `do_not_convert` would keep the person's step from it too.
+    Why: replacements of `strategy.run` or `tape.gradient` must not be converted, and the public
+    `do_not_convert` would exclude the program's step too.
     If it changes: loops and conditions on tensors fail in programs that are watched.
     """
     function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]
@@ -746,6 +745,6 @@ def replace_local_devices(wrap: Wrap) -> None:
     """Replace the function by which programs list devices without ``tf.config``.
 
     Why: many programs count their GPUs by ``device_lib.list_local_devices``, which never had a
-    public name. If it changes: to such programs stand-ins do not answer as GPUs.
+    public name. If it changes: such programs do not find stand-ins as GPUs.
     """
     vars(device_lib)["list_local_devices"] = wrap(device_lib.list_local_devices)

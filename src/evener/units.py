@@ -1,4 +1,4 @@
-"""Bytes, seconds and rates, to and from text."""
+"""Bytes to and from text, and seconds to text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration with the unit a person would choose.
+    """Return a duration in the unit that suits its size.
 
     >>> format_seconds(0.0123), format_seconds(75)
     ('12.3 ms', '1 min 15 s')

@@ -15,9 +15,9 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.launch import auditing
-from evener.launch.auditing import audit_apart, order_for
-from evener.launch.child import Ended, run_apart
+from evener.launch import audit_subprocess
+from evener.launch.audit_subprocess import audit_in_subprocess, order_for
+from evener.launch.child_process import ProcessResult, run_child_process
 from evener.launch.first_step import FirstStep
 from evener.launch.named import step_of
 from evener.launch.order import TargetError
@@ -126,7 +126,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
         order = order_for(args[0], args[1:], devices="cpu:2", meant_for=None, batch=None)
-        audit_apart(order, limit_seconds=limit_seconds)
+        audit_in_subprocess(order, limit_seconds=limit_seconds)
     return caught.value
 
 
@@ -149,9 +149,9 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
     done = command("--devices", "cpu:2", "--no-gpu-names", "--batch", "8", "steps:step")
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
-    assert "Devices here: cpu:0, cpu:1" in text
+    assert "Devices: cpu:0, cpu:1" in text
     assert "MatMul has no GPU kernel for T=int32" in text
-    assert "gpu:0 is not here" in text
+    assert "gpu:0 does not exist" in text
     assert "steps.py:11" in text
     assert "16.0 KiB" in text  # the weights, or their gradient
 
@@ -241,26 +241,56 @@ def test_a_script_that_fails_shows_the_last_that_it_wrote(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("ending", "found", "code", "said"),
     [
-        (Ended(code=7, output="so long"), None, "PLACE-038", "exit code 7. The last of its"),
-        (Ended(code=-11, output=""), None, "PLACE-038", "signal 11. It wrote nothing."),
-        (Ended(code=5, output="I0000 00:00:17.5  1 port.cc:1] x"), None, "PLACE-038", "nothing."),
-        (Ended(code=0, output="1\n2"), None, "PLACE-037", "    1\n    2"),
-        (Ended(code=0, output=""), {"outcome": "ended"}, "PLACE-037", "ended without a training"),
-        (Ended(code=None, output=""), None, "PLACE-039", "no training step in 9 seconds"),
-        (Ended(code=0, output=""), {"outcome": "eager", "line": "a.py:3"}, "PLACE-040", "a.py:3"),
-        (Ended(code=0, output=""), {"error": DEVICE}, "DEV-010", "No gpu:5."),
+        (
+            ProcessResult(exit_code=7, output="so long"),
+            None,
+            "PLACE-038",
+            "exit code 7. The end of its",
+        ),
+        (
+            ProcessResult(exit_code=-11, output=""),
+            None,
+            "PLACE-038",
+            "signal 11. It printed nothing.",
+        ),
+        (
+            ProcessResult(exit_code=5, output="I0000 00:00:17.5  1 port.cc:1] x"),
+            None,
+            "PLACE-038",
+            "printed nothing.",
+        ),
+        (ProcessResult(exit_code=0, output="1\n2"), None, "PLACE-037", "    1\n    2"),
+        (
+            ProcessResult(exit_code=0, output=""),
+            {"outcome": "ended"},
+            "PLACE-037",
+            "ended without a training",
+        ),
+        (
+            ProcessResult(exit_code=None, output=""),
+            None,
+            "PLACE-039",
+            "no training step in 9 seconds",
+        ),
+        (
+            ProcessResult(exit_code=0, output=""),
+            {"outcome": "eager", "line": "a.py:3"},
+            "PLACE-040",
+            "a.py:3",
+        ),
+        (ProcessResult(exit_code=0, output=""), {"error": DEVICE}, "DEV-010", "No gpu:5."),
     ],
 )
 def test_every_ending_without_an_audit_is_an_error(
-    folder: Path, monkeypatch, ending: Ended, found: dict | None, code: str, said: str
+    folder: Path, monkeypatch, ending: ProcessResult, found: dict | None, code: str, said: str
 ) -> None:
-    def run_apart(command, *, environ, limit_seconds):
+    def run_child_process(command, *, environ, limit_seconds):
         if found is not None:
             order = json.loads(command[-1])
             Path(order["answer"]).write_text(json.dumps(found), encoding="utf-8")
         return ending
 
-    monkeypatch.setattr(auditing, "run_apart", run_apart)
+    monkeypatch.setattr(audit_subprocess, "run_child_process", run_child_process)
     error = refused("train.py", limit_seconds=9)
     assert error.code == code
     assert said in str(error)
@@ -280,9 +310,9 @@ while True: pass
 """
     for args, expected in (([], None), (["end"], 3)):
         (tmp_path / "child").unlink(missing_ok=True)
-        ended = run_apart([sys.executable, "-c", code, *args], environ={}, limit_seconds=3)
-        assert ended.code == expected
-        assert ended.output.endswith("last words\n") and len(ended.output) <= 16384
+        result = run_child_process([sys.executable, "-c", code, *args], environ={}, limit_seconds=3)
+        assert result.exit_code == expected
+        assert result.output.endswith("last words\n") and len(result.output) <= 16384
         assert has_ended(int((tmp_path / "child").read_text(encoding="utf-8")))
 
 
@@ -313,7 +343,7 @@ def test_wrong_usage_is_told_before_anything_is_started(
 ) -> None:
     from evener.cli import main
 
-    monkeypatch.setattr(auditing, "run_apart", None)
+    monkeypatch.setattr(audit_subprocess, "run_child_process", None)
     monkeypatch.setattr(sys, "argv", ["evener", "audit", *args])
     monkeypatch.setattr("warnings.showwarning", lambda *rest: None)
     with pytest.raises(SystemExit) as ended:

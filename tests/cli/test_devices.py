@@ -15,8 +15,8 @@ import evener
 from evener.devices.join import join
 from evener.devices.nvml import NvmlLink, NvmlMachine
 from evener.devices.spec import parse_spec
+from evener.devices.table import print_inventory
 from evener.devices.tensorflow_view import TensorFlowView
-from evener.report.tables import print_inventory
 from unit.devices.machines import EIGHT, HOST, ONE_LOST, TWO_EQUAL, gpu, machine, view
 
 SOURCE = Path(evener.__file__).parents[1]
@@ -191,10 +191,10 @@ class TestTable:
     def test_gpus_with_links(self) -> None:
         text = self.printed("all", EIGHT, view(*EIGHT.gpus))
         assert "TensorFlow 2.21.0 for CUDA 12.5.1, NVIDIA driver 550.54.15" in text
-        assert "which knows CUDA 12.4" in text
+        assert "which supports CUDA 12.4" in text
         assert "39.0 GiB / 40.0 GiB" in text
         assert "nvlink x12: all" in text
-        assert "for input work" in text
+        assert "for input pipelines" in text
         assert "Used with all: gpu:0, gpu:1" in text
 
     def test_links_of_two_kinds_are_named(self) -> None:

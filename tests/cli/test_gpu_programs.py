@@ -17,7 +17,7 @@ from cli.forked import UNEVEN, Done, Run
 SOURCE = Path(evener.__file__).parents[1]
 PROGRAMS = Path(__file__).parents[1] / "programs" / "gpus"
 PLAIN = PROGRAMS / "plain.py"
-NAMES = "cpu:0 and cpu:1 answer as GPU:0 and GPU:1"
+NAMES = "cpu:0 and cpu:1 appear as GPU:0 and GPU:1"
 # What each prints on two stand-ins.
 PRINTED = {
     "batch_by_gpus": ["64"],
@@ -34,7 +34,7 @@ PRINTED = {
 # What is said of the choices that evener does not follow on stand-ins.
 SAID = {
     "logical_devices": "of GPU:0: its 2 logical devices run on cpu:0, and memory_limit has no",
-    "visible_last": "tf.config lists GPU:1 from here on; evener trains on cpu:0, cpu:1 all the",
+    "visible_last": "tf.config lists GPU:1 from here on, but evener still trains on cpu:0, cpu:1",
 }
 
 
@@ -75,7 +75,7 @@ def test_it_trains_what_it_trains_on_one_device(
     notes = notes_of(done)
     assert done.stdout.splitlines() == PRINTED[name]
     assert sum("--no-gpu-names" in note for note in notes) == 1
-    assert f": no GPU is here: {NAMES}; " in notes[0]
+    assert f": no GPU was found: {NAMES}; " in notes[0]
     assert any(SAID.get(name, "") in note for note in notes)
     assert name in SAID or not any("set_" in note for note in notes)
     with np.load(tmp_path / "weights.npz") as weights:
@@ -107,7 +107,7 @@ def test_there_are_as_many_as_stand_ins(
     )
     done = run_forked("evener", "run", *option, "count.py")
     assert (done.returncode, done.stdout) == (0, f"{num_gpus}\n"), done.stderr
-    assert ("cpu:0 answers as GPU:0;" in done.stderr) == (num_gpus == 1)
+    assert ("cpu:0 appears as GPU:0;" in done.stderr) == (num_gpus == 1)
 
 
 ANSWERS = """
@@ -188,7 +188,7 @@ def test_an_audit_knows_the_names(tmp_path: Path) -> None:
     program = str(PROGRAMS / "mirrored_over_list.py")
     done = command("audit", "--devices", "cpu:2", "--json", program, "w.npz", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(f": no GPU is here: {NAMES}; ") == done.stderr.count("\n") == 1
+    assert done.stderr.count(f": no GPU was found: {NAMES}; ") == done.stderr.count("\n") == 1
     operations = json.loads(done.stdout)["operations"]
     assert {one["used"] for one in operations if one["kind"] == "gradient"} == {"cpu:0", "cpu:1"}
     done = command("audit", "--devices", "cpu:2", "--no-gpu-names", program, folder=tmp_path)
@@ -228,7 +228,7 @@ def test_the_doctor_watches_it_with_the_names(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["run"]["outcome"] == "enough", done.stdout
     assert done.stderr == (
-        f"evener: train.py:4: no GPU is here: {NAMES}; --no-gpu-names turns this off\n"
+        f"evener: train.py:4: no GPU was found: {NAMES}; --no-gpu-names turns this off\n"
     )
     done = command(*args, "--no-gpu-names", "train.py", folder=tmp_path)
     found = json.loads(done.stdout)

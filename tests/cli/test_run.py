@@ -108,7 +108,7 @@ def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> N
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     assert done.stderr == (
-        "evener: train.py:7: Keras models are made in an evener scope, on cpu:0, cpu:1\n"
+        "evener: train.py:7: Keras models are created in an evener scope, on cpu:0, cpu:1\n"
     )
 
 
@@ -120,7 +120,7 @@ def test_a_traced_step_runs_on_all_devices(run: Run, tmp_path: Path) -> None:
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     *notes, verified = done.stderr.splitlines()
     assert notes == [
-        "evener: train.py:8: Keras models are made in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1",
         "evener: train.py:24: train_step runs on cpu:0, cpu:1",
     ]
     assert verified.startswith("evener: Verified against one device: results differ by at most")
@@ -134,7 +134,7 @@ def test_an_eager_step_is_left_alone_and_the_line_is_true(run: Run, tmp_path: Pa
     done = run(source, file.name, options=UNEVEN)
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
     assert [line.strip() for line in done.stderr.splitlines()] == [
-        "evener: train.py:8: Keras models are made in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1",
         "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
         "to do",
         "put @tf.function above line 15, def train_step, and all devices compute it",
@@ -283,7 +283,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
         f"evener: train.py:12: set_logical_device_configuration is skipped: {chosen}",
         "evener: train.py:13: set_intra_op_parallelism_threads is skipped: TensorFlow has "
         "started; set TF_NUM_INTRAOP_THREADS in the environment instead",
-        "evener: train.py:17: Keras models are made in an evener scope, on cpu:0, cpu:1",
+        "evener: train.py:17: Keras models are created in an evener scope, on cpu:0, cpu:1",
     ]
     assert said[: len(notes)] == notes
     assert said[len(notes)] == "Traceback (most recent call last):"
@@ -325,7 +325,7 @@ def test_a_plan_the_report_and_the_end_by_a_signal(run: Run, tmp_path: Path) -> 
         (["--nodevices"], {}, "No such option"),
         (["gone.py"], {}, "[RUN-001] The script gone.py cannot be read."),
         (["."], {}, "[RUN-002]"),
-        ([], {"KERAS_BACKEND": "jax"}, "[RUN-004] Keras runs on jax."),
+        ([], {"KERAS_BACKEND": "jax"}, "[RUN-004] The backend of Keras is jax."),
     ],
 )
 def test_wrong_usage_ends_with_2(
@@ -341,8 +341,9 @@ def test_an_option_behind_the_script_is_the_scripts_with_a_warning(run: Run) -> 
     done = run("import sys; print(sys.argv)", "--devices=cpu:3", options=["--devices", "cpu:2"])
     assert (done.returncode, done.stdout) == (0, "['train.py', '--devices=cpu:3']\n")
     assert done.stderr.splitlines() == [
-        "Warning: [RUN-022] --devices after train.py is passed to the script. Why: options of "
-        "evener go before the script. Fix: if evener is meant: evener run --devices ... train.py"
+        "Warning: [RUN-022] --devices after train.py is passed to the script. Why: Options of "
+        "evener go before the script. Fix: If it is an option of evener: evener run --devices ... "
+        "train.py"
     ]
     done = run("# It has --devices of its own.", "--devices=cpu:3")
     assert (done.returncode, done.stderr) == (0, "")

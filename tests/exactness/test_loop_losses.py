@@ -124,7 +124,7 @@ def test_mean_that_is_not_scaled(layout: Layout) -> None:
     x, y = tabular(75)
     loss = logits("none")
     make = loss_parts(lambda y, p: tf.reduce_mean(loss(y, p)))
-    with saying(cut=["ENG-066"]):
+    with saying():
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), layout)
 
 
@@ -133,7 +133,7 @@ def test_mean_of_squares_that_is_not_scaled() -> None:
     """The same of what a person computes from the outputs."""
     x, y = regression(75)
     make = loss_parts(lambda y, p: tf.reduce_mean(tf.square(y - p)), regressor)
-    with saying(cut=["ENG-066"]):
+    with saying():
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
@@ -149,7 +149,7 @@ def test_keras_mean_that_is_not_scaled(function: str) -> None:
         return tf.reduce_mean(keras.losses.mean_squared_error(y, y_pred))
 
     make = loss_parts(loss_of, regressor)
-    with saying(cut=["ENG-066"]):
+    with saying():
         agree(lambda place: loop_results(place, make, batches(x, y), reduce_op="MEAN"), THREE)
 
 
@@ -256,7 +256,7 @@ def test_model_losses(added: str) -> None:
         step = train_step(model, optimizer, loss_of)
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    with saying(cut=["ENG-066"]):
+    with saying():
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 
@@ -303,7 +303,7 @@ def test_activity_regularizer() -> None:
         step = train_step(model, optimizer, lambda y, p: mse(y, p) + sum(model.losses))
         return Parts(model=model, optimizers=(optimizer,), step=step)
 
-    with saying(cut=["ENG-066"]):
+    with saying():
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 
 

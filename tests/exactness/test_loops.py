@@ -19,7 +19,6 @@ from .test_models import DEFAULT, FULL, Combination, layout_of
 from .tolerances import tolerance
 
 # `loss + sum(model.losses)`, in two of the models: put right, and said.
-pytestmark = pytest.mark.filterwarnings("ignore:.ENG-066.")
 
 
 def check(name: str, optimizer: str, number: int, kind: str) -> None:

@@ -200,10 +200,10 @@ def misplaced() -> evener.Audit:
     ("op_type", "asked", "reason", "why"),
     [
         ("MatMul", "gpu:0", "no_kernel_for_dtype", "no GPU kernel for T=int32; it has for bfloat"),
-        ("AddV2", "gpu:0", "host_memory", "AddV2 for int32 works in the host's memory"),
+        ("AddV2", "gpu:0", "host_memory", "AddV2 for int32 uses host memory"),
         ("UniqueV2", "gpu:0", "no_gpu_kernel", "UniqueV2 has no GPU kernel"),
-        ("Sin", "gpu:7", "no_such_device", "gpu:7 is not here, only cpu:0"),
-        ("Cast", "gpu:0", "no_such_device", "gpu:0 is not here"),
+        ("Sin", "gpu:7", "no_such_device", "gpu:7 does not exist; TensorFlow has cpu:0"),
+        ("Cast", "gpu:0", "no_such_device", "gpu:0 does not exist"),
     ],
 )
 def test_a_fallback_has_its_reason(

@@ -13,7 +13,7 @@ from rich.console import Console
 
 import evener
 from evener.placement.record import Audit
-from evener.report.placement import print_audit
+from evener.placement.table import print_audit
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 HERE = "test_gathered_in_audits.py"
@@ -62,7 +62,7 @@ def test_names_operation_line_and_bytes(way: str) -> None:
     assert json.loads(audit.to_json())["gathered"][0]["num_bytes"] == 4
     text = io.StringIO()
     print_audit(audit, Console(file=text, width=80))
-    assert "Computed once" in text.getvalue()
+    assert "Gathered operations" in text.getvalue()
     assert HERE in text.getvalue()
 
 
@@ -71,4 +71,4 @@ def test_says_nothing_where_nothing_is_gathered() -> None:
     assert audit.gathered == ()
     text = io.StringIO()
     print_audit(audit, Console(file=text, width=80))
-    assert "Computed once" not in text.getvalue()
+    assert "Gathered operations" not in text.getvalue()

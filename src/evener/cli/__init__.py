@@ -1,10 +1,10 @@
 """The command line: one file per command, each of which parses, calls and prints.
 
-Exit codes: 0 fine, 1 findings or failure, 2 wrong usage. What was asked for goes to standard
-output; warnings and errors go to standard error.
+Exit codes: 0 success, 1 findings or failure, 2 wrong usage. Results go to standard output; warnings
+and errors go to standard error.
 
-``evener --help`` must be quick, so nothing heavy is imported here: a command imports what it
-needs when it runs, and help is printed without rich.
+``evener --help`` must be fast, so nothing heavy is imported here: a command imports its
+dependencies when it runs, and help is printed without rich.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import typer
 
 from evener import __version__
 from evener.cli.audit import audit
+from evener.cli.completion import InstallCompletionOption, ShowCompletionOption
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
+from evener.cli.plan import plan
 from evener.cli.run import Handover, run
 from evener.cli.usage import WrongUsage
 from evener.errors import EvenerError, EvenerWarning, RunError
 
 app = typer.Typer(
     name="evener",
+    # Options of the same names stand in `completion`.
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,8 +37,9 @@ app = typer.Typer(
 )
 app.command()(devices)
 app.command()(doctor)
-# From the script on, nothing is an option of evener.
+# Everything after the script is an argument of the script.
 app.command(context_settings={"allow_interspersed_args": False})(audit)
+app.command(context_settings={"allow_interspersed_args": False})(plan)
 app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
@@ -54,7 +58,7 @@ def main() -> None:
     except Handover as handover:
         handed_over = handover
     if handed_over is not None:
-        # Out of the handlers: what the script raises came of no other exception.
+        # Outside of the handlers, so that exceptions of the script have no context.
         handed_over.run()
 
 
@@ -69,6 +73,8 @@ def _root(
             is_eager=True,
         ),
     ] = False,
+    install_completion: InstallCompletionOption = None,  # pyright: ignore[reportUnusedParameter]
+    show_completion: ShowCompletionOption = None,  # pyright: ignore[reportUnusedParameter]
 ) -> None:
     """Train TensorFlow and Keras models on every device you have, exactly."""
 
@@ -85,7 +91,7 @@ def _print_error(error: EvenerError) -> None:
 
 
 def _exit_code(error: EvenerError) -> int:
-    # Here, not above: without an error nobody needs it.
+    # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
     from evener.launch.order import TargetError
 
@@ -103,7 +109,7 @@ def _show_warning(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning of evener in one line; Python's form would quote our own source."""
+    """Print a warning of evener in one line; Python's format would quote evener's source."""
     if issubclass(category, EvenerWarning):
         print("Warning:", " ".join(str(message).split()), file=sys.stderr)
     else:

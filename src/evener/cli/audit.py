@@ -1,4 +1,4 @@
-"""``evener audit``: where the operations of one training step run, and what moves."""
+"""``evener audit``: the placement of one training step, and its copies between devices."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def audit(
     ] = False,
 ) -> None:
     """Show where each operation of a training step runs, and why. The step is not executed."""
+    from evener.cli.status import status
     from evener.devices.spec import spec_from
-    from evener.launch.auditing import audit_apart, order_for
+    from evener.launch.audit_subprocess import audit_in_subprocess, order_for
     from evener.versions import check_installed
 
     if meant_for not in (None, "gpu"):
@@ -80,7 +81,7 @@ def audit(
         raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
     if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
         raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
-    # First what costs nothing: a mistake need not wait for TensorFlow.
+    # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
     order = order_for(
         target,
@@ -91,7 +92,8 @@ def audit(
         gpu_names=not no_gpu_names,
     )
     check_installed()
-    found, _ = audit_apart(order, limit_seconds=time_limit)
+    with status(f"Running {target} up to its first training step"):
+        found, _ = audit_in_subprocess(order, limit_seconds=time_limit)
     if graph is not None:
         from evener.report.traffic import draw
 
@@ -99,7 +101,7 @@ def audit(
     if as_json:
         print(found.to_json())
     else:
-        from evener.report.placement import print_audit
+        from evener.placement.table import print_audit
 
         print_audit(found)
     raise typer.Exit(1 if found.findings else 0)

@@ -1,4 +1,4 @@
-"""``evener devices``: what is here, what is used, and why the rest is not."""
+"""``evener devices``: lists the devices, and why some are not used."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ def devices(
     ] = False,
     spec: DevicesOption = None,
 ) -> None:
-    """List all devices, and for each one that is not used the reason."""
+    """List all devices, and the reason for each one that is not used."""
     from evener.cli.quiet import quiet_tensorflow
+    from evener.cli.status import status
     from evener.devices import inventory
     from evener.devices.spec import spec_from
     from evener.devices.tensorflow_view import import_tensorflow
 
-    # First what costs nothing: a wrong spec need not wait for TensorFlow.
+    # Before TensorFlow is imported, which takes seconds.
     spec_from(spec, os.environ)
-    with quiet_tensorflow(os.environ):
-        import_tensorflow()
-    found = inventory(spec)
+    with status("Looking for devices"):
+        with quiet_tensorflow(os.environ):
+            import_tensorflow()
+        found = inventory(spec)
     if as_json:
         print(found.to_json())
         return
-    from evener.report.tables import print_inventory
+    from evener.devices.table import print_inventory
 
     print_inventory(found)

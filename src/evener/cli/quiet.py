@@ -1,4 +1,4 @@
-"""Keeping TensorFlow's log of its own import from the terminal."""
+"""Hides the log that TensorFlow writes while it is imported."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
     """Hide TensorFlow's log while it is imported, unless the import fails.
 
-    The log level is set for the whole process, but TensorFlow 2.21 writes some lines before
-    it reads the level. These are held back, and written out if something raises; an error of
-    evener says enough without them. Warnings of evener are shown at the end. Where
-    ``TF_CPP_MIN_LOG_LEVEL`` is set, nothing is hidden.
+    The log level is set for the whole process, but TensorFlow 2.21 writes some lines before it
+    reads the level. These are held back, and printed if an exception is raised that is not an
+    error of evener. Warnings of evener are printed at the end. If ``TF_CPP_MIN_LOG_LEVEL`` is
+    set, nothing is hidden.
 
     Args:
-        environ: The environment of this process.
+        environ: The environment variables of this process.
     """
     if LOG_LEVEL in environ:
         yield

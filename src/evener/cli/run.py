@@ -18,18 +18,16 @@ if TYPE_CHECKING:
     from evener.plan import Plan
 
 
-# Of those that a script may have by chance, these alone are worth a warning.
+# A script may have the other options by chance.
 _OPTIONS = ("--devices", "--plan", "--shares")
 
 
 class Handover(BaseException):
-    """Takes a script out of the command line, to where nothing comes between it and Python.
-
-    typer ends the process in its own way on Ctrl-C, and on errors that scripts may raise too.
+    """Carries a script out of typer, which handles Ctrl-C and some exceptions in its own way.
 
     Args:
-        session: What to run.
-        args: What the script finds on its command line.
+        session: The session to run.
+        args: The command line arguments of the script.
     """
 
     def __init__(self, session: Session, args: list[str]) -> None:
@@ -102,14 +100,15 @@ def run(
     Options of evener go before SCRIPT; everything after it is passed to the script.
     """
     from evener.cli.quiet import quiet_tensorflow
+    from evener.cli.status import status
     from evener.launch.script import read_module, read_script
     from evener.launch.session import prepare
 
-    # Everything that can be checked without TensorFlow, whose import takes seconds.
+    # Check everything that does not need TensorFlow, whose import takes seconds.
     read = read_module(script) if as_module else read_script(script)
     layout = _layout(devices=devices, plan=plan, shares=shares, verify=verify)
     _warn_of_late_options(read, args or [])
-    with quiet_tensorflow(os.environ):
+    with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
         session = prepare(read, layout, gpu_names=not no_gpu_names)
     if report or as_json:
         _report_at_the_end(session, as_json=as_json)
@@ -117,20 +116,22 @@ def run(
 
 
 def _report_at_the_end(session: Session, *, as_json: bool) -> None:
-    # Now, not at the end: modules of the script may have the names of those needed then, and
-    # Python forgets that it ended by Ctrl-C when an import runs text as code.
-    from evener.report.script_run import print_report, report_of
+    # Imported now, not at exit: modules of the script may have the same names, and an import that
+    # executes code at exit loses the exit status of Ctrl-C.
+    from evener.report.script_run import count_work, print_report, report_of
+
+    count_work(session.strategy)
 
     process = os.getpid()
 
     def print_it() -> None:
-        # A fork of the script's has an end too.
+        # Forks of the script exit too.
         if os.getpid() == process:
-            said = [str(note) for note in session.notes.told]
-            found = report_of(session.script.given, session.strategy, said)
+            notes = [str(note) for note in session.notes.told]
+            found = report_of(session.script.given, session.strategy, notes)
             print_report(found, as_json=as_json)
 
-    # The first to be registered is the last to run, after all that the script says.
+    # The first registered function runs last, after the output of the script.
     atexit.register(print_it)
 
 
@@ -144,7 +145,7 @@ def _layout(*, devices: str | None, plan: Path | None, shares: str | None, verif
     for option, value in (("--devices", devices), ("--shares", shares)):
         if value is not None:
             raise typer.BadParameter(
-                f"a plan already says the devices and shares; leave out --plan or {option}",
+                f"a plan includes devices and shares; leave out --plan or {option}",
                 param_hint=f"'{option}'",
             )
     return Layout(plan=_read_plan(plan), verify=verify)
@@ -183,7 +184,7 @@ def _read_shares(text: str | None, spec: DeviceSpec) -> str | list[float] | None
 
 
 def _warn_of_late_options(script: Script, args: list[str]) -> None:
-    """Warn of options that are evener's as well, unless the script seems to have them too."""
+    """Warn about options of evener after the script, unless the script seems to have them too."""
     from evener.errors import warn
 
     names = [arg.partition("=")[0] for arg in args]
@@ -194,6 +195,6 @@ def _warn_of_late_options(script: Script, args: list[str]) -> None:
     warn(
         "RUN-022",
         f"{late} after {script.given} is passed to the script.",
-        why="options of evener go before the script.",
-        fix=f"if evener is meant: {command}{late} ... {script.given}",
+        why="Options of evener go before the script.",
+        fix=f"If it is an option of evener: {command}{late} ... {script.given}",
     )

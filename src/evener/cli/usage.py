@@ -1,4 +1,4 @@
-"""Wrong usage of the command line, which ends with exit code 2."""
+"""Wrong usage of the command line: exit code 2."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from evener.errors import EvenerError
 
 
 class WrongUsage(Exception):
-    """An error in what was given on the command line.
+    """An error in the command line arguments.
 
     Args:
-        error: What to print.
+        error: The error to print.
     """
 
     def __init__(self, error: EvenerError) -> None:
@@ -22,13 +22,13 @@ class WrongUsage(Exception):
 
 @contextlib.contextmanager
 def wrong_usage(place: str) -> Iterator[None]:
-    """Count an error raised inside as wrong usage.
+    """Report an error of evener raised inside as wrong usage.
 
     Args:
-        place: The option or the file that is wrong; the message begins with it.
+        place: The invalid option or file; the message begins with it.
 
     Raises:
-        WrongUsage: In place of an `EvenerError`.
+        WrongUsage: Instead of an `EvenerError`.
     """
     try:
         yield

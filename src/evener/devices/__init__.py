@@ -1,10 +1,11 @@
-"""What devices there are, which of them to use, and why not the others.
+"""The inventory of devices: which exist, which are used, and why the others are not.
 
     spec             text                        -> DeviceSpec
     nvml             the driver                  -> NvmlMachine      seam
     tensorflow_view  TensorFlow                  -> TensorFlowView   seam
     join             all of these                -> Inventory        pure
     discover         reads all seams and joins them
+    table            Inventory                   -> text
     layout           spec and inventory          -> Layout           pure
     use              a layout, on a runtime      -> UsedDevice, ...
 

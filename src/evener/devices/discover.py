@@ -13,9 +13,9 @@ from evener.devices.tensorflow_view import read_tensorflow
 
 
 def inventory(spec: str | None = None) -> Inventory:
-    """Say what devices there are, which of them a device spec uses, and why not the others.
+    """Return all devices, which of them a device spec uses, and why the others are not used.
 
-    It does not start TensorFlow's runtime: `use_devices` can still be called afterwards.
+    TensorFlow's runtime is not started: `use_devices` can still be called afterwards.
 
     Args:
         spec: The device spec, for example ``"all"``, ``"gpu:0,gpu:1@10GiB"`` or ``"cpu:2"``;

@@ -1,4 +1,4 @@
-"""Saying in one line that fewer devices are used than were asked for, and why."""
+"""The warning that fewer devices are used than were requested, and why."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def fallback_of(
     *,
     asked_for: Collection[str] | None = None,
 ) -> Problem | None:
-    """Return why fewer GPUs are used than were asked for, or None if all of them are.
+    """Return why fewer GPUs are used than were requested, or None if all of them are used.
 
     Args:
         devices: All devices, with their use and reasons.
-        problems: What is wrong with the machine as a whole.
-        asked_for: The names of the GPUs that were asked for; None for all there are.
+        problems: Problems of the whole machine.
+        asked_for: The names of the requested GPUs; None for all.
     """
     gpus = [device for device in devices if device.kind == "gpu"]
     used = [device.name for device in gpus if device.use == "compute"]
@@ -35,23 +35,23 @@ def fallback_of(
             why=_explained(reasons),
             fix=next(iter(reasons)).fix,
         )
-    # Nothing is left: then also what somebody chose is worth saying.
+    # No GPU is left: then reasons that the user has chosen matter too.
     reasons = _by_reason(missing) | dict.fromkeys(problems, "") or _by_reason(gpus)
     return Problem(
         code="DEV-020",
         what="No GPU will be used: everything runs on cpu:0.",
         why=_explained(reasons) or "there is no GPU.",
-        fix=next((reason.fix for reason in reasons), "use cpu:2 to try two stand-ins."),
+        fix=next((reason.fix for reason in reasons), "use cpu:2 for two stand-in devices."),
     )
 
 
 def _by_reason(devices: Sequence[Device]) -> dict[Problem, str]:
-    """Map each reason to the names of the devices that have it."""
+    """Return the names of the devices for each reason."""
     named: dict[Problem, list[Device]] = {}
     for device in devices:
         if device.reason is not None:
             named.setdefault(device.reason, []).append(device)
-    return {reason: _names(alike) for reason, alike in named.items()}
+    return {reason: _names(group) for reason, group in named.items()}
 
 
 def _explained(reasons: dict[Problem, str]) -> str:

@@ -13,13 +13,13 @@ _MEMORY_INFO = Path("/proc/meminfo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The machine around the GPUs; None where the system does not say.
+    """The host of the GPUs; None where a value is unknown.
 
     Args:
         name: The processor.
         num_cores: How many cores this process may run on.
-        memory_total_bytes: All the memory of the machine.
-        memory_free_bytes: The memory that could be used now without swapping.
+        memory_total_bytes: Its memory.
+        memory_free_bytes: The memory available without swapping.
     """
 
     name: str
@@ -32,8 +32,8 @@ def read_host(cpu_info: Path = _CPU_INFO, memory_info: Path = _MEMORY_INFO) -> H
     """Read the host as it is now.
 
     Args:
-        cpu_info: Where Linux describes the processor.
-        memory_info: Where Linux describes the memory.
+        cpu_info: The file in which Linux describes the processor.
+        memory_info: The file in which Linux describes the memory.
     """
     memory = _fields(memory_info)
     name = _fields(cpu_info).get("model name") or platform.processor() or platform.machine()
@@ -46,7 +46,7 @@ def read_host(cpu_info: Path = _CPU_INFO, memory_info: Path = _MEMORY_INFO) -> H
 
 
 def _num_cores() -> int:
-    # Containers and taskset restrict the process, not the machine. Not all systems can say.
+    # Containers and taskset restrict the process, not the machine. Not all systems have this.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

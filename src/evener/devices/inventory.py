@@ -1,4 +1,4 @@
-"""The inventory: every device, whether it will be used, and if not, why not."""
+"""The inventory: every device, whether it is used, and if not, why."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ Use = Literal["compute", "host", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device of the machine; None where nobody says.
+    """One device of the machine; None where a value is unknown.
 
     Args:
         name: ``"gpu:1"`` as TensorFlow numbers the physical GPUs, ``"cpu:0"``; a GPU that
             TensorFlow does not see has the driver's number: ``"nvidia:1"``.
         kind: ``"gpu"`` or ``"cpu"``.
-        product: What it is called in the shop.
-        use: ``"compute"`` if it takes part, ``"host"`` for a CPU that feeds GPUs, else
-            ``"none"``.
+        product: The product name.
+        use: ``"compute"`` if it computes, ``"host"`` for a CPU that feeds GPUs, else ``"none"``.
         reason: Why it does not compute; None if it does.
-        memory_total_bytes: All its memory.
-        memory_free_bytes: The memory that nobody uses now.
-        caps_bytes: The caps of the spec; more than one if it is cut into several devices.
+        memory_total_bytes: Its memory.
+        memory_free_bytes: Its free memory.
+        caps_bytes: The caps of the spec; more than one if it is split into several devices.
         compute_capability: Major and minor number.
-        num_multiprocessors: How many streaming multiprocessors.
-        num_cores: Of a CPU: how many cores this process may use.
-        uuid: The driver's name for it.
-        nvml_index: The driver's number of it, as in nvidia-smi.
-        pci_bus_id: Its place on the PCI bus.
+        num_multiprocessors: Number of streaming multiprocessors.
+        num_cores: Of a CPU: the number of cores this process may use.
+        uuid: Its UUID in the driver.
+        nvml_index: Its index in the driver, as in nvidia-smi.
+        pci_bus_id: Its address on the PCI bus.
     """
 
     name: str
@@ -55,12 +54,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The best way between two GPUs.
+    """The fastest connection of two GPUs.
 
     Args:
         devices: The names of the two.
         kind: ``"nvlink"``, ``"pcie"`` (below one host bridge) or ``"host"`` (across).
-        count: How many NVLinks; 1 for the other kinds.
+        count: Number of NVLinks; 1 for the other kinds.
     """
 
     devices: tuple[str, str]
@@ -74,16 +73,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What is here, and what of it a device spec uses.
+    """The devices of the machine, and which of them a device spec uses.
 
     Args:
         devices: All devices: GPUs by number, then the CPU or its stand-ins.
-        links: The ways between the GPUs, each pair once.
-        problems: What is wrong with the machine as a whole.
-        fallback: Why fewer devices are used than were asked for; None if all are.
-        spec: The device spec, in its own language.
+        links: The connections of the GPUs, each pair once.
+        problems: Problems of the whole machine.
+        fallback: Why fewer devices are used than were requested; None if all are used.
+        spec: The device spec as text.
         driver_version: Of NVIDIA's driver.
-        cuda_driver_version: The newest CUDA that the driver knows.
+        cuda_driver_version: The newest CUDA that the driver supports.
         tensorflow_version: Of the installed TensorFlow.
         cuda_version: The CUDA that TensorFlow was built for.
     """
@@ -110,3 +109,16 @@ class Inventory:
     def to_json(self) -> str:
         """Return the inventory as one JSON object; sizes are bytes."""
         return json.dumps(self.to_dict(), indent=2)
+
+    def __str__(self) -> str:
+        """Return the inventory as a plain text table."""
+        from evener.devices.table import print_inventory
+        from evener.terminal import WIDTH, text_of
+
+        return text_of(lambda console: print_inventory(self, console), WIDTH)
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML, for notebooks."""
+        from evener.terminal import html_of
+
+        return html_of(str(self))

@@ -1,4 +1,4 @@
-"""Joining what the driver says with what TensorFlow says: a pure function of both."""
+"""Joins the views of the driver, TensorFlow and the host into an inventory: a pure function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from evener.devices.reasons import (
     DEFAULT_MIN_FREE_BYTES,
     Situation,
     why_cuda_13,
+    why_not_listed,
+    why_not_used,
     why_old_driver,
-    why_unseen,
-    why_unused,
 )
 from evener.devices.spec import DeviceSpec, SpecError
 from evener.devices.tensorflow_view import TensorFlowGpu, TensorFlowView
@@ -33,14 +33,14 @@ def join(
     *,
     min_free_bytes: int = DEFAULT_MIN_FREE_BYTES,
 ) -> Inventory:
-    """Return the inventory that a device spec makes of a machine.
+    """Return the inventory of a machine under a device spec.
 
     Args:
-        spec: Which devices to use. Where nobody asked for any, and TensorFlow has no GPU but
-            several logical CPUs, somebody made stand-ins: they are used.
-        machine: What the driver says.
-        view: What TensorFlow says.
-        host: What the system says.
+        spec: The devices to use. Without one, if TensorFlow has no GPU but several logical CPUs,
+            the program has configured stand-ins: they are used.
+        machine: The view of the driver.
+        view: The view of TensorFlow.
+        host: The host.
         min_free_bytes: The free memory below which a GPU is not used.
 
     Raises:
@@ -49,9 +49,9 @@ def join(
     """
     situation = Situation(machine=machine, view=view, min_free_bytes=min_free_bytes)
     matched = match_gpus(view.gpus, machine.gpus, view.environment.visible_devices)
-    seen = [_seen(gpu, matched.get(gpu.index), spec, situation) for gpu in view.gpus]
+    seen = [_listed_gpu(gpu, matched.get(gpu.index), spec, situation) for gpu in view.gpus]
     known = {gpu.index for gpu in matched.values()}
-    unseen = [_unseen(gpu, situation) for gpu in machine.gpus if gpu.index not in known]
+    unseen = [_unlisted_gpu(gpu, situation) for gpu in machine.gpus if gpu.index not in known]
     gpus = (*seen, *unseen)
     problems = _problems(situation, gpus)
     _check_spec(spec, gpus, problems)
@@ -76,7 +76,7 @@ def join(
     )
 
 
-def _seen(
+def _listed_gpu(
     gpu: TensorFlowGpu, known: NvmlGpu | None, spec: DeviceSpec, situation: Situation
 ) -> Device:
     name = f"gpu:{gpu.index}"
@@ -86,7 +86,7 @@ def _seen(
     elif spec.kind == "all" and not gpu.visible:
         reason = problem.hidden_in_tensorflow()
     else:
-        reason = why_unused(gpu, known, situation)
+        reason = why_not_used(gpu, known, situation)
     caps = [request.cap_bytes for request in requests] if requests else gpu.caps_bytes
     return _gpu(
         known or NvmlGpu(index=-1, name=gpu.name, compute_capability=gpu.compute_capability),
@@ -96,8 +96,10 @@ def _seen(
     )
 
 
-def _unseen(gpu: NvmlGpu, situation: Situation) -> Device:
-    return _gpu(gpu, name=f"nvidia:{gpu.index}", reason=why_unseen(gpu, situation), caps_bytes=())
+def _unlisted_gpu(gpu: NvmlGpu, situation: Situation) -> Device:
+    return _gpu(
+        gpu, name=f"nvidia:{gpu.index}", reason=why_not_listed(gpu, situation), caps_bytes=()
+    )
 
 
 def _gpu(
@@ -147,12 +149,12 @@ def _links(gpus: Iterable[NvmlGpu], names: Mapping[int | None, str]) -> tuple[Li
 
 
 def _problems(situation: Situation, gpus: Iterable[Device]) -> tuple[Problem, ...]:
-    """Return what is wrong with the machine as a whole, the main cause first."""
+    """Return the problems of the whole machine, the main cause first."""
     machine, view = situation.machine, situation.view
     found: list[Problem | None] = []
     if machine.failure is not None:
-        says = {"no_driver": problem.no_driver, "driver_mismatch": problem.driver_mismatch}
-        found.append(says.get(machine.failure.kind, problem.unreadable)(machine.failure.message))
+        kinds = {"no_driver": problem.no_driver, "driver_mismatch": problem.driver_mismatch}
+        found.append(kinds.get(machine.failure.kind, problem.unreadable)(machine.failure.message))
     elif not machine.gpus and not view.gpus:
         found.append(problem.no_gpu())
     has_driver = machine.failure is None or machine.failure.kind != "no_driver"
@@ -161,8 +163,8 @@ def _problems(situation: Situation, gpus: Iterable[Device]) -> tuple[Problem, ..
     found.append(why_old_driver(situation))
     if view.built_with_cuda and not view.gpus:
         found.append(why_cuda_13(view))
-    said = {gpu.reason for gpu in gpus}
-    return tuple(item for item in dict.fromkeys(found) if item is not None and item not in said)
+    reported = {gpu.reason for gpu in gpus}
+    return tuple(item for item in dict.fromkeys(found) if item is not None and item not in reported)
 
 
 def _check_spec(spec: DeviceSpec, gpus: Iterable[Device], problems: tuple[Problem, ...]) -> None:
@@ -184,11 +186,11 @@ def _check_spec(spec: DeviceSpec, gpus: Iterable[Device], problems: tuple[Proble
 
 
 def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = None) -> SpecError:
-    """Return the error for a device name that is not there.
+    """Return the error for a device that does not exist.
 
     Args:
-        name: What was asked for.
-        known: The names that are there.
+        name: The requested device.
+        known: The existing devices.
         no_gpus: Why there are no GPUs, where there are none.
     """
     names = tuple(known)

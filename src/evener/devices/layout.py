@@ -1,12 +1,12 @@
-"""How TensorFlow's runtime is laid out, and which of its devices carry which name.
+"""The layout of TensorFlow's runtime: its logical devices and their names.
 
-TensorFlow numbers logical devices anew: GPUs in the order of their physical numbers, and each
-cut of a GPU counts. With the spec ``gpu:2@10GiB,gpu:2@5GiB,gpu:0``:
+TensorFlow renumbers logical devices: GPUs in the order of their physical numbers, and each part
+of a split GPU counts. With the spec ``gpu:2@10GiB,gpu:2@5GiB,gpu:0``:
 
     physical   gpu:0    gpu:1 (hidden)    gpu:2@10GiB    gpu:2@5GiB
     logical    gpu:0                      gpu:1          gpu:2
 
-The devices are handed out in the order of the spec, so that shares keep their places.
+The devices are returned in the order of the spec, so that shares keep their order.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class UsedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What TensorFlow's runtime should consist of.
+    """The logical devices with which TensorFlow's runtime starts.
 
     Args:
         gpus: The logical GPUs; empty for the CPU alone.
-        num_cpus: How many logical CPU devices are used.
+        num_cpus: Number of logical CPU devices.
         limit_threads: Whether every CPU device computes with one thread, as stand-ins do.
     """
 
@@ -70,7 +70,7 @@ def layout_of(spec: DeviceSpec, found: Inventory) -> Layout:
     if spec.kind == "gpu":
         gpus = tuple(request for request in spec.gpus if request.name in used)
     else:
-        # A GPU that the program itself has cut stays cut.
+        # A GPU that the program itself has split stays split.
         gpus = tuple(
             GpuRequest(index=int(device.name.partition(":")[2]), cap_bytes=cap)
             for device in used.values()
@@ -82,14 +82,14 @@ def layout_of(spec: DeviceSpec, found: Inventory) -> Layout:
     return Layout(num_cpus=len(used), limit_threads=spec.kind == "cpu")
 
 
-def fewer(layout: Layout) -> Iterator[Layout]:
-    """Yield what to try when TensorFlow does not start on a layout, the most devices first.
+def smaller_layouts(layout: Layout) -> Iterator[Layout]:
+    """Yield the layouts to try if TensorFlow does not start on one, the most devices first.
 
-    One device may be at fault, so each is left out in turn; then each is tried alone; the
-    CPU comes last.
+    A single device may be the cause, so each is left out in turn; then each is tried alone; the
+    CPU is last.
 
     >>> full = Layout(gpus=tuple(GpuRequest(index=i) for i in range(3)))
-    >>> [str(layout) for layout in fewer(full)]
+    >>> [str(layout) for layout in smaller_layouts(full)]
     ['gpu:0, gpu:1', 'gpu:0, gpu:2', 'gpu:1, gpu:2', 'gpu:0', 'gpu:1', 'gpu:2', 'cpu:0']
     """
     num_gpus = len(layout.gpus)
@@ -123,7 +123,9 @@ def running_devices(view: TensorFlowView, found: Inventory) -> tuple[UsedDevice,
     return (*gpus, *cpus)
 
 
-def pick(layout: Layout, view: TensorFlowView, found: Inventory) -> tuple[UsedDevice, ...] | None:
+def select_devices(
+    layout: Layout, view: TensorFlowView, found: Inventory
+) -> tuple[UsedDevice, ...] | None:
     """Return a layout's devices out of those of a runtime, or None if it lacks one of them."""
     running = running_devices(view, found)
     if not layout.gpus:

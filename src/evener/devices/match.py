@@ -1,10 +1,10 @@
-"""Which GPU of the driver's list is which of TensorFlow's.
+"""Matches the GPUs of TensorFlow's list with those of the driver's list.
 
-TensorFlow numbers the GPUs that CUDA shows it, and CUDA obeys ``CUDA_VISIBLE_DEVICES``; the
-driver numbers all GPUs by their place on the PCI bus. TensorFlow tells no serial number before
-its runtime starts, so GPUs are matched by order and product. CUDA's own order puts the fastest
-first unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID``; equal GPUs stay in the order of the bus either
-way, so that only the numbers of unequal GPUs can differ between the two lists.
+TensorFlow numbers the GPUs that CUDA shows it, subject to ``CUDA_VISIBLE_DEVICES``; the driver
+numbers all GPUs by their PCI address. TensorFlow reports no UUID before its runtime starts, so
+GPUs are matched by order and product. CUDA's own order puts the fastest first unless
+``CUDA_DEVICE_ORDER=PCI_BUS_ID``; equal GPUs stay in the order of the bus either way, so that only
+the numbers of unequal GPUs can differ between the two lists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def match_gpus(
     # never changes their order.
     left = [gpu for gpu in (*shown, *rest) if gpu.failure is None]
     for gpu in seen:
-        found = next((other for other in left if _alike(gpu, other)), None)
+        found = next((other for other in left if _may_be_same(gpu, other)), None)
         if found is not None:
             left.remove(found)
             matched[gpu.index] = found
@@ -66,6 +66,6 @@ def _named(word: str, gpus: Sequence[NvmlGpu]) -> NvmlGpu | None:
     return next((gpu for gpu in gpus if (gpu.uuid or "").startswith(word)), None)
 
 
-def _alike(seen: TensorFlowGpu, gpu: NvmlGpu) -> bool:
+def _may_be_same(seen: TensorFlowGpu, gpu: NvmlGpu) -> bool:
     pairs = ((seen.name, gpu.name), (seen.compute_capability, gpu.compute_capability))
     return all(a is None or b is None or a == b for a, b in pairs)

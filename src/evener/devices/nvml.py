@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says about the GPUs, through NVML: a seam that tests replace.
+"""The NVIDIA driver's view of the GPUs, through NVML: a seam that tests replace.
 
 `Nvml` reads the machine once into an `NvmlMachine`, a plain value; nothing else in evener
 talks to NVML. A GPU that fails while it is read stays in the list, with the failure.
@@ -24,13 +24,13 @@ _BUS_ID = re.compile(r"[0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlLink:
-    """The best way from one GPU to another.
+    """The fastest connection from one GPU to another.
 
     Args:
         to_index: NVML's number of the other GPU.
         kind: ``"nvlink"``; ``"pcie"`` if the way stays under one PCIe host bridge; ``"host"``
             if it crosses the interconnect between host bridges or CPU sockets.
-        count: How many NVLinks; 1 for the other kinds.
+        count: Number of NVLinks; 1 for the other kinds.
     """
 
     to_index: int
@@ -40,19 +40,19 @@ class NvmlLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """One GPU as the driver describes it; None where it does not say.
+    """One GPU as the driver describes it; None where a value is unknown.
 
     Args:
         index: NVML's number, in the order of the PCI bus (as in nvidia-smi).
         uuid: The name that never changes, ``"GPU-..."``.
         name: The product.
         compute_capability: Major and minor number.
-        memory_total_bytes: All its memory.
-        memory_free_bytes: The memory that nobody uses now.
-        num_multiprocessors: How many streaming multiprocessors.
-        pci_bus_id: The place on the PCI bus.
-        links: The way to each other GPU.
-        failure: What the driver said when the GPU did not answer; then the rest may be None.
+        memory_total_bytes: Its memory.
+        memory_free_bytes: Its free memory.
+        num_multiprocessors: Number of streaming multiprocessors.
+        pci_bus_id: The address on the PCI bus.
+        links: The connection to each other GPU.
+        failure: The error of the driver for a GPU that does not answer; the rest may be None.
     """
 
     index: int
@@ -69,7 +69,7 @@ class NvmlGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlFailure:
-    """Why the driver could not be asked at all."""
+    """Why the driver could not be queried."""
 
     kind: FailureKind
     message: str
@@ -77,13 +77,13 @@ class NvmlFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlMachine:
-    """All that the driver says.
+    """The driver's view of the machine.
 
     Args:
         driver_version: Such as ``"550.54.15"``.
-        cuda_driver_version: The newest CUDA that the driver's library knows.
+        cuda_driver_version: The newest CUDA that the driver's library supports.
         gpus: The GPUs, by their NVML number.
-        failure: Why there is nothing else, or None.
+        failure: Why the driver could not be queried, or None.
     """
 
     driver_version: str | None = None
@@ -93,7 +93,7 @@ class NvmlMachine:
 
 
 class NvmlReader(Protocol):
-    """Whatever can say what GPUs there are."""
+    """Reads the GPUs of a machine."""
 
     def read_machine(self) -> NvmlMachine:
         """Read the machine as it is now; never raises for the state of the machine."""
@@ -101,7 +101,7 @@ class NvmlReader(Protocol):
 
 
 class Nvml:
-    """The real reader.
+    """Reads the GPUs through NVML.
 
     Args:
         library: The module ``pynvml``, or something that behaves like it.
@@ -124,7 +124,7 @@ class Nvml:
         except nvml.NVMLError as error:
             return NvmlMachine(failure=self._failure(error))
         finally:
-            self._ask(nvml.nvmlShutdown)
+            self._query(nvml.nvmlShutdown)
 
     def _read(self) -> NvmlMachine:
         nvml = self._nvml
@@ -138,8 +138,8 @@ class Nvml:
             except nvml.NVMLError as error:
                 gpus.append(NvmlGpu(index=index, failure=str(error)))
         return NvmlMachine(
-            driver_version=_text(self._ask(nvml.nvmlSystemGetDriverVersion)),
-            cuda_driver_version=_cuda(self._ask(nvml.nvmlSystemGetCudaDriverVersion)),
+            driver_version=_text(self._query(nvml.nvmlSystemGetDriverVersion)),
+            cuda_driver_version=_cuda(self._query(nvml.nvmlSystemGetCudaDriverVersion)),
             gpus=tuple(replace(gpu, links=self._links(gpu.index, handles, gpus)) for gpu in gpus),
         )
 
@@ -148,7 +148,7 @@ class Nvml:
         nvml = self._nvml
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         capability = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        num_cores = self._ask(nvml.nvmlDeviceGetNumGpuCores, handle)
+        num_cores = self._query(nvml.nvmlDeviceGetNumGpuCores, handle)
         return NvmlGpu(
             index=index,
             uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
@@ -186,27 +186,30 @@ class Nvml:
         counts: dict[str, int] = {}
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
             # A link that is not there, and a GPU without NVLink, answer with an error.
-            if self._ask(nvml.nvmlDeviceGetNvLinkState, handle, link) != nvml.NVML_FEATURE_ENABLED:
+            if (
+                self._query(nvml.nvmlDeviceGetNvLinkState, handle, link)
+                != nvml.NVML_FEATURE_ENABLED
+            ):
                 continue
-            kind = self._ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            kind = self._query(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
             if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 end = _SWITCH
             else:
-                end = _bus_id(self._ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+                end = _bus_id(self._query(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
             if end is not None:
                 counts[end] = counts.get(end, 0) + 1
         return counts
 
     def _bus(self, handle: Any, other: Any) -> LinkKind:
         nvml = self._nvml
-        level = self._ask(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
+        level = self._query(nvml.nvmlDeviceGetTopologyCommonAncestor, handle, other)
         near = level is not None and level <= nvml.NVML_TOPOLOGY_HOSTBRIDGE
         return "pcie" if near else "host"
 
-    def _ask(self, question: Any, *args: Any) -> Any:
-        """Return the answer, or None where this GPU or this driver has none."""
+    def _query(self, function: Any, *args: Any) -> Any:
+        """Return the value, or None if this GPU or driver does not support the query."""
         try:
-            return question(*args)
+            return function(*args)
         except self._nvml.NVMLError:
             return None
 

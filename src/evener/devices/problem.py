@@ -1,6 +1,6 @@
-"""Everything that keeps a device from being used: what, why, and what to do about it.
+"""The problems that keep a device from being used: what happened, why, and the fix.
 
-Each function makes one `Problem`, so that all texts can be read in one place. The command
+Each function returns one `Problem`, so that all texts are in one file. The command
 line, the warning of `use_devices` and the report print the same object.
 """
 
@@ -23,10 +23,10 @@ class Problem:
 
     Args:
         code: The stable name, such as ``"DEV-101"``.
-        what: One sentence: what is the case.
+        what: One sentence: what happened.
         why: The reason, with the numbers.
-        fix: What the reader can do about it.
-        by_choice: Whether somebody asked for it, so that it is no reason for a warning.
+        fix: What the user can do.
+        by_choice: Whether the user has chosen it, so that no warning is needed.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""The rules: why TensorFlow does not see a GPU, and why one that it sees should not be used."""
+"""Rules for why TensorFlow does not list a GPU, and why a listed GPU is not used."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MINIMUM_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What the rules look at.
+    """The input of the rules.
 
     Args:
-        machine: What the driver says.
-        view: What TensorFlow says.
+        machine: The view of the driver.
+        view: The view of TensorFlow.
         min_free_bytes: The free memory below which a GPU is not used.
     """
 
@@ -35,8 +35,8 @@ class Situation:
     min_free_bytes: int = DEFAULT_MIN_FREE_BYTES
 
 
-def why_unseen(gpu: NvmlGpu, situation: Situation) -> Problem:
-    """Return why TensorFlow does not list a GPU of the driver: the first rule that holds."""
+def why_not_listed(gpu: NvmlGpu, situation: Situation) -> Problem:
+    """Return why TensorFlow does not list a GPU of the driver: the first rule that applies."""
     view = situation.view
     if gpu.failure is not None:
         return problem.lost(gpu.failure)
@@ -53,34 +53,34 @@ def why_unseen(gpu: NvmlGpu, situation: Situation) -> Problem:
     return why_no_libraries(view)
 
 
-def why_unused(seen: TensorFlowGpu, gpu: NvmlGpu | None, situation: Situation) -> Problem | None:
-    """Return why a GPU that TensorFlow lists should not be used all the same, or None."""
+def why_not_used(seen: TensorFlowGpu, gpu: NvmlGpu | None, situation: Situation) -> Problem | None:
+    """Return why a GPU that TensorFlow lists is not used, or None."""
     old = why_old_driver(situation)
     if old is not None:
         return old
     free = gpu.memory_free_bytes if gpu is not None else None
-    # Once the runtime runs, the memory that is missing may be its own.
-    own = situation.view.runtime_initialised and seen.visible
-    if free is not None and free < situation.min_free_bytes and not own:
+    # Once the runtime has started, it may itself hold the memory.
+    held_here = situation.view.runtime_initialised and seen.visible
+    if free is not None and free < situation.min_free_bytes and not held_here:
         return problem.not_enough_free_memory(free, situation.min_free_bytes)
     return None
 
 
 def why_no_libraries(view: TensorFlowView) -> Problem:
-    """Return why TensorFlow sees no GPU although it, the driver and the GPU could."""
+    """Return why TensorFlow lists no GPU although build, driver and GPU are fine."""
     no_libraries = problem.not_seen(0, has_cuda_packages=bool(view.cuda_12_packages))
     return why_cuda_13(view) or no_libraries
 
 
 def why_cuda_13(view: TensorFlowView) -> Problem | None:
-    """Return that libraries of CUDA 13 stand beside a build for CUDA 12, or None."""
+    """Return the problem of CUDA 13 libraries with a build for CUDA 12, or None."""
     if view.cuda_13_packages and _major(view.cuda_version) == 12:
         return problem.cuda_13_packages(view.cuda_13_packages, view.cuda_version)
     return None
 
 
 def why_old_driver(situation: Situation) -> Problem | None:
-    """Return that the driver is too old for TensorFlow's CUDA, or None.
+    """Return the problem of a driver too old for TensorFlow's CUDA, or None.
 
     A driver's library may be newer than the driver (NVIDIA's forward compatibility packages);
     then the CUDA version that the library knows counts.

@@ -18,13 +18,13 @@ class InitialiseError(Exception):
 
 
 class Runtime(Protocol):
-    """What can be laid out and started, once."""
+    """A runtime that can be configured and started, once."""
 
-    stood_in: dict[Layout, Layout]
-    """What was started in the place of a layout on which starting failed."""
+    fallback_layouts: dict[Layout, Layout]
+    """For each layout on which starting failed, the layout that was started instead."""
 
     def view(self) -> TensorFlowView:
-        """Say what there is now."""
+        """Return the current view of TensorFlow."""
         ...
 
     def configure(self, layout: Layout, *, memory_growth: bool) -> None:
@@ -40,10 +40,10 @@ class TensorFlowRuntime:
     """The real runtime of this process."""
 
     def __init__(self) -> None:
-        self.stood_in: dict[Layout, Layout] = {}
+        self.fallback_layouts: dict[Layout, Layout] = {}
 
     def view(self) -> TensorFlowView:
-        """Say what there is now."""
+        """Return the current view of TensorFlow."""
         return read_tensorflow()
 
     def configure(self, layout: Layout, *, memory_growth: bool) -> None:
@@ -53,7 +53,7 @@ class TensorFlowRuntime:
         try:
             _show_gpus(tf, layout)
             _limit_memory(tf, layout, memory_growth=memory_growth)
-            _cut_cpu(tf, layout)
+            _split_cpu(tf, layout)
         except (ValueError, RuntimeError) as error:
             raise DeviceError(
                 "DEV-014",
@@ -85,8 +85,10 @@ def _limit_memory(tf: Any, layout: Layout, *, memory_growth: bool) -> None:
     for index in {request.index for request in layout.gpus}:
         caps = [r.cap_bytes for r in layout.gpus if r.index == index and r.cap_bytes is not None]
         if caps:
-            cuts = [tf.config.LogicalDeviceConfiguration(memory_limit=c // _MEBIBYTE) for c in caps]
-            tf.config.set_logical_device_configuration(gpus[index], cuts)
+            logical = [
+                tf.config.LogicalDeviceConfiguration(memory_limit=c // _MEBIBYTE) for c in caps
+            ]
+            tf.config.set_logical_device_configuration(gpus[index], logical)
         elif not capped:
             # It must be the same on all GPUs.
             tf.config.experimental.set_memory_growth(gpus[index], memory_growth)
@@ -96,12 +98,12 @@ def _limit_memory(tf: Any, layout: Layout, *, memory_growth: bool) -> None:
         os.environ.setdefault(_FORCE_GROWTH, "true")
 
 
-def _cut_cpu(tf: Any, layout: Layout) -> None:
+def _split_cpu(tf: Any, layout: Layout) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     made = len(tf.config.get_logical_device_configuration(cpu) or (None,))
     if made < layout.num_cpus:
-        cuts = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.num_cpus)]
-        tf.config.set_logical_device_configuration(cpu, cuts)
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.num_cpus)]
+        tf.config.set_logical_device_configuration(cpu, logical)
     if not layout.limit_threads:
         return
     threading = tf.config.threading

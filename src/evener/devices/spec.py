@@ -1,10 +1,10 @@
-"""The device spec: the one small language in which people say which devices to use.
+"""The device spec: a small language for the devices to use.
 
     all                      every GPU that can be used; without one, the CPU
     gpu:0,gpu:2              these GPUs, as TensorFlow numbers them
     gpu:0@10GiB,gpu:1        a cap on the memory of one of them
-    gpu:0@10GiB,gpu:0@5GiB   one GPU cut into two devices
-    cpu:2                    two stand-ins: logical CPU devices, to try things without GPUs
+    gpu:0@10GiB,gpu:0@5GiB   one GPU split into two devices
+    cpu:2                    two stand-ins: logical CPU devices, to try programs without GPUs
 
 It means the same as an argument, as ``--devices`` and in the environment (`ENVIRONMENT`).
 """
@@ -35,7 +35,7 @@ SpecSource = Literal["argument", "environment", "default"]
 
 
 class SpecError(DeviceError):
-    """A device spec, or a device name, says something that cannot be: wrong usage."""
+    """A device spec or a device name is invalid: wrong usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +66,13 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """A device spec taken apart; two of the same meaning are equal, but for the source.
+    """A parsed device spec.
 
     Args:
         kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
         num_stand_ins: With kind ``"cpu"``: how many logical CPU devices, from 1.
         gpus: With kind ``"gpu"``: the GPUs, in the order in which they were named.
-        source: Where the spec came from.
+        source: The origin of the spec.
     """
 
     kind: SpecKind
@@ -87,7 +87,7 @@ class DeviceSpec:
         return counts[self.kind]
 
     def __str__(self) -> str:
-        """Return the spec in its own language."""
+        """Return the spec as text."""
         if self.kind == "all":
             return "all"
         if self.kind == "cpu":
@@ -96,10 +96,10 @@ class DeviceSpec:
 
 
 def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
-    """Return the spec that holds: the argument, else the environment's, else ``all``.
+    """Return the effective spec: the argument, else the environment's, else ``all``.
 
     Args:
-        spec: What was asked for, or None if nothing was.
+        spec: The requested spec, or None.
         environ: The environment variables; an empty `ENVIRONMENT` counts as not set.
 
     Raises:
@@ -114,11 +114,11 @@ def spec_from(spec: str | None, environ: Mapping[str, str]) -> DeviceSpec:
 
 
 def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
-    """Take a device spec apart.
+    """Parse a device spec.
 
     Args:
         text: The spec, for example ``"all"``, ``"cpu:2"`` or ``"gpu:0,gpu:1@10GiB"``.
-        source: Where it came from; errors name it.
+        source: Its origin; errors name it.
 
     Raises:
         SpecError: DEV-001 to DEV-007 if the spec cannot be read.
@@ -131,10 +131,10 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     place = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
     items = [item.strip() for item in text.split(",")]
     if not all(items):
-        raise nothing_named(
+        raise no_device_named(
             f"{place} is empty" if not text.strip() else f"{place} has an empty item",
             why="a spec lists at least one device, separated by commas.",
-            fix=_say_examples(),
+            fix=_examples_text(),
         )
     parsed = [_parse_item(item, place) for item in items]
     if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
@@ -144,10 +144,10 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     if len(gpus) < len(parsed):
         raise SpecError(
             "DEV-007",
-            f"{place} mixes {_first_alone(parsed)!r} with other devices.",
+            f"{place} mixes {_first_exclusive(parsed)!r} with other devices.",
             why="'all' and cpu:N must be the whole spec; only GPUs can be listed together. The "
             "host's CPU always prepares the input and is not listed.",
-            fix=_say_examples(),
+            fix=_examples_text(),
         )
     _refuse_repeats(gpus, place)
     return DeviceSpec(kind="gpu", gpus=gpus, source=source)
@@ -178,7 +178,7 @@ def _no_device(place: str, item: str) -> SpecError:
     return not_a_device(
         f"{place}: {item!r} is not a device.{close}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE or cpu:COUNT, in lower case.",
-        fix=_say_examples(),
+        fix=_examples_text(),
     )
 
 
@@ -226,7 +226,7 @@ def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:
     named = [gpu.index for gpu in gpus]
     for gpu in gpus:
         if gpu.cap_bytes is None and named.count(gpu.index) > 1:
-            raise named_again(
+            raise duplicate_device(
                 f"{place} names {gpu.name} {named.count(gpu.index)} times",
                 why="a GPU can be split into several devices only if each has a memory cap.",
                 fix=f"list it once, or split it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
@@ -245,10 +245,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean '{kind}:{int(match['number'])}'?"
 
 
-# The same mistakes can be made in a spec and in a list of names; a code means one of them.
+# The same mistakes occur in specs and in lists of names, and have the same codes.
 
 
-def nothing_named(what: str, *, why: str, fix: str) -> SpecError:
+def no_device_named(what: str, *, why: str, fix: str) -> SpecError:
     """Return the error for devices of which none is named."""
     return SpecError("DEV-001", f"{what}.", why=why, fix=fix)
 
@@ -258,7 +258,7 @@ def not_a_device(what: str, *, why: str, fix: str) -> SpecError:
     return SpecError("DEV-002", what, why=why, fix=fix)
 
 
-def named_again(what: str, *, why: str, fix: str) -> SpecError:
+def duplicate_device(what: str, *, why: str, fix: str) -> SpecError:
     """Return the error for a device that is named more than once."""
     return SpecError("DEV-005", f"{what}.", why=why, fix=fix)
 
@@ -268,9 +268,9 @@ def bad_cap(what: str, *, why: str, fix: str) -> SpecError:
     return SpecError("DEV-006", f"{what}.", why=why, fix=fix)
 
 
-def _first_alone(parsed: Sequence[DeviceSpec | GpuRequest]) -> str:
+def _first_exclusive(parsed: Sequence[DeviceSpec | GpuRequest]) -> str:
     return next(str(item) for item in parsed if isinstance(item, DeviceSpec))
 
 
-def _say_examples() -> str:
+def _examples_text() -> str:
     return f"write one of these forms: {'  '.join(_EXAMPLES)}"

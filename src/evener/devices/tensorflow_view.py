@@ -1,4 +1,4 @@
-"""What TensorFlow sees: the second seam, recorded as a plain value.
+"""TensorFlow's view of the devices: the second seam, read into a plain value.
 
 TensorFlow is imported when `read_tensorflow` is called, not before. Reading does not start
 its runtime: devices can still be chosen afterwards.
@@ -21,11 +21,11 @@ class TensorFlowGpu:
     """One physical GPU in TensorFlow's list.
 
     Args:
-        index: TensorFlow's number of it.
-        name: The product, if TensorFlow says it.
-        compute_capability: Major and minor number, if TensorFlow says them.
-        visible: Whether `tf.config.set_visible_devices` leaves it in.
-        caps_bytes: The memory of each logical device it is cut into; empty if it is whole.
+        index: Its index.
+        name: The product, if known.
+        compute_capability: Major and minor number, if known.
+        visible: Whether it is among `tf.config.get_visible_devices`.
+        caps_bytes: The memory of each logical device it is split into; empty if it is not split.
     """
 
     index: int
@@ -37,7 +37,7 @@ class TensorFlowGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaEnvironment:
-    """The environment variables that decide which GPUs TensorFlow gets to see.
+    """The environment variables that decide which GPUs TensorFlow lists.
 
     Args:
         visible_devices: ``CUDA_VISIBLE_DEVICES``; None if it is not set.
@@ -50,7 +50,7 @@ class CudaEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFlowView:
-    """All that TensorFlow says about devices.
+    """TensorFlow's view of the devices.
 
     Args:
         version: TensorFlow's version.
@@ -107,7 +107,7 @@ def read_tensorflow(environ: Mapping[str, str] | None = None) -> TensorFlowView:
 
 
 def read_cuda_environment(environ: Mapping[str, str]) -> CudaEnvironment:
-    """Read what the environment says; TensorFlow ignores a count that is no number, and so do we.
+    """Read the environment variables; like TensorFlow, ignore a count that is not a number.
 
     >>> read_cuda_environment({"TF_MIN_GPU_MULTIPROCESSOR_COUNT": "4"}).min_multiprocessors
     4
@@ -133,8 +133,8 @@ def lowest_capability(names: Sequence[str]) -> tuple[int, int] | None:
 def runtime_initialised(tf: Any) -> bool:
     """Return whether TensorFlow's runtime has started.
 
-    There is no public question for it. But changing the number of threads is refused once it
-    has started, and harmless before, as the old number is put back.
+    There is no public function for it. But changing the number of threads raises once it has
+    started, and is harmless before, as the old number is restored.
     """
     threading = tf.config.threading
     before = threading.get_inter_op_parallelism_threads()

@@ -1,4 +1,4 @@
-"""Taking devices into use: from a device spec to the devices that TensorFlow runs on."""
+"""`use_devices`: configures and starts TensorFlow's runtime on the devices of a spec."""
 
 from __future__ import annotations
 
@@ -12,16 +12,23 @@ from evener.devices.fallback import fallback_of
 from evener.devices.host import read_host
 from evener.devices.inventory import Device, Inventory
 from evener.devices.join import join, unknown_device
-from evener.devices.layout import Layout, UsedDevice, fewer, layout_of, pick, running_devices
+from evener.devices.layout import (
+    Layout,
+    UsedDevice,
+    layout_of,
+    running_devices,
+    select_devices,
+    smaller_layouts,
+)
 from evener.devices.nvml import Nvml, NvmlReader
 from evener.devices.problem import Problem
 from evener.devices.runtime import InitialiseError, Runtime, TensorFlowRuntime
 from evener.devices.spec import (
     MAX_STAND_INS,
     DeviceSpec,
-    named_again,
+    duplicate_device,
+    no_device_named,
     not_a_device,
-    nothing_named,
     parse_spec,
     spec_from,
     suggestion,
@@ -34,7 +41,7 @@ _NAME = re.compile(r"(gpu|cpu):(0|[1-9][0-9]{0,5})")
 
 
 def use_devices(spec: str | None = None, *, memory_growth: bool = True) -> tuple[UsedDevice, ...]:
-    """Lay TensorFlow out on the devices of a spec, and start its runtime on them.
+    """Configure TensorFlow for the devices of a spec, and start its runtime on them.
 
     Call it at the start of the program: TensorFlow fixes its devices when it runs its first
     operation. A later call for devices that the runtime has returns them again.
@@ -43,8 +50,8 @@ def use_devices(spec: str | None = None, *, memory_growth: bool = True) -> tuple
         spec: The device spec: ``"all"``, ``"gpu:0,gpu:1@10GiB"``, ``"cpu:2"`` for two
             stand-ins. None: the environment's ``EVENER_DEVICES``; without it the devices of a
             runtime that has started already, else ``all``.
-        memory_growth: Whether TensorFlow takes memory of the GPUs as it needs it, instead of
-            nearly all at once. It cannot change once the runtime has started.
+        memory_growth: Whether TensorFlow allocates GPU memory as needed, instead of nearly all at
+            once. It cannot change once the runtime has started.
 
     Returns:
         The devices, in the order of the spec.
@@ -56,7 +63,7 @@ def use_devices(spec: str | None = None, *, memory_growth: bool = True) -> tuple
             DEV-014 if it refuses the setting.
 
     Warns:
-        EvenerWarning: DEV-020 if no GPU can be used, DEV-021 if not all can, with the reasons.
+        EvenerWarning: DEV-020 if no GPU can be used, DEV-021 if not all can.
 
     Example:
         ``devices = evener.use_devices("gpu:0,gpu:1@10GiB")``
@@ -69,9 +76,9 @@ def use_devices(spec: str | None = None, *, memory_growth: bool = True) -> tuple
 
 
 def lay_out(spec: str) -> None:
-    """Lay TensorFlow out on the devices of a spec, and do not start its runtime.
+    """Configure TensorFlow for the devices of a spec, without starting its runtime.
 
-    What runs afterwards in this process may still change settings, and finds these.
+    The program that runs afterwards in this process can still change the configuration.
 
     Args:
         spec: As of `use_devices`.
@@ -107,22 +114,22 @@ def resolve_devices(names: Sequence[str]) -> tuple[UsedDevice, ...]:
 def take(
     spec: DeviceSpec, *, nvml: NvmlReader, runtime: Runtime, memory_growth: bool = True
 ) -> tuple[tuple[UsedDevice, ...], Problem | None]:
-    """Do what `use_devices` says, on any runtime; return the devices and why fewer, or None."""
+    """Implement `use_devices` on any runtime; return the devices, and why there are fewer."""
     view = runtime.view()
     found = join(spec, nvml.read_machine(), view, read_host())
     layout = layout_of(spec, found)
     if view.runtime_initialised:
-        layout = runtime.stood_in.get(layout, layout)
-        used = pick(layout, view, found)
+        layout = runtime.fallback_layouts.get(layout, layout)
+        used = select_devices(layout, view, found)
         if used is None:
             running = ", ".join(device.name for device in running_devices(view, found))
             raise _other_layout(spec, running)
         return used, found.fallback
     started, failure = _start(layout, runtime, memory_growth=memory_growth)
     if failure is not None:
-        runtime.stood_in[layout] = started
+        runtime.fallback_layouts[layout] = started
         found = _without(found, started, failure)
-    used = pick(started, runtime.view(), found)
+    used = select_devices(started, runtime.view(), found)
     if used is None:
         raise RuntimeError(f"TensorFlow started on other devices than {started}")
     return used, found.fallback
@@ -131,7 +138,7 @@ def take(
 def resolve(
     names: Sequence[str], environ: Mapping[str, str], *, nvml: NvmlReader, runtime: Runtime
 ) -> tuple[UsedDevice, ...]:
-    """Do what `resolve_devices` says, on any runtime."""
+    """Implement `resolve_devices` on any runtime."""
     names = tuple(names)
     _check_names(names)
     view = runtime.view()
@@ -150,9 +157,9 @@ def resolve(
 def _start(
     layout: Layout, runtime: Runtime, *, memory_growth: bool
 ) -> tuple[Layout, Problem | None]:
-    """Start on a layout, or on fewer devices; say what went wrong with the full layout."""
+    """Start on a layout, or on fewer devices; return the problem of the full layout too."""
     message = None
-    for attempt in (layout, *fewer(layout)):
+    for attempt in (layout, *smaller_layouts(layout)):
         runtime.configure(attempt, memory_growth=memory_growth)
         try:
             runtime.initialise()
@@ -174,15 +181,15 @@ def _without(found: Inventory, started: Layout, failure: Problem) -> Inventory:
     kept = {request.name for request in started.gpus}
     tried = {device.name for device in found.used if device.kind == "gpu"}
 
-    def seen_again(device: Device) -> Device:
+    def updated(device: Device) -> Device:
         if device.name in tried - kept:
             return replace(device, use="none", reason=failure)
         if device.kind == "cpu" and not kept:
             return replace(device, use="compute")
         return device
 
-    devices = tuple(map(seen_again, found.devices))
-    # A GPU may be kept and yet be cut into fewer devices; then it is among both.
+    devices = tuple(map(updated, found.devices))
+    # A GPU may be kept but split into fewer devices; then it is in both sets.
     fallback = fallback_of(devices, found.problems) or failure
     return replace(found, devices=devices, fallback=fallback)
 
@@ -201,7 +208,7 @@ def _spec_for(
 
 def _check_names(names: Sequence[object]) -> None:
     if not names:
-        raise nothing_named(
+        raise no_device_named(
             "The list of devices is empty",
             why="a plan needs at least one device to compute on.",
             fix="name devices, for example ['gpu:0', 'gpu:1'], or use 'all'.",
@@ -217,7 +224,7 @@ def _check_names(names: Sequence[object]) -> None:
                 "device spec as one string: 'gpu:0@10GiB' or 'cpu:2'.",
             )
         if names.count(name) > 1:
-            raise named_again(
+            raise duplicate_device(
                 f"The list of devices names {name} {names.count(name)} times",
                 why="each device can be used once; a larger share gives it more work.",
                 fix="list each device once; shares=[2, 1] gives the first twice as much work.",

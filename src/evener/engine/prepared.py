@@ -70,7 +70,8 @@ class PreparedStep:
         self._num_replicas = len(layout.replicas)
         self._first_device = tf_device(layout.devices[0])
         self._verifier = verifier if verifier and self._can_run_twice() else None
-        is_timed = sharing is not None and self._num_replicas > 1 and self._traced.trains
+        several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
+        is_timed = sharing is not None and several and self._traced.trains
         # Nothing may read the clock where all operations have to be deterministic.
         is_timed = is_timed and not _tf_private.is_deterministic()
         self._recorder = sharing if is_timed else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Sharing:
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
+        self._counted: tuple[str, ...] = ()
         with tf.init_scope(), tf.device(_HOST):
             self.variable = tf.Variable(
                 tf.constant(self._rebalancer.shares, tf.float64),
@@ -85,6 +86,45 @@ class Sharing:
     def is_timed(self) -> bool:
         """Whether steps measure their replicas; one replica has nothing to be rebalanced with."""
         return len(self._devices) > 1
+
+    def count(self, devices: Sequence[str]) -> None:
+        """Count samples and busy seconds from the next traced step on, with one replica too.
+
+        Args:
+            devices: TensorFlow's names of the devices that compute, such as ``"/device:GPU:0"``.
+        """
+        self._counted = tuple(devices)
+        with tf.init_scope(), tf.device(_HOST):
+            self._total_samples = tf.Variable(
+                tf.zeros([len(self._devices)], tf.float64), trainable=False
+            )
+            self._busy_seconds = tf.Variable(tf.zeros([len(devices)], tf.float64), trainable=False)
+
+    @property
+    def counts(self) -> bool:
+        """Whether samples and busy seconds are counted."""
+        return bool(self._counted)
+
+    def total_samples(self) -> tuple[int, ...]:
+        """Return the samples that each replica has trained on since `count`."""
+        return tuple(round(float(one)) for one in self._total_samples.numpy())
+
+    def busy_seconds(self) -> dict[str, float]:
+        """Return the seconds in which each device computed since `count`, by its name."""
+        return dict(zip(self._counted, map(float, self._busy_seconds.numpy()), strict=True))
+
+    def record_totals(self, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]) -> None:
+        """Add a step to the totals; part of the step's graph.
+
+        Args:
+            samples: Samples of each replica, float64 of shape ``[num_replicas]``.
+            seconds: Busy seconds of each device in the step, float32 or float64 scalars.
+        """
+        zero = tf.constant(0.0, tf.float64)
+        by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
+        with tf.device(_HOST):
+            self._total_samples.assign_add(samples)
+            self._busy_seconds.assign_add(tf.stack(by_device))
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on."""

@@ -1,30 +1,28 @@
 """Running an unchanged script on all devices.
 
-    script       a file, run as `python FILE` would run it
-    place        the script's own line behind whatever happens
-    notes        what was replaced, told once
-    strategies   tf.distribute's strategies give evener's
-    models       Keras models and variables get owners
-    gpu_names    CPU devices answer as GPUs where there are none
-    stand_ins    those devices, and what the script has chosen among them
-    settings     tf.config and environment variables that come too late
+    script       a file, run as `python FILE` runs it
+    place        the script's line of a call
+    notes        notes about the script on standard error, each printed once
+    strategies   evener's strategy replaces those of tf.distribute
+    models       Keras models and variables belong to the strategy
+    gpu_names    CPU devices appear as GPUs to the script, where there are none
+    stand_ins    these stand-in devices, and which of them the script uses
+    settings     tf.config calls and environment variables that come too late
     loops        custom loops outside of strategy.run are noticed
-    rewrite      the three lines that would distribute one     pure
-    own_strategy what a script does with the one it makes      pure
     mistakes     what a script cannot have meant stops it
-    shards       loops over the shards of a batch              pure
-    replace      functions in the place of others
+    replace      replacement functions for those of TensorFlow and Keras
     failure      tracebacks that begin at the script's line
-    session      all of these, around one run
+    session      one run of a script, with all of these
 
-For an audit, a program runs in a process of its own, up to its first training step:
+An audit runs a program in a subprocess, up to its first training step:
 
-    auditing     the order and the answer
-    child        a process bounded in time, which leaves nothing
-    output       what a process prints: counted, its end kept
-    first_step   what runs there
-    named        MODULE:FUNCTION
+    audit_subprocess   starts the subprocess and reads the audit
+    order              the request that it gets
+    child_process      a child process with a time limit
+    output             the output of a process: its size and its end
+    first_step         the code in the subprocess
+    named              MODULE:FUNCTION
 
-A session changes TensorFlow and Keras for the rest of the process, which is the script's.
+A session changes TensorFlow and Keras for the rest of the process.
 Importing this package does not import TensorFlow.
 """

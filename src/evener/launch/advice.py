@@ -1,23 +1,25 @@
-"""What makes a training step that runs eagerly a traced function, in the script's own names.
+"""Advice on how to trace a training step that runs eagerly, in the script's own names.
 
-Read from the text alone, and nothing is changed.
+It follows from the source text only; nothing is changed.
 """
 
 from __future__ import annotations
 
 import ast
 
+from evener.analysis import Module, module_of
+
 _TAPE = "GradientTape"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None:
-    r"""Return what would let a training step run on all devices, or None if it is no step.
+    r"""Return how a training step can run on all devices, or None if it is not a training step.
 
     Args:
         source: The text of the script.
-        line: Where the step applies its gradients.
-        is_traced: Whether that is in a `tf.function`, which was not called with a batch.
+        line: The line that applies the gradients.
+        is_traced: Whether that line is in a `tf.function` that was called without a batch.
 
     Example:
         >>> step = "def step(x):\n  with GradientTape() as t: pass\n  apply(t)\n"
@@ -27,59 +29,54 @@ def advice_for(source: str, line: int, *, is_traced: bool = False) -> str | None
         >>> advice_for(loop, 3)
         'make a function of lines 2 to 3, with @tf.function above it, and all devices compute it'
     """
-    tree = _parsed(source)
-    around = [node for node in ast.walk(tree) if _covers(node, line) and _holds_tape(node)]
-    functions = [node for node in around if isinstance(node, Function)]
-    loops = [node for node in around if isinstance(node, ast.For | ast.While)]
+    try:
+        module = module_of(path="", name="__main__", source=source)
+    except (SyntaxError, ValueError, RecursionError):
+        # Python reports it when the script runs.
+        module = module_of(path="", name="__main__", source="")
+    loop = _innermost(module, line, ast.For, ast.While)
+    function = _innermost(module, line, ast.FunctionDef, ast.AsyncFunctionDef)
     if is_traced:
-        if not around:
-            return None  # it applies what was added up elsewhere
+        if loop is None and function is None:
+            return None  # it applies gradients that were accumulated elsewhere
         return (
             "give the traced function the batch as an argument, and call it from the loop over the "
             "data; then all devices compute it"
         )
-    function = max(functions, key=lambda node: node.lineno, default=None)
-    loop = max(loops, key=lambda node: node.lineno, default=None)
-    tf = _alias_of_tensorflow(tree)
-    if loop is not None and (function is None or loop.lineno > function.lineno):
+    tf = _alias_of_tensorflow(module)
+    if isinstance(loop, ast.For | ast.While) and (
+        not isinstance(function, Function) or loop.lineno > function.lineno
+    ):
         first, last = loop.body[0].lineno, loop.body[-1].end_lineno
         what = f"make a function of lines {first} to {last}, with @{tf}.function above it"
-    elif function is not None:
-        what = f"put @{tf}.function above line {_first_line(function)}, def {function.name}"
+    elif isinstance(function, Function):
+        above = min([function.lineno, *(one.lineno for one in function.decorator_list)])
+        what = f"put @{tf}.function above line {above}, def {function.name}"
     else:
         what = f"make a function of the step, with @{tf}.function above it"
     return f"{what}, and all devices compute it"
 
 
-def _parsed(source: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        # Python will say it when the script runs.
-        return ast.Module(body=[], type_ignores=[])
+def _innermost(module: Module, line: int, *types: type[ast.AST]) -> ast.AST | None:
+    """Return the last statement of some types that covers a line and holds a tape."""
+    tapes = [
+        one
+        for one in module.every(ast.Name, ast.Attribute)
+        if getattr(one, "id", getattr(one, "attr", "")) == _TAPE
+    ]
+    holding = {outer for tape in tapes for outer in module.around(tape)}
+    covering = [
+        one
+        for one in module.every(*types)
+        if one in holding and isinstance(one, ast.stmt)
+        if one.lineno <= line <= (one.end_lineno or 0)
+    ]
+    return max(covering, key=lambda one: one.lineno, default=None)
 
 
-def _covers(node: ast.AST, line: int) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
-
-
-def _holds_tape(node: ast.AST) -> bool:
-    return any(
-        (isinstance(one, ast.Name) and one.id == _TAPE)
-        or (isinstance(one, ast.Attribute) and one.attr == _TAPE)
-        for one in ast.walk(node)
-    )
-
-
-def _first_line(function: Function) -> int:
-    return min([function.lineno, *(one.lineno for one in function.decorator_list)])
-
-
-def _alias_of_tensorflow(tree: ast.AST) -> str:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name == "tensorflow":
-                    return alias.asname or "tensorflow"
+def _alias_of_tensorflow(module: Module) -> str:
+    for node in module.every(ast.Import):
+        for alias in node.names if isinstance(node, ast.Import) else ():
+            if alias.name == "tensorflow":
+                return alias.asname or "tensorflow"
     return "tf"

@@ -1,4 +1,4 @@
-"""What is shown when a script fails: what Python would show, beginning at the script's line."""
+"""Tracebacks of a failed script, as Python shows them, beginning at the script's line."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from evener.launch.place import Place, is_own
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-# What stands around and between the script's own calls when it runs.
-_HERE = str(Path(__file__).parent)
-# TensorFlow's name for a value per replica, in the texts of its errors and Keras's.
+# Its frames are above and between those of the script.
+_FOLDER = str(Path(__file__).parent)
+# TensorFlow's class of per-replica values, as named in error messages.
 _PER_REPLICA = "PerReplica"
 
 
 def show_failures_of(path: str) -> None:
-    """Let uncaught exceptions of a script be shown without the frames that run it.
+    """Show uncaught exceptions of a script without the frames of evener that run it.
 
-    Call it when the script has failed: until then it may have set a hook of its own.
+    Call it after the script has failed: the script may have set `sys.excepthook` itself.
 
     Args:
         path: The script's file.
     """
-    sys.excepthook = without_our_frames(path, sys.excepthook)
+    sys.excepthook = without_evener_frames(path, sys.excepthook)
 
 
-def without_our_frames(path: str, show: Hook) -> Hook:
-    """Return a hook that shows what is left after taking our frames out."""
+def without_evener_frames(path: str, show: Hook) -> Hook:
+    """Return an exception hook that removes the frames of evener before it calls ``show``."""
 
     def hook(
         kind: type[BaseException], error: BaseException, found: TracebackType | None
     ) -> object:
-        ours = error if isinstance(error, EvenerError) else _wrapped(error, found)
-        places = [] if ours is None else _places(ours, found)
-        if places:
-            print(ours, *places, sep="\n", file=sys.stderr)
+        known = error if isinstance(error, EvenerError) else _wrapped(error, found)
+        lines = [] if known is None else _source_lines(known, found)
+        if lines:
+            print(known, *lines, sep="\n", file=sys.stderr)
             return None
         for one in _chain(error):
-            one.__traceback__ = trimmed(one.__traceback__)
-        left = from_file(trimmed(found), path)
-        place = own_place_of(found)
+            one.__traceback__ = without_frames(one.__traceback__)
+        left = from_file(without_frames(found), path)
+        place = user_place_of(found)
         shown = show(kind, error.with_traceback(left), left)
         if place is not None and _PER_REPLICA in str(error):
-            print(_of_one_replica(place), file=sys.stderr)
+            print(_per_replica_value_used(place), file=sys.stderr)
         return shown
 
     return hook
 
 
 def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError | None:
-    """Return the error of evener that a library has put into one of its own, if it has."""
+    """Return the error of evener that a library has wrapped in its own error, or None."""
     raised = [one for one, _ in traceback.walk_tb(found)]
     if not raised or is_own(raised[-1].f_code.co_filename):
         return None
     return next((one for one in _chain(error) if isinstance(one, EvenerError)), None)
 
 
-def _of_one_replica(place: Place) -> RunError:
-    """Return what a failure means in which a value per replica was taken for a tensor."""
+def _per_replica_value_used(place: Place) -> RunError:
+    """Return the explanation of a failure in which a per-replica value was used as a tensor."""
     return RunError(
         "RUN-010",
-        f"{place}: a value per replica was used as one, outside of strategy.run.",
-        why="What a distributed dataset yields and what strategy.run returns holds one value "
-        "for each device.",
-        fix="hand a batch to a function by strategy.run(function, args=(batch,)), and make one "
-        "of a result by strategy.reduce('SUM', result, axis=None).",
+        f"{place}: a per-replica value was used as a tensor, outside of strategy.run.",
+        why="The batches of a distributed dataset and the results of strategy.run hold one value "
+        "for each replica.",
+        fix="Pass a batch to a function by strategy.run(function, args=(batch,)), and combine a "
+        "result by strategy.reduce('SUM', result, axis=None).",
     )
 
 
-def _places(error: EvenerError, found: TracebackType | None) -> list[str]:
-    """Return the lines that name the script's place: the error's own, else the traceback's.
+def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
+    """Return the script's line: from the notes of the error, else from the traceback.
 
-    In functions that AutoGraph has rewritten, a traceback does not know the line.
+    The traceback of a function that AutoGraph has converted does not have the line.
     """
-    ours = own_place_of(found)
-    return getattr(error, "__notes__", []) or ([ours.as_in_a_traceback()] if ours else [])
+    place = user_place_of(found)
+    return getattr(error, "__notes__", []) or ([place.as_in_a_traceback()] if place else [])
 
 
-def own_place_of(found: TracebackType | None) -> Place | None:
-    """Return the innermost own line of a traceback, or None."""
+def user_place_of(found: TracebackType | None) -> Place | None:
+    """Return the innermost line of user code in a traceback, or None."""
     places = [
         Place(path=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
         for frame, line in traceback.walk_tb(found)
@@ -92,9 +92,9 @@ def own_place_of(found: TracebackType | None) -> Place | None:
     return places[-1] if places else None
 
 
-def trimmed(found: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of this folder."""
-    kept = [one for one in _links(found) if not _file(one).startswith(_HERE)]
+def without_frames(found: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of `evener.launch`."""
+    kept = [one for one in _links(found) if not _file(one).startswith(_FOLDER)]
     left: TracebackType | None = None
     for one in reversed(kept):
         left = TracebackType(left, one.tb_frame, one.tb_lasti, one.tb_lineno)
@@ -102,7 +102,7 @@ def trimmed(found: TracebackType | None) -> TracebackType | None:
 
 
 def from_file(found: TracebackType | None, path: str) -> TracebackType | None:
-    """Return the part of a traceback that begins in a file, or None."""
+    """Return a traceback from its first frame in a file on, or None."""
     return next((one for one in _links(found) if _file(one) == path), None)
 
 
@@ -117,7 +117,7 @@ def _links(found: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions that led to this one."""
+    """Yield the causes and contexts of an exception."""
     seen = {id(error)}
     waiting = [error.__cause__, error.__context__]
     while waiting:

@@ -1,7 +1,7 @@
-"""A program up to its first training step, which is audited and not taken.
+"""Runs a program up to its first training step, and audits the step instead of running it.
 
-Runs as a process of its own, ``python -m evener.launch.first_step ORDER``, and writes what it
-found as JSON into a file. The order is JSON too; see `Order`.
+The module runs in a subprocess, ``python -m evener.launch.first_step ORDER``, and writes the
+result as JSON into a file. ``ORDER`` is JSON too; see `Order`.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
 
 class FirstStep:
-    """Watches a program, and ends its process at its first training step.
+    """Runs a program, and ends the process at its first training step.
 
     Args:
-        order: What to audit, and where the answer goes.
+        order: The program, and the file for the result.
     """
 
     def __init__(self, order: Order) -> None:
         self.notes = Notes()
         self._order = order
         self._process = os.getpid()
-        self._known: dict[bytes, bool] = {}
+        self._trains: dict[bytes, bool] = {}
 
     def run(self, program: Callable[[], Any]) -> Any:
-        """Run a program that may train; it does not come further than its first step."""
+        """Run a program that may train; its first training step does not run."""
         from evener import _tf_private
         from evener.launch.eager_loops import EagerLoops
 
-        self._notice_eager_optimizers()
+        self._detect_eager_optimizers()
         loops = EagerLoops(lambda line: self.answer({"outcome": "eager", "line": line}))
-        with _tf_private.before_functions_run(self._watch), loops.watching():
+        with _tf_private.before_functions_run(self._before_function), loops.watching():
             returned = program()
         loops.ended()
         return returned
 
     def answer(self, found: Mapping[str, Any]) -> NoReturn:
-        """Write the answer, and end the process: nothing of the program comes after this."""
+        """Write the result, and end the process: the program does not continue."""
         text = json.dumps({**found, "notes": [str(note) for note in self.notes.told]})
         Path(self._order.answer).write_text(text, encoding="utf-8")
         sys.stdout.flush()
         sys.stderr.flush()
-        # No handlers of the program, no threads to wait for.
+        # Exit handlers of the program do not run, and its threads are not joined.
         os._exit(0)
 
-    def _watch(self, function: Any, inputs: tuple[Any, ...]) -> None:
+    def _before_function(self, function: Any, inputs: tuple[Any, ...]) -> None:
         from evener.placement.auditing import audit_of
-        from evener.placement.dry_run import Stopped
+        from evener.placement.dry_run import StoppedCall
         from evener.placement.training import trains
 
-        # A fork of the program's has its own life.
+        # Forks of the program are not audited.
         if os.getpid() != self._process:
             return
-        if function.name not in self._known:
-            self._known[function.name] = False
-            self._known[function.name] = trains(function)
-        if not self._known[function.name]:
+        if function.name not in self._trains:
+            self._trains[function.name] = False
+            self._trains[function.name] = trains(function)
+        if not self._trains[function.name]:
             return
-        stopped = Stopped(function=function, inputs=inputs)
+        stopped = StoppedCall(function=function, inputs=inputs)
         self.answer(self._audited(lambda: audit_of(
             stopped, step=self._name(stopped.name), meant_for=self._order.meant_for, draw=True
         )))  # fmt: skip
@@ -79,7 +79,7 @@ class FirstStep:
         try:
             return {"audit": make().to_json()}
         except BaseException:
-            # Whatever it is, the step must not be taken.
+            # Whatever the error is, the step must not run.
             traceback.print_exc()
             return {"outcome": "failed"}
 
@@ -87,7 +87,7 @@ class FirstStep:
         match = _FUNCTION_NAME.fullmatch(function)
         return f"{self._order.target}: {match.group(1) if match else function}"
 
-    def _notice_eager_optimizers(self) -> None:
+    def _detect_eager_optimizers(self) -> None:
         import keras
         import tensorflow as tf
 
@@ -106,7 +106,7 @@ class FirstStep:
 
 
 def main() -> None:
-    """Carry out the order on the command line."""
+    """Run the order on the command line."""
     fields = json.loads(sys.argv[1])
     order = Order(**{**fields, "args": tuple(fields["args"])})
     first = FirstStep(order)
@@ -145,7 +145,7 @@ def _script(order: Order) -> Callable[[], Any]:
 
 
 def _function(order: Order, first: FirstStep) -> Callable[[], Any]:
-    """Return what comes to a training step: a call of the function, or what it returns."""
+    """Return a call that reaches a training step: the function, or what it returns."""
     from evener.launch.named import step_of
 
     sys.path.insert(0, str(Path.cwd()))

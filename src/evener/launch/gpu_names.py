@@ -1,11 +1,11 @@
-"""Programs for GPUs where there are none: CPU stand-ins answer as GPUs.
+"""Programs for GPUs on machines without: CPU stand-ins appear as GPUs.
 
     script                          TensorFlow
     list_physical_devices("GPU")    GPU:0, GPU:1       no GPU; cpu:0, cpu:1 are the stand-ins
     tf.device("/GPU:1")         ->  "/device:CPU:1"
 
-Only where TensorFlow sees no GPU, and only in the three commands that run a program. What evener,
-TensorFlow and Keras ask themselves is answered as it is: Keras chooses cuDNN's kernels by it.
+This is done only where TensorFlow finds no GPU, and only in the three commands that run a program.
+Calls from evener, TensorFlow and Keras are not changed: Keras selects cuDNN kernels by them.
 """
 
 from __future__ import annotations
@@ -21,86 +21,86 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.launch.place import callers, own_place
 from evener.launch.replace import instead_of
-from evener.launch.stand_ins import StandIns, Tell, in_words
+from evener.launch.stand_ins import Report, StandIns, joined
 from evener.placement.devices import ASKED
 
 REPLACED = {
-    "device": "a name of a GPU leads to its stand-in",
+    "device": "a GPU name selects its stand-in",
     "config.list_physical_devices": "lists the stand-ins as GPUs",
     "config.list_logical_devices": "lists the visible stand-ins as GPUs",
     "config.get_visible_devices": "lists the visible stand-ins as GPUs",
-    "config.set_visible_devices": "hides stand-ins from the lists, and numbers the others anew",
-    "config.get_logical_device_configuration": "returns what was set",
-    "config.set_logical_device_configuration": "gives one stand-in several names",
-    "config.experimental.list_physical_devices": "the same under its older name",
-    "config.experimental.list_logical_devices": "the same under its older name",
-    "config.experimental.get_visible_devices": "the same under its older name",
-    "config.experimental.set_visible_devices": "the same under its older name",
-    "config.experimental.get_virtual_device_configuration": "the same under its older name",
-    "config.experimental.set_virtual_device_configuration": "the same under its older name",
-    "config.experimental.get_memory_growth": "returns what was set",
-    "config.experimental.set_memory_growth": "is accepted; the host's memory always grows",
-    "config.experimental.get_device_details": "names the stand-in",
-    "config.experimental.get_memory_info": "says what TensorFlow counts for the stand-in",
-    "config.experimental.get_memory_usage": "says what TensorFlow counts for the stand-in",
-    "config.experimental.reset_memory_stats": "resets what TensorFlow counts for the stand-in",
-    "test.is_gpu_available": "says yes",
-    "test.gpu_device_name": "names the first",
-    "data.experimental.copy_to_device": "a name of a GPU leads to its stand-in",
-    "data.experimental.prefetch_to_device": "a name of a GPU leads to its stand-in",
+    "config.set_visible_devices": "hides stand-ins from the lists, and renumbers the others",
+    "config.get_logical_device_configuration": "returns the configured value",
+    "config.set_logical_device_configuration": "gives one stand-in several logical names",
+    "config.experimental.list_physical_devices": "the same, under its old name",
+    "config.experimental.list_logical_devices": "the same, under its old name",
+    "config.experimental.get_visible_devices": "the same, under its old name",
+    "config.experimental.set_visible_devices": "the same, under its old name",
+    "config.experimental.get_virtual_device_configuration": "the same, under its old name",
+    "config.experimental.set_virtual_device_configuration": "the same, under its old name",
+    "config.experimental.get_memory_growth": "returns the configured value",
+    "config.experimental.set_memory_growth": "is accepted; host memory always grows",
+    "config.experimental.get_device_details": "returns the name of the stand-in",
+    "config.experimental.get_memory_info": "returns the statistics of the stand-in",
+    "config.experimental.get_memory_usage": "returns the statistics of the stand-in",
+    "config.experimental.reset_memory_stats": "resets the statistics of the stand-in",
+    "test.is_gpu_available": "returns True",
+    "test.gpu_device_name": "returns the first GPU",
+    "data.experimental.copy_to_device": "a GPU name selects its stand-in",
+    "data.experimental.prefetch_to_device": "a GPU name selects its stand-in",
 }
-"""What is replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, by its name, and what it does."""
+"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, and their effect."""
 
 STRATEGIES = {
     "MirroredStrategy": ("devices",),
     "OneDeviceStrategy": ("device",),
     "CentralStorageStrategy": ("compute_devices", "parameter_device"),
 }
-"""The strategies of ``tf.distribute`` that are given devices, and by which arguments."""
+"""The strategies of ``tf.distribute`` that take devices, and the names of these arguments."""
 
 # `import tensorflow.config` would make a second module, without the replacements.
 _IMPORTED_AS = (
     *("config", "config.experimental", "test", "data", "data.experimental"),
     *("compat", "compat.v1", "compat.v2"),
 )
-# Those that choose kernels for GPUs by the same questions.
+# These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
 _AUTOGRAPH = "tensorflow.python.autograph."
 
 
 def answer_as_gpus(
-    stand_ins: Sequence[str] | None, tell: Tell, *, are_trained_on: bool = False
+    stand_ins: Sequence[str] | None, report: Report, *, are_trained_on: bool = False
 ) -> None:
-    """Let CPU devices answer as GPUs to the script, if TensorFlow sees no GPU.
+    """Let CPU devices appear as GPUs to the script, if TensorFlow finds no GPU.
 
     Args:
-        stand_ins: The devices on which the runtime was started for the script, such as
-            ``["cpu:0", "cpu:1"]``; None for the logical CPUs of a runtime that is the script's.
-        tell: Where it is told.
-        are_trained_on: Whether evener trains on all of them, whatever the script chooses.
+        stand_ins: The devices on which evener has started the runtime, such as
+            ``["cpu:0", "cpu:1"]``; None for the logical CPUs of a runtime that the script starts.
+        report: Reports the replacement.
+        are_trained_on: Whether evener trains on all of them, whichever the script selects.
     """
-    used = StandIns(stand_ins, tell)
-    # Where TensorFlow has not started, asking before the script would fix what CUDA shows it.
+    used = StandIns(stand_ins, report)
+    # If TensorFlow has not started, listing GPUs now would fix the devices that CUDA shows.
     if stand_ins is not None and used.are_not_needed:
         return
-    answers = _Answers(used, tell, are_trained_on=are_trained_on)
-    for module, path in _places():
+    replacements = _Replacements(used, report, are_trained_on=are_trained_on)
+    for module, path in _replaced_functions():
         name = path.rpartition(".")[2]
-        setattr(module, name, answers.instead_of(getattr(module, name), name))
+        setattr(module, name, replacements.instead_of(getattr(module, name), name))
     for name in _IMPORTED_AS:
-        sys.modules[f"tensorflow.{name}"] = _followed(tf, name)
-    _tf_private.replace_local_devices(answers.of_local_devices)
+        sys.modules[f"tensorflow.{name}"] = _attribute(tf, name)
+    _tf_private.replace_local_devices(replacements.of_local_devices)
     if not are_trained_on:
         for kind, arguments in _strategies():
-            kind.__init__ = answers.of_a_strategy(kind.__init__, arguments)
+            kind.__init__ = replacements.of_strategy_init(kind.__init__, arguments)
 
 
-def _places() -> Iterator[tuple[Any, str]]:
-    """Yield every public module that has one of the names, with the name."""
+def _replaced_functions() -> Iterator[tuple[Any, str]]:
+    """Yield every public module that has one of the functions, with the path of the function."""
     for api in (tf, tf.compat.v1, tf.compat.v2):
         for path in REPLACED:
             folder, _, name = path.rpartition(".")
-            module = _followed(api, folder)
+            module = _attribute(api, folder)
             if hasattr(module, name):
                 yield module, path
 
@@ -112,13 +112,13 @@ def _strategies() -> Iterator[tuple[Any, tuple[str, ...]]]:
         yield from ((kind, arguments) for kind in kinds)
 
 
-def _followed(module: Any, path: str) -> Any:
+def _attribute(module: Any, path: str) -> Any:
     for name in filter(None, path.split(".")):
         module = getattr(module, name)
     return module
 
 
-def _is_asked_by_script() -> bool:
+def _is_called_by_script() -> bool:
     for frame in callers():
         name = str(frame.f_globals.get("__name__", ""))
         if name != __name__ and not name.startswith(_AUTOGRAPH):
@@ -127,11 +127,13 @@ def _is_asked_by_script() -> bool:
 
 
 @contextlib.contextmanager
-def _remembering(scope: contextlib.AbstractContextManager[Any], asked: str) -> Iterator[None]:
-    """Let operations of a graph know which GPU they ask for: an audit looks for its kernels."""
+def _with_requested_gpu(
+    scope: contextlib.AbstractContextManager[Any], asked: str
+) -> Iterator[None]:
+    """Store the requested GPU on the operations of a graph, so that an audit checks GPU kernels."""
 
     def mark(operation: tf.Operation) -> str:
-        # Another device, in an inner block, has been set before.
+        # An inner block has set its device before.
         if tf.DeviceSpec.from_string(operation.device).device_type is None:
             setattr(operation, ASKED, asked)
         return operation.device
@@ -140,51 +142,51 @@ def _remembering(scope: contextlib.AbstractContextManager[Any], asked: str) -> I
         yield
 
 
-class _Answers:
-    """What takes the place of TensorFlow's functions.
+class _Replacements:
+    """The replacements of TensorFlow's functions.
 
-    Methods have the names of those functions, and get them as their first argument.
+    Methods have the names of these functions, and get them as their first argument.
 
     Args:
         used: The stand-ins.
-        tell: Where it is told what is not as the script chose.
+        report: Reports choices of the script that have another effect.
         are_trained_on: Whether evener trains on all of them.
     """
 
-    def __init__(self, used: StandIns, tell: Tell, *, are_trained_on: bool) -> None:
+    def __init__(self, used: StandIns, report: Report, *, are_trained_on: bool) -> None:
         self._used = used
-        self._tell = tell
+        self._report = report
         self._are_trained_on = are_trained_on
         self._grows: dict[int, bool] = {}
 
     def instead_of(self, original: Callable[..., Any], name: str) -> Any:
-        """Return what takes the place of a function of TensorFlow."""
+        """Return the replacement of a function of TensorFlow."""
         if name in ("device", "copy_to_device", "prefetch_to_device"):
             return self._on_stand_ins(original)
-        answer: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
+        method: Callable[..., Any] = getattr(self, name.replace("virtual", "logical"))
 
         @instead_of(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            if not _is_asked_by_script() or self._used.are_not_needed:
+            if not _is_called_by_script() or self._used.are_not_needed:
                 return original(*args, **kwargs)
-            return answer(original, *args, **kwargs)
+            return method(original, *args, **kwargs)
 
         return replacement
 
     def _on_stand_ins(self, original: Callable[..., Any]) -> Any:
         @instead_of(original)
         def replacement(*args: Any, **kwargs: Any) -> Any:
-            named = {key: self._used.behind(value) for key, value in kwargs.items()}
-            scope = original(*map(self._used.behind, args), **named)
+            named = {key: self._used.substitute(value) for key, value in kwargs.items()}
+            scope = original(*map(self._used.substitute, args), **named)
             asked = self._used.asked(next(iter([*args, *kwargs.values()]), None))
             if asked is None or self._are_trained_on or tf.executing_eagerly():
                 return scope
-            return _remembering(scope, asked)
+            return _with_requested_gpu(scope, asked)
 
         return replacement
 
-    def of_a_strategy(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
-        """Return what makes a strategy of TensorFlow on the stand-ins."""
+    def of_strategy_init(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
+        """Return an ``__init__`` that creates a strategy of TensorFlow on the stand-ins."""
 
         @instead_of(original)
         def __init__(strategy: Any, *args: Any, **kwargs: Any) -> None:
@@ -194,23 +196,23 @@ class _Answers:
             bound = inspect.signature(original).bind(strategy, *args, **kwargs)
             given, first = bound.arguments, arguments[0]
             if first != "device" and given.get(first) is None:
-                # All GPUs; if the script has hidden them, TensorFlow takes the CPU.
+                # All GPUs; if the script has hidden them, TensorFlow uses the CPU.
                 given[first] = self._used.logical or None
-            named = {key: self._used.behind(given[key]) for key in arguments if key in given}
+            named = {key: self._used.substitute(given[key]) for key in arguments if key in given}
             given.update(named)
             original(*bound.args, **bound.kwargs)
 
         return __init__
 
     def of_local_devices(self, original: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-        """Return what lists the devices of this process, as TensorFlow's old function does."""
+        """Return the replacement of ``device_lib.list_local_devices``."""
 
         @instead_of(original)
         def list_local_devices(*args: Any, **kwargs: Any) -> list[Any]:
             found = original(*args, **kwargs)
-            if not _is_asked_by_script() or self._used.are_not_needed:
+            if not _is_called_by_script() or self._used.are_not_needed:
                 return found
-            self._used.tell_once()
+            self._used.report_once()
             for index, name in enumerate(self._used.names):
                 gpu = type(found[0])()
                 gpu.CopyFrom(found[0])
@@ -233,8 +235,8 @@ class _Answers:
     def _listed(self, original: Any, device_type: str | None, gpus: list[Any]) -> list[Any]:
         if device_type not in (None, "GPU"):
             return original(device_type)
-        self._used.tell_once()
-        # Asked for GPUs too, as that may start the runtime.
+        self._used.report_once()
+        # Called for GPUs too, as that may start the runtime.
         return [*original(device_type), *gpus]
 
     def set_visible_devices(
@@ -245,15 +247,15 @@ class _Answers:
         if device_type not in (None, "GPU") or (device_type == "GPU" and others):
             original(devices, device_type)
             return
-        self._used.tell_once()
+        self._used.report_once()
         names = self._used.show([device for device in given if device.device_type == "GPU"])
         if device_type is None:
             original(others)
         if self._are_trained_on and len(names) < len(self._used.all):
-            self._tell(
-                f"set_visible_devices: tf.config lists {in_words(names) or 'no GPU'} from here "
-                f"on; evener trains on {', '.join(self._used.all)} all the same; --devices "
-                "chooses others",
+            self._report(
+                f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
+                f"on, but evener still trains on {', '.join(self._used.all)}; use --devices "
+                "to select devices",
                 own_place(),
             )
 
@@ -274,7 +276,7 @@ class _Answers:
     def get_logical_device_configuration(self, original: Any, device: Any) -> list[Any] | None:
         if device.device_type != "GPU":
             return original(device)
-        return self._used.cuts_of(self._used.index_of(device))
+        return self._used.configuration_of(self._used.index_of(device))
 
     def set_logical_device_configuration(
         self, original: Any, device: Any, logical_devices: Any
@@ -283,9 +285,9 @@ class _Answers:
             original(device, logical_devices)
             return
         index = self._used.index_of(device)
-        self._used.cut(index, logical_devices)
+        self._used.split(index, logical_devices)
         parts = f"its {len(logical_devices)} logical devices run on {self._used.all[index]}, and "
-        self._tell(
+        self._report(
             f"set_logical_device_configuration of GPU:{index}: "
             f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
             own_place(),
@@ -300,7 +302,7 @@ class _Answers:
         return {"device_name": name, **known}
 
     def get_memory_info(self, original: Any, device: Any) -> Any:
-        return original(self._used.behind(device))
+        return original(self._used.substitute(device))
 
     get_memory_usage = get_memory_info
     reset_memory_stats = get_memory_info
@@ -308,10 +310,10 @@ class _Answers:
     def is_gpu_available(
         self, original: Any, cuda_only: bool = False, min_cuda_compute_capability: Any = None
     ) -> bool:
-        self._used.tell_once()
+        self._used.report_once()
         wanted = tuple(min_cuda_compute_capability or (0, 0))
         return bool(self._used.names) and (self._used.capability or (0, 0)) >= wanted
 
     def gpu_device_name(self, original: Any) -> str:
-        self._used.tell_once()
+        self._used.report_once()
         return "/device:GPU:0" if self._used.names else ""

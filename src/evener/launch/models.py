@@ -1,8 +1,8 @@
-"""Keras models that are made outside of any scope train on all devices.
+"""Keras models that are created outside of any scope belong to the strategy of the run.
 
 The script does not run inside ``strategy.scope()``: a scope holds in one thread, and until
-``keras.utils.clear_session``. Only what is made gets what a scope would give it: a variable its
-owner, a model its strategy.
+``keras.utils.clear_session``. Instead, a new variable gets an owner and a new model gets the
+strategy, as they would in the scope.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from evener.launch.place import own_place
 from evener.launch.replace import instead_of
 
 
-def adopt_models(strategy: Strategy, notes: Notes) -> None:
-    """Let Keras models and variables belong to a strategy, if they are made where there is none.
+def attach_models(strategy: Strategy, notes: Notes) -> None:
+    """Let new Keras models and variables belong to a strategy, if no other strategy is active.
 
     Args:
-        strategy: Whose they become.
-        notes: Where it is told.
+        strategy: The strategy.
+        notes: Reports the first model.
     """
 
     def create(next_creator: Any, **kwargs: Any) -> tf.Variable:
         return strategy.extended._create_variable(next_creator, **kwargs)
 
-    def owned() -> contextlib.AbstractContextManager[Any]:
+    def owner_scope() -> contextlib.AbstractContextManager[Any]:
         if tf.distribute.has_strategy():
             return contextlib.nullcontext()
         return tf.variable_creator_scope(create)
 
-    _tf_private.around_new_variables(owned)
-    keras.Model.__init__ = _adopting(keras.Model.__init__, strategy, notes)
+    _tf_private.around_new_variables(owner_scope)
+    keras.Model.__init__ = _init_in_scope(keras.Model.__init__, strategy, notes)
 
 
-def _adopting(
+def _init_in_scope(
     original: Callable[..., None], strategy: Strategy, notes: Notes
 ) -> Callable[..., None]:
-    """Return a replacement for the making of a model."""
+    """Return a replacement for ``keras.Model.__init__``."""
     where = f"in an evener scope, on {', '.join(strategy.plan.device_names)}"
-    told = False
+    is_reported = False
 
     @instead_of(original)
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:
-        nonlocal told
+        nonlocal is_reported
         if tf.distribute.has_strategy():
             original(self, *args, **kwargs)
             return
-        if not told:
-            told = True
-            notes.tell(f"Keras models are made {where}", own_place())
+        if not is_reported:
+            is_reported = True
+            notes.tell(f"Keras models are created {where}", own_place())
         with strategy.scope():
             original(self, *args, **kwargs)
 

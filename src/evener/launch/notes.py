@@ -1,4 +1,4 @@
-"""What is said about a script while it runs: each thing once, with the line it is about."""
+"""Notes about a script while it runs: printed to standard error once, with the script's line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from evener.launch.place import Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One thing that was said.
+    """A note about a script.
 
     Args:
-        text: What; further lines are indented already.
-        place: The script's line it is about; None if it is about no line.
+        text: The text; continuation lines are indented.
+        place: The script's line it refers to, or None.
     """
 
     text: str
@@ -25,14 +25,14 @@ class Note:
 
 
 class Notes:
-    """Tells notes on standard error, which the script does not write its results to."""
+    """Prints notes to standard error; standard output is the script's."""
 
     def __init__(self) -> None:
-        # A dict for its order.
+        # A dict keeps the order.
         self._told: dict[Note, None] = {}
 
     def tell(self, text: str, place: Place | None = None) -> None:
-        """Say something, unless it was said about the same line before."""
+        """Print a note, unless it was printed for the same line before."""
         note = Note(text=text, place=place)
         if note not in self._told:
             self._told[note] = None
@@ -40,5 +40,5 @@ class Notes:
 
     @property
     def told(self) -> tuple[Note, ...]:
-        """All that was said, in order."""
+        """All printed notes, in order."""
         return tuple(self._told)

@@ -1,4 +1,4 @@
-"""What `evener audit` asks a process of its own to audit."""
+"""The request that `evener audit` sends to its subprocess."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from evener.errors import PlacementError
 
 
 class TargetError(PlacementError):
-    """What to audit was not named in a way that can be understood: wrong usage."""
+    """The target of an audit is invalid: wrong usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to audit.
+    """A request for an audit.
 
     Args:
         target: The path of a script, or ``"module:function"``.
-        args: What the script finds on its command line.
-        is_script: Which of the two the target is.
-        devices: A device spec; None to leave TensorFlow to the program.
-        meant_for: ``"gpu"`` or None.
-        batch: What stands for unknown sizes of an input signature; None if nothing does.
-        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
-        answer: The path of the file for what was found.
+        args: The command line arguments of the script.
+        is_script: Whether the target is a script.
+        devices: A device spec; None to let the program configure TensorFlow.
+        meant_for: ``"gpu"`` or None, as in `evener.audit`.
+        batch: The size for None in an input signature; None if it is not given.
+        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        answer: The path of the file for the result.
     """
 
     target: str
@@ -39,5 +39,5 @@ class Order:
 
 
 def order_text(order: Order) -> str:
-    """Return an order as `main` reads it."""
+    """Return a request as JSON, as the subprocess reads it."""
     return json.dumps(asdict(order))

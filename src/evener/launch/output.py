@@ -1,4 +1,4 @@
-"""What a program apart prints: counted, and its end kept, in bounded memory."""
+"""The output of a child process: its size, and its end, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _READ_BYTES = 64 * 1024
 
 
 class Output:
-    """Reads a pipe to its end, in a thread of its own, so that the program never waits.
+    """Reads a pipe to its end in a thread, so that the writer never blocks.
 
     Args:
-        kept_bytes: How much of the end is kept.
+        kept_bytes: How many bytes of the end are kept.
     """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
@@ -24,7 +24,7 @@ class Output:
         self._thread = threading.Thread(target=self._drain, name="evener-output", daemon=True)
 
     def start(self) -> None:
-        """Begin to read. What writes has got `sink` by now; here it is closed."""
+        """Start reading, and close this process's copy of `sink`; the writer has its own."""
         os.close(self.sink)
         self._thread.start()
 
@@ -34,7 +34,7 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """Return the end of what was printed; bytes that are no text are replaced."""
+        """The end of the output; bytes that are not UTF-8 are replaced."""
         return self._tail.decode("utf-8", errors="replace")
 
     def _drain(self) -> None:

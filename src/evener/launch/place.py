@@ -1,4 +1,4 @@
-"""The script's own line behind a call: where somebody would look."""
+"""The line of user code that led to a call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Place", "callers", "is_own", "own_place", "place_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of a person's own code.
+    """A line of user code.
 
     Args:
         path: The absolute path of the file.
-        line: The number of the line, from 1.
-        function: The function it is in; ``"<module>"`` for none.
+        line: The line number, from 1.
+        function: The enclosing function; ``"<module>"`` outside of functions.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Place:
 
 
 def callers() -> Iterator[FrameType]:
-    """Yield the frames around the function that asks, from the inside out."""
+    """Yield the stack frames of the caller, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -43,11 +43,11 @@ def callers() -> Iterator[FrameType]:
 
 
 def own_place() -> Place | None:
-    """Return the innermost own line that is running in this thread, or None."""
+    """Return the innermost line of user code on the stack of this thread, or None."""
     return next((place_of(f) for f in callers() if is_own(f.f_code.co_filename)), None)
 
 
 def place_of(frame: FrameType) -> Place:
-    """Return the line that a frame is at."""
+    """Return the current line of a frame."""
     code = frame.f_code
     return Place(path=code.co_filename, line=frame.f_lineno, function=code.co_name)

@@ -1,4 +1,4 @@
-"""Functions that stand in for those of TensorFlow and Keras."""
+"""Replacement functions for those of TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import tensorflow as tf
 def instead_of(
     original: Callable[..., Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator for what is put in the place of a function.
+    """Return a decorator for the replacement of a function.
 
-    It gets its name and its signature, which Keras reads of every ``__init__`` to write
-    configurations, and AutoGraph leaves it as it is: rewritten, it would be read wrong.
+    The replacement gets the name and the signature of the original: Keras writes configurations
+    from the signature of ``__init__``. AutoGraph does not convert it.
 
     Args:
-        original: The function whose place it takes.
+        original: The function to replace.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""A program that runs in this process as ``python FILE`` or ``python -m MODULE`` would run it."""
+"""Runs a program in this process as ``python FILE`` or ``python -m MODULE`` runs it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from evener.errors import RunError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script that was found and read.
+    """A script that was read.
 
     Args:
-        given: The path or the module as it was given.
+        given: The path or module name on the command line.
         path: The absolute path, which becomes ``__file__``.
         source: Its text.
-        module: The full name of the module to run, for ``python -m``; None for a file.
+        module: The full name of the module, as for ``python -m``; None for a file.
     """
 
     given: str
@@ -34,19 +34,19 @@ class Script:
 
 
 def read_script(given: str) -> Script:
-    """Find and read a script.
+    """Read a script.
 
     Raises:
-        RunError: RUN-001 if there is no such file, RUN-002 if it is a folder, RUN-003 if it is
-            not a text that could be Python.
+        RunError: RUN-001 if there is no such file, RUN-002 if it is a folder, RUN-003 if its
+            text cannot be Python.
     """
     path = Path(given)
     if path.is_dir():
         raise RunError(
             "RUN-002",
             f"{given} is a folder.",
-            why="evener run takes the file of a script.",
-            fix=f"name the file, for example {path / '__main__.py'}.",
+            why="evener run takes a Python file.",
+            fix=f"Name the file, for example {path / '__main__.py'}.",
         )
     try:
         content = path.read_bytes()
@@ -55,17 +55,17 @@ def read_script(given: str) -> Script:
             "RUN-001",
             f"The script {given} cannot be read.",
             why=f"{error.strerror or error}; the current folder is {Path.cwd()}.",
-            fix="give the path of a Python file that is there.",
+            fix="Pass the path of an existing Python file.",
         ) from error
     return Script(given=given, path=str(path.absolute()), source=_text(given, content))
 
 
 def read_module(name: str) -> Script:
-    """Find and read a module as ``python -m`` would, without importing the packages around it.
+    """Read a module as ``python -m`` finds it, without importing its parent packages.
 
     Raises:
         RunError: RUN-021 if there is no such module, or it has no source file; RUN-003 if its
-            file is not a text that could be Python.
+            text cannot be Python.
     """
     with _current_folder_first():
         spec = _find(name)
@@ -84,18 +84,18 @@ def read_module(name: str) -> Script:
 
 
 def run_as_main(script: Script, args: Sequence[str]) -> None:
-    """Run a script as the main module, which it stays: its threads may outlive its last line.
+    """Run a script as ``__main__``. The module stays: threads may outlive its last line.
 
-    `runpy.run_path` would take the module away at the end, and pickle and multiprocessing
-    look for it. Whatever the script raises comes out.
+    `runpy.run_path` removes the module at the end, but pickle and multiprocessing need it.
+    Exceptions of the script are not caught.
 
     Args:
         script: The script.
-        args: What follows the script on the command line.
+        args: Its command line arguments.
     """
     sys.argv = [script.given if script.module is None else script.path, *args]
     if not sys.flags.safe_path:
-        # There Python has put the folder of `evener`, or the current one for `-m evener`.
+        # Python has set it to the folder of `evener`, or to the current one for `-m evener`.
         folder = Path.cwd() if script.module else Path(script.path).resolve().parent
         sys.path[0] = str(folder)
     main = ModuleType("__main__")
@@ -109,8 +109,8 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
 
 
 def _name_as_module(main: ModuleType, name: str) -> None:
-    """Give the main module the name by which relative imports and multiprocessing know it."""
-    # This imports the packages around it, as Python does before it runs a module.
+    """Set the attributes of the main module that relative imports and multiprocessing need."""
+    # This imports the parent packages, as Python does before it runs a module.
     spec = importlib.util.find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -121,7 +121,7 @@ def _name_as_module(main: ModuleType, name: str) -> None:
 
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Return the spec of a module; the packages around it are looked up and not imported."""
+    """Return the spec of a module; its parent packages are found, but not imported."""
     folders = None
     spec = None
     done: list[str] = []
@@ -155,13 +155,13 @@ def _no_module(name: str, why: str) -> RunError:
         "RUN-021",
         f"The module {name} cannot be run.",
         why=f"{why}.",
-        fix="give the name of a module as for `python -m`; a file is run without -m.",
+        fix="Pass a module name as for `python -m`; a file is run without -m.",
     )
 
 
 def _text(given: str, content: bytes) -> str:
     try:
-        # By the rules of Python: UTF-8, or what the first two lines say.
+        # By Python's rules: UTF-8, or the encoding declared in the first two lines.
         text = importlib.util.decode_source(content)
         if "\0" in text:
             raise ValueError("it holds null bytes")
@@ -169,7 +169,7 @@ def _text(given: str, content: bytes) -> str:
         raise RunError(
             "RUN-003",
             f"{given} is not a Python script.",
-            why=f"its text cannot be read: {error}.",
-            fix="give the path of a Python file; a program that starts one cannot be run so.",
+            why=f"Its text cannot be decoded: {error}.",
+            fix="Pass the path of a Python file; a launcher of another kind cannot be run.",
         ) from error
     return text

@@ -1,4 +1,4 @@
-"""One run of a script on all devices, from the options to the last line."""
+"""One run of a script on all devices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What the command line says about devices; at most a plan, or the other two.
+    """The devices of a run: a plan, or devices and shares.
 
     Args:
-        devices: A device spec; None for the environment's, else all.
-        plan: A plan, instead of both.
-        shares: Relative shares, ``"even"``, or None to have them measured.
+        devices: A device spec; None for ``EVENER_DEVICES``, else all.
+        plan: A plan; excludes devices and shares.
+        shares: Relative shares, ``"even"``, or None to measure them.
         verify: Whether the first run of every step is compared with one device.
     """
 
@@ -36,13 +36,13 @@ class Layout:
 
 
 class Session:
-    """A script and the strategy that it will get.
+    """A script and its strategy.
 
     Args:
-        script: What will run.
-        strategy: What takes part in it.
-        notes: What is said on the way.
-        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
+        script: The script.
+        strategy: The strategy of the run.
+        notes: The notes about the script.
+        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class Session:
         self.gpu_names = gpu_names
 
     def run(self, args: Sequence[str]) -> None:
-        """Run the script to its end; whatever it raises comes out.
+        """Run the script; its exceptions are not caught.
 
         Args:
-            args: What follows the script on the command line.
+            args: The command line arguments of the script.
         """
         from evener.launch import gpu_names, loops, mistakes, models, settings, strategies
 
         strategies.replace_strategies(self.strategy, self.notes)
-        models.adopt_models(self.strategy, self.notes)
+        models.attach_models(self.strategy, self.notes)
         loops.run_loops(self.strategy, self.notes)
         mistakes.refuse_mistakes()
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
             devices = self.strategy.plan.device_names
             gpu_names.answer_as_gpus(devices, self.notes.tell, are_trained_on=True)
-        settings.watch_environment(os.environ, self.notes)
+        settings.report_late_variables(os.environ, self.notes)
         try:
             run_as_main(self.script, args)
         except SystemExit:
@@ -80,16 +80,16 @@ class Session:
 
 
 def prepare(script: Script, layout: Layout, *, gpu_names: bool = True) -> Session:
-    """Start TensorFlow on the devices, and make the strategy that the script gets.
+    """Start TensorFlow on the devices, and create the strategy of the run.
 
     Args:
-        script: What will run.
-        layout: Its devices.
-        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
+        script: The script.
+        layout: The devices.
+        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
 
     Raises:
-        RunError: RUN-004 if Keras runs on another backend than TensorFlow.
-        EvenerError: What `evener.Strategy` raises, and `check_installed`.
+        RunError: RUN-004 if the backend of Keras is not TensorFlow.
+        EvenerError: The errors of `evener.Strategy` and `check_installed`.
     """
     _check_backend(os.environ.get("KERAS_BACKEND", "tensorflow"))
     check_installed()
@@ -108,8 +108,7 @@ def _check_backend(name: str) -> None:
     if name not in ("", "tensorflow"):
         raise RunError(
             "RUN-004",
-            f"Keras runs on {name}.",
-            why="evener trains Keras models on TensorFlow, and the backend is fixed when Keras "
-            "is imported.",
-            fix="set KERAS_BACKEND=tensorflow, which goes before Keras's own file of settings.",
+            f"The backend of Keras is {name}.",
+            why="evener needs the TensorFlow backend, and Keras selects its backend on import.",
+            fix="Set KERAS_BACKEND=tensorflow; it takes precedence over keras.json.",
         )

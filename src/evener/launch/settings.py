@@ -1,4 +1,4 @@
-"""Settings of the script that come too late: TensorFlow has started on evener's devices."""
+"""Settings of the script that have no effect: TensorFlow has started on evener's devices."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _THREAD_CALLS = (
     ("set_intra_op_parallelism_threads", "TF_NUM_INTRAOP_THREADS"),
     ("set_inter_op_parallelism_threads", "TF_NUM_INTEROP_THREADS"),
 )
-# Read when TensorFlow or Keras is imported, or when TensorFlow starts.
+# Prefixes of variables that are read when TensorFlow or Keras is imported, or TensorFlow starts.
 _READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
-# The log is no business of the training, and a cluster is read when a strategy is made.
+# The log does not matter for training, and a cluster is read when a strategy is created.
 _READ_LATER = ("TF_CPP_", "TF_CONFIG")
 
 _IN_EFFECT = {"KERAS_BACKEND": "tensorflow"}
 
 
 def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
-    """Let calls of ``tf.config`` that come too late be skipped, with a word, instead of raising.
+    """Skip calls of ``tf.config`` that come too late, with a note, instead of an error.
 
     Args:
-        devices: Those that they would change.
-        notes: Where it is told.
+        devices: The devices of the run.
+        notes: Reports every skipped call.
     """
     why = f"evener runs on {', '.join(devices)}; --devices chooses others"
     for module, name in _DEVICE_CALLS:
@@ -54,19 +54,19 @@ def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[
         try:
             return original(*args, **kwargs)
         except RuntimeError:
-            # What TensorFlow raises for everything that is fixed once it has started.
+            # TensorFlow raises it for every setting that is fixed once it has started.
             notes.tell(f"{original.__name__} is skipped: {why}", own_place())
             return None
 
     return call
 
 
-def watch_environment(environ: Mapping[str, str], notes: Notes) -> None:
-    """Tell of environment variables that the script sets after they were read.
+def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:
+    """Report environment variables that the script sets after they were read.
 
     Args:
-        environ: The environment of this process.
-        notes: Where it is told.
+        environ: The environment variables of this process.
+        notes: Reports every such variable.
     """
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -83,5 +83,5 @@ def watch_environment(environ: Mapping[str, str], notes: Notes) -> None:
                 own_place(),
             )
 
-    # It cannot be taken away again, but the rest of the process is the script's.
+    # An audit hook cannot be removed, but the script runs until the end of the process.
     sys.addaudithook(hook)

@@ -1,8 +1,8 @@
-"""CPU devices that stand in for GPUs, and what a script has chosen among them.
+"""CPU devices that stand in for GPUs, and which of them a script uses.
 
 physical    GPU:0        GPU:1                      as tf.config.list_physical_devices
-logical     GPU:0  GPU:1                            GPU:0 cut in two, GPU:1 hidden
-run on      cpu:0  cpu:0
+logical     GPU:0  GPU:1                            GPU:0 split into two, GPU:1 hidden
+stand-in    cpu:0  cpu:0
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ import tensorflow as tf
 from evener.devices.tensorflow_view import lowest_capability, runtime_initialised
 from evener.launch.place import Place, own_place
 
-Tell = Callable[[str, Place | None], None]
-"""Says something about a line of the script."""
+Report = Callable[[str, Place | None], None]
+"""Reports something about a line of the script."""
 
 
 class StandIns:
     """The stand-ins of a run.
 
     Args:
-        names: The devices on which the runtime was started for the script; None for the logical
-            CPUs of a runtime that is the script's.
-        tell: Where it is told that they are used.
+        names: The devices on which evener has started the runtime; None for the logical CPUs of a
+            runtime that the script starts.
+        report: Reports their first use.
     """
 
-    def __init__(self, names: Sequence[str] | None, tell: Tell) -> None:
-        self._given = names
-        self._tell = tell
-        self._was_told = False
-        # As TensorFlow has them.
+    def __init__(self, names: Sequence[str] | None, report: Report) -> None:
+        self._started_with = names
+        self._report = report
+        self._is_reported = False
+        # TensorFlow's own functions, before they are replaced.
         self._list_physical_devices = tf.config.list_physical_devices
-        self._cuts_of = tf.config.get_logical_device_configuration
+        self._logical_configuration = tf.config.get_logical_device_configuration
         self._hidden = frozenset[int]()
-        self._cuts: dict[int, list[Any]] = {}
+        self._splits: dict[int, list[Any]] = {}
 
     @functools.cached_property
     def are_not_needed(self) -> bool:
-        """Whether there is a GPU, or something else than CPU devices is used."""
-        is_cpu = [name.startswith("cpu:") for name in self._given or ()]
+        """Whether there is a GPU, or the run uses other devices than CPUs."""
+        is_cpu = [name.startswith("cpu:") for name in self._started_with or ()]
         return bool(self._list_physical_devices("GPU")) or not all(is_cpu)
 
     @property
     def all(self) -> Sequence[str]:
         """The name of the stand-in for each physical GPU."""
-        if self._given is not None:
-            return self._given
-        cuts = self._cuts_of(self._list_physical_devices("CPU")[0]) or (None,)
-        return [f"cpu:{index}" for index in range(len(cuts))]
+        if self._started_with is not None:
+            return self._started_with
+        logical = self._logical_configuration(self._list_physical_devices("CPU")[0]) or (None,)
+        return [f"cpu:{index}" for index in range(len(logical))]
 
     @property
     def names(self) -> list[str]:
@@ -60,35 +60,35 @@ class StandIns:
             name
             for index, name in enumerate(self.all)
             if index not in self._hidden
-            for _ in self._cuts.get(index) or (None,)
+            for _ in self._splits.get(index) or (None,)
         ]
 
     @property
     def physical(self) -> list[Any]:
-        """The physical GPUs that they answer as."""
+        """The physical GPUs that they represent."""
         count = range(len(self.all))
         return [tf.config.PhysicalDevice(f"/physical_device:GPU:{k}", "GPU") for k in count]
 
     @property
     def visible(self) -> list[Any]:
-        """The physical GPUs that the script has not hidden."""
+        """The visible physical GPUs."""
         return [gpu for k, gpu in enumerate(self.physical) if k not in self._hidden]
 
     @property
     def logical(self) -> list[Any]:
-        """The logical GPUs that they answer as."""
+        """The logical GPUs that they represent."""
         count = range(len(self.names))
         return [tf.config.LogicalDevice(f"/device:GPU:{k}", "GPU") for k in count]
 
     def index_of(self, device: Any) -> int:
-        """Return the number of a physical GPU, or raise what TensorFlow raises."""
+        """Return the number of a physical GPU, or raise the error of TensorFlow."""
         physical = self.physical
         if device not in physical:
             raise ValueError(f"Unrecognized device: {device!r}")
         return physical.index(device)
 
     def show(self, gpus: Sequence[Any]) -> list[str]:
-        """Hide all but some physical GPUs, and return the names of those."""
+        """Make only some physical GPUs visible, and return their names."""
         shown = {self.index_of(gpu) for gpu in gpus}
         hidden = frozenset(range(len(self.all))) - shown
         if hidden != self._hidden:
@@ -96,41 +96,41 @@ class StandIns:
         self._hidden = hidden
         return [f"GPU:{index}" for index in sorted(shown)]
 
-    def cut(self, index: int, configuration: Sequence[Any]) -> None:
-        """Let a physical GPU be several logical ones, each of which is all of the stand-in."""
+    def split(self, index: int, configuration: Sequence[Any]) -> None:
+        """Split a physical GPU into logical ones, each of which is the whole stand-in."""
         self.check_not_started("Virtual devices")
-        self._cuts[index] = list(configuration)
+        self._splits[index] = list(configuration)
 
-    def cuts_of(self, index: int) -> list[Any] | None:
-        """Return what a physical GPU was cut into, or None."""
-        return self._cuts.get(index)
+    def configuration_of(self, index: int) -> list[Any] | None:
+        """Return the logical device configuration of a physical GPU, or None."""
+        return self._splits.get(index)
 
     def check_not_started(self, what: str) -> None:
-        """Refuse what TensorFlow would refuse of GPUs, unless evener has started it so early."""
-        if self._given is None and runtime_initialised(tf):
+        """Raise as TensorFlow does once it has started, unless evener has started it."""
+        if self._started_with is None and runtime_initialised(tf):
             raise RuntimeError(f"{what} cannot be modified after being initialized")
 
-    def behind(self, asked: Any) -> Any:
-        """Return a device, a list of them or a function, with stand-ins for the GPUs it names.
+    def substitute(self, asked: Any) -> Any:
+        """Return a device, a list or a device function with GPUs replaced by their stand-ins.
 
-        What names no GPU that they answer as is returned as it is: TensorFlow's answer is its own.
+        Any other value is returned unchanged, for TensorFlow to handle.
         """
         name = asked.name if isinstance(asked, tf.config.LogicalDevice) else asked
         if isinstance(name, list | tuple):
-            # Two names of one stand-in are one device.
-            return list(dict.fromkeys(map(self.behind, name)))
+            # Two names of the same stand-in are one device.
+            return list(dict.fromkeys(map(self.substitute, name)))
         if callable(name):
-            return lambda operation: self.behind(name(operation))
+            return lambda operation: self.substitute(name(operation))
         number = self._number_asked(name)
         if number is None:
             return asked
-        self.tell_once()
+        self.report_once()
         spec: Any = tf.DeviceSpec.from_string(str(_text(name)))
         cpu = int(self.names[number].partition(":")[2])
         return spec.replace(device_type="CPU", device_index=cpu).to_string()
 
     def asked(self, device: Any) -> str | None:
-        """Return the GPU that a device means if a stand-in answers for it, such as ``"gpu:1"``."""
+        """Return the GPU that a device names if it has a stand-in, such as ``"gpu:1"``, or None."""
         name = device.name if isinstance(device, tf.config.LogicalDevice) else device
         number = self._number_asked(name)
         return None if number is None else f"gpu:{number}"
@@ -147,24 +147,24 @@ class StandIns:
         build = tf.sysconfig.get_build_info()
         return lowest_capability(build.get("cuda_compute_capabilities", ()))
 
-    def tell_once(self) -> None:
-        """Say that they answer as GPUs, when the script asks for the first time."""
-        if self._was_told:
+    def report_once(self) -> None:
+        """Report the stand-ins when the script uses them for the first time."""
+        if self._is_reported:
             return
-        self._was_told = True
+        self._is_reported = True
         gpus = [f"GPU:{index}" for index in range(len(self.all))]
-        answer = "answer" if len(gpus) > 1 else "answers"
-        self._tell(
-            f"no GPU is here: {in_words(self.all)} {answer} as {in_words(gpus)}; "
+        appear = "appear" if len(gpus) > 1 else "appears"
+        self._report(
+            f"no GPU was found: {joined(self.all)} {appear} as {joined(gpus)}; "
             "--no-gpu-names turns this off",
             own_place(),
         )
 
 
 def _number_of_gpu(name: Any) -> int | None:
-    """Return the number of the GPU of this machine that a name means, or None."""
+    """Return the number of the local GPU that a device name means, or None."""
     text = _text(name)
-    # Most names are CPUs', and reading them takes longer than this.
+    # Most names are those of CPUs, and parsing them is slower than this check.
     if text is None or "GPU" not in text.upper():
         return None
     try:
@@ -177,15 +177,15 @@ def _number_of_gpu(name: Any) -> int | None:
 
 
 def _text(name: Any) -> str | None:
-    """Return the text of a device's name, which may be a `tf.DeviceSpec`; None if it is none."""
+    """Return a device name or `tf.DeviceSpec` as text, or None for any other value."""
     text = name.to_string() if hasattr(name, "to_string") else name
     return text if isinstance(text, str) else None
 
 
-def in_words(names: Sequence[str]) -> str:
-    """Return names as a sentence has them.
+def joined(names: Sequence[str]) -> str:
+    """Return names joined by commas and "and".
 
-    >>> in_words(["a", "b", "c"]), in_words(["a"]), in_words([])
+    >>> joined(["a", "b", "c"]), joined(["a"]), joined([])
     ('a, b and c', 'a', '')
     """
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,18 +1,25 @@
-"""Where operations run: pins to devices, and audits of what one step does on which.
+"""Device placement: pins to devices, and audits of the placement of one step.
 
-    pins       evener.pin: layers, models, functions, blocks; layers, losses, optimizers, moving,
-               names and scope are parts of it
-    gradients  evener.pinned_gradients
-    auditing   evener.audit: from a call to an Audit
-    tracing    tracing what a person calls, with nothing changed by it
-    keras_step one step of fit
-    dry_run    the step as TensorFlow would run it, without running it
-    reading    the placed graph: operations, copies, fallbacks
-    flow       what flows between nodes, and what they work for
-    origins    the operation in Python, and the line, behind a node
-    sizes      bytes of tensors
-    kernels    which operations have a GPU kernel
-    record     the Audit, a value; parts are what it is made of           no TensorFlow
+    pins            evener.pin: layers, models, functions, blocks
+    layers, losses, optimizers   what a pin changes in Keras
+    variable_moves  variables of built layers that are pinned
+    names, scope    device names, and `tf.device` with checks
+    gradients       evener.pinned_gradients
+
+    auditing        evener.audit: from a call to an Audit
+    tracing         traces a function and restores the random state
+    keras_step      one step of fit
+    dry_run         the placed graph of a step, which is not run
+    training        whether a traced function is a training step
+    drawn_batch     a batch from the iterators of a step, for its sizes
+    graph_reader    reads a placed graph: operations, copies, fallbacks
+    flow            the dataflow between nodes, and their kind of work
+    origins         the Python operation, and its source line, behind a node
+    tensor_sizes    bytes of tensors
+    devices         device names in graphs
+    kernels         which operations have a GPU kernel
+    record, parts   the Audit, and the records in it; do not import TensorFlow
+    serialise       audits to and from JSON
 
 Importing this package does not import TensorFlow.
 """

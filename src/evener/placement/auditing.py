@@ -1,4 +1,4 @@
-"""`evener.audit`: where one step would run, and what it would move."""
+"""`evener.audit`: the placement of one step, and its copies between devices."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import tensorflow as tf
 
 from evener.errors import PlacementError
 from evener.placement import devices, kernels
-from evener.placement.dry_run import Stopped, place, stop_at
-from evener.placement.elements import drawn_from
+from evener.placement.drawn_batch import draw_batches
+from evener.placement.dry_run import StoppedCall, place, stop_at
+from evener.placement.graph_reader import GraphReader
 from evener.placement.keras_step import stopped_fit
-from evener.placement.reading import Reading
 from evener.placement.record import Audit
 from evener.placement.tracing import traced, unchanged_random_state
 from evener.tf_compat.gathered import read_gathered
 
 
 def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs: Any) -> Audit:
-    """Return where each operation of one step runs, and what moves between devices.
+    """Return the device of every operation of one step, and the copies between devices.
 
-    The step is traced, optimized and placed as TensorFlow would for the call
-    ``fn(*args, **kwargs)``, and not run: variables, optimizer slots, random states and data
-    are as before. What is created when a function is first called is created, and has its
-    first values.
+    TensorFlow traces, optimizes and places the step for the call ``fn(*args, **kwargs)``, but does
+    not run it: variables, optimizer slots, random states and data do not change. Variables that a
+    function creates in its first call are created, with their initial values.
 
     Args:
         fn: A `tf.function`, any function that can be traced, or a compiled Keras model: then
             ``audit(model, x, y)`` audits one step of ``fit``.
-        *args: What it is called with.
-        meant_for: ``"gpu"`` if what asks for no device is meant to run on GPUs: then the audit
-            names all operations that could not, on a machine without a GPU too.
-        **kwargs: What it is called with.
+        *args: Arguments of the call: tensors, arrays or datasets of any shape and dtype, as the
+            function takes them.
+        meant_for: ``"gpu"`` if operations that request no device should run on GPUs: the audit then
+            lists all operations that cannot, on a machine without a GPU too.
+        **kwargs: Keyword arguments of the call.
 
     Returns:
         The audit.
 
     Raises:
-        PlacementError: PLACE-030 if this cannot be audited, PLACE-031 if it works eagerly only,
-            PLACE-032 if functions are told to run eagerly, PLACE-033 if a model is not
-            compiled, PLACE-044 if this is called inside of a graph.
+        PlacementError: PLACE-030 if ``fn`` cannot be audited, PLACE-031 if it cannot be traced,
+            PLACE-032 if `tf.config.run_functions_eagerly` is on, PLACE-033 if a model is not
+            compiled, PLACE-044 inside of a `tf.function` or another graph.
 
     >>> import evener, tensorflow as tf
     >>> weights = tf.Variable(tf.ones([3, 2]))
@@ -63,50 +63,50 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
 
 
 def audit_of(
-    stopped: Stopped,
+    stopped: StoppedCall,
     *,
     step: str,
     meant_for: Literal["gpu"] | None = None,
     draw: bool = False,
 ) -> Audit:
-    """Return the audit of a function that was about to run.
+    """Return the audit of a call that was stopped before it ran.
 
     Args:
         stopped: The function and its inputs.
-        step: What it is called in the audit.
+        step: The name of the step in the audit.
         meant_for: See `audit`.
-        draw: Whether to draw a batch from the iterators that it takes, for the sizes. They
-            have lost it then.
+        draw: Whether to draw a batch from the iterators among the inputs, so that sizes are
+            known. The iterators lose the batch.
     """
     placed = place(stopped)
-    reading = Reading(placed, meant_for, drawn_from(placed) if draw else {})
+    reader = GraphReader(placed, meant_for, draw_batches(placed) if draw else {})
     return Audit(
         step=step,
         devices=devices.present(),
         meant_for=meant_for,
-        kernels_from=kernels.source(),
-        operations=reading.operations(),
-        copies=reading.copies(),
-        collectives=reading.collectives(),
-        fallbacks=reading.fallbacks(),
+        kernels_from=kernels.kernel_source(),
+        operations=reader.operations(),
+        copies=reader.copies(),
+        collectives=reader.collectives(),
+        fallbacks=reader.fallbacks(),
         gathered=read_gathered(placed.functions.values()),
     )
 
 
-def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stopped:
+def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoppedCall:
     if tf.config.functions_run_eagerly():
         raise PlacementError(
             "PLACE-032",
-            "TensorFlow is told to run functions eagerly.",
-            why="an audit reads the graph of a step, and eagerly there is none.",
-            fix="call tf.config.run_functions_eagerly(False) before the audit.",
+            "tf.config.run_functions_eagerly(True) is in effect.",
+            why="An audit reads the graph of a step, and an eager step has none.",
+            fix="Call tf.config.run_functions_eagerly(False) before the audit.",
         )
     if not tf.executing_eagerly():
         raise PlacementError(
             "PLACE-044",
-            "An audit was asked for inside of a tf.function, or of another graph.",
-            why="there the Python code runs once, to be traced, and no step is called.",
-            fix="call evener.audit outside, on the function itself.",
+            "evener.audit was called inside of a tf.function or another graph.",
+            why="There, Python code runs only once, while it is traced, and no step is called.",
+            fix="Call evener.audit outside, on the function itself.",
         )
     if isinstance(fn, keras.Model):
         return stopped_fit(fn, args, kwargs)
@@ -114,8 +114,8 @@ def _stopped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stopped:
         raise PlacementError(
             "PLACE-030",
             f"{fn!r} cannot be audited.",
-            why="it is neither a function nor a compiled Keras model.",
-            fix="give the function of a training step and its arguments: "
+            why="It is neither a function nor a compiled Keras model.",
+            fix="Pass the function of a training step and its arguments: "
             "evener.audit(train_step, x, y).",
         )
     call = traced(fn, args, kwargs)

@@ -1,4 +1,4 @@
-"""Names of devices as TensorFlow writes them, and as evener does."""
+"""Device names: TensorFlow's form and evener's short form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import functools
 import tensorflow as tf
 
 ASKED = "_evener_asked"
-"""The attribute of an operation that holds the GPU that it asks for, such as ``"gpu:1"``."""
+"""The attribute of an operation that holds the GPU it requests, such as ``"gpu:1"``."""
 
 
 @functools.cache
 def short_name(device: str) -> str | None:
-    """Return a device's name as evener writes it, or None if it names no device.
+    """Return evener's short form of a device name, or None if it names no device.
 
     >>> short_name("/job:localhost/replica:0/task:0/device:CPU:1"), short_name("/gpu:0")
     ('cpu:1', 'gpu:0')
@@ -27,15 +27,15 @@ def short_name(device: str) -> str | None:
 
 
 def asked(operation: tf.Operation) -> str | None:
-    """Return the device that an operation asks for, or None if it asks for none.
+    """Return the device that an operation requests, or None if it requests none.
 
-    Where a CPU device answers as a GPU (`evener.launch.gpu_names`), it is that GPU.
+    Where a CPU device stands in for a GPU (`evener.launch.gpu_names`), it is that GPU.
     """
     return getattr(operation, ASKED, None) or short_name(operation.device)
 
 
 def is_gpu(name: str) -> bool:
-    """Return whether a short name is a GPU's.
+    """Return whether a short device name is that of a GPU.
 
     >>> is_gpu("gpu:0"), is_gpu("worker:1/gpu:0"), is_gpu("cpu:0")
     (True, True, False)
@@ -44,7 +44,7 @@ def is_gpu(name: str) -> bool:
 
 
 def present() -> tuple[str, ...]:
-    """Return the devices that TensorFlow has here, GPUs first."""
+    """Return the logical devices of TensorFlow, GPUs first."""
     names = {short_name(device.name) or "" for device in tf.config.list_logical_devices()}
     return tuple(sorted(names, key=lambda name: (not is_gpu(name), _number(name))))
 

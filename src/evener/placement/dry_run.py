@@ -1,11 +1,11 @@
-"""One step as TensorFlow would run it, without running it.
+"""The placed graph of one step, without running the step.
 
-    the call ──► Python runs as ever ──► a traced function is about to run
-                                         └── stopped here: the function and its inputs
-    a copy of the function ──► optimized, placed, cut into parts ──► refused for its inputs
+    the call ──► Python code runs ──► a traced function is about to run
+                                      └── the call is stopped: the function and its inputs
+    a copy of the function ──► optimized, placed, partitioned ──► rejected for its inputs
 
-So the graph is the one that runs, made from the trace that the program itself uses, and no
-operation of it has run: variables, slots, random states, datasets and files are as before.
+The graph is the one that would run, made from the trace that the program itself uses. None of its
+operations runs: variables, slots, random states, datasets and files do not change.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from evener import _tf_private
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
-    """A traced function that was about to run.
+class StoppedCall:
+    """A call of a traced function that was stopped before it ran.
 
     Args:
         function: The function.
-        inputs: The tensors it would have been given.
+        inputs: Its input tensors, captures included, of any shape and dtype.
     """
 
     function: Any
@@ -33,29 +33,29 @@ class Stopped:
 
     @property
     def name(self) -> str:
-        """The name under which TensorFlow knows it."""
+        """The name of the function in TensorFlow."""
         return tf.compat.as_str(self.function.name)
 
 
 class _Stop(BaseException):
-    """Comes out of the call that was stopped; no handler of a program's errors sees it."""
+    """Ends a stopped call; a program's ``except Exception`` does not catch it."""
 
-    def __init__(self, stopped: Stopped) -> None:
+    def __init__(self, stopped: StoppedCall) -> None:
         super().__init__()
         self.stopped = stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """What TensorFlow made of a function.
+    """A function, optimized and placed by TensorFlow.
 
     Args:
-        graph: The placed graph: a ``GraphDef`` in which every node has its device.
-        parts: The graphs of the devices, with what they send each other.
-        written: The placed graph before it was optimized.
-        functions: The Python graphs of the function and of all it calls, by name.
+        graph: The placed graph: a ``GraphDef`` in which every node has a device.
+        parts: The graph of each device, with its ``_Send`` and ``_Recv`` nodes.
+        written: The placed graph without optimization.
+        functions: The Python graphs of the function and of all functions it calls, by name.
         name: The function's name among them.
-        inputs: The tensors it was made ready for.
+        inputs: The input tensors for which it was placed, of any shape and dtype.
     """
 
     graph: Any
@@ -66,20 +66,20 @@ class Placed:
     inputs: tuple[Any, ...]
 
 
-def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> Stopped | None:
+def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCall | None:
     """Make a call and stop it before a traced function runs.
 
     Args:
-        call: What to call, without arguments.
-        wanted: Says of a function whether to stop there; others run.
+        call: A function without arguments.
+        wanted: Returns whether to stop before a traced function; other functions run.
 
     Returns:
-        The function, or None if the call ended without one.
+        The stopped call, or None if no such function was called.
     """
 
     def watch(function: Any, inputs: tuple[Any, ...]) -> None:
         if wanted(function):
-            raise _Stop(Stopped(function=function, inputs=inputs))
+            raise _Stop(StoppedCall(function=function, inputs=inputs))
 
     try:
         with _tf_private.before_functions_run(watch):
@@ -89,8 +89,8 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> Stopped |
     return None
 
 
-def place(stopped: Stopped) -> Placed:
-    """Return how TensorFlow places a function that was stopped."""
+def place(stopped: StoppedCall) -> Placed:
+    """Return the function of a stopped call as TensorFlow places it."""
     given = (stopped.function, stopped.inputs)
     graphs = _tf_private.placed_without_running(*given, optimized=True)
     if graphs is None:
@@ -106,8 +106,8 @@ def place(stopped: Stopped) -> Placed:
     )
 
 
-def _compiled(stopped: Stopped) -> Placed:
-    """Return a function that XLA compiles as a whole: one call, on one device."""
+def _compiled(stopped: StoppedCall) -> Placed:
+    """Return a function that XLA compiles: a single call, on one device."""
     functions = _tf_private.function_graphs(stopped.function)
     graph = tf.compat.v1.GraphDef()
     graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
@@ -126,7 +126,7 @@ def _compiled(stopped: Stopped) -> Placed:
 
 
 def _device_of_all(inputs: tuple[Any, ...]) -> str:
-    """Return where a compiled function runs: beside its variables, else on the first GPU."""
-    beside = [one.device for one in inputs if one.dtype == tf.resource]
+    """Return the device of a compiled function: that of its variables, else the first GPU."""
+    of_variables = [one.device for one in inputs if one.dtype == tf.resource]
     gpus = [one.name for one in tf.config.list_logical_devices("GPU")]
-    return [*beside, *gpus, "/device:CPU:0"][0]
+    return [*of_variables, *gpus, "/device:CPU:0"][0]

@@ -1,14 +1,15 @@
-"""The nodes of a placed graph, what flows between them, and what they work for.
+"""The dataflow between the nodes of a placed graph, and the kind of work of every node.
 
-    forward    everything that is none of the others
-    gradient   what a tape or `tf.gradients` made, and what only looks at gradients
+    forward    every node that is none of the others
+    gradient   operations made by a tape or `tf.gradients`, and those that only read gradients
     optimizer  between the gradients and the variables: from the last gradient operation to
-               the writes that depend on one, with all that is read for it (slots, rates),
-               unless a gradient needs it too; and what an optimizer's ``apply`` made
-    input      iterators and datasets, and what takes their elements apart
+               the writes that depend on one, with all their other inputs (slots, learning
+               rates), unless a gradient needs them too; and operations made by an optimizer's
+               ``apply``
+    input      iterators and datasets, and operations that unpack their elements
 
-Gradient work is told by where an operation was made (beneath a tape, in a backward function),
-optimizer work by the graph: names play no part in either.
+Gradient operations are identified by the stack that made them (in a tape, in a backward function),
+optimizer operations by the graph; names are not used.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from evener.placement.origins import Origins
 from evener.placement.parts import Kind
 
-# What only carries tensors in and out of functions and devices.
+# These only carry tensors in and out of functions and devices.
 PLUMBING = frozenset(
     "_Arg _Retval _DeviceArg _DeviceRetval _Send _Recv _HostSend _HostRecv NoOp".split()
 )
@@ -36,12 +37,12 @@ _OPTIONALS = frozenset(("OptionalGetValue", "OptionalHasValue", "OptionalFromVal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """Nodes and the data that flows between them, without the way back of loops.
+    """Nodes and the dataflow between them, without the back edges of loops.
 
     Args:
         nodes: The nodes, by name.
-        inputs: The names of the nodes whose data a node takes.
-        outputs: The names of the nodes that take its data.
+        inputs: For each node the names of its producers.
+        outputs: For each node the names of its consumers.
     """
 
     nodes: Mapping[str, Any]
@@ -49,16 +50,16 @@ class Flow:
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def before(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
-        """Return the nodes that these need, themselves left out; not beyond ``stop``."""
+        """Return all transitive producers of some nodes, without these, up to ``stop``."""
         return _reached(names, self.inputs, stop)
 
     def after(self, names: Iterable[str]) -> set[str]:
-        """Return the nodes that need one of these, themselves left out."""
+        """Return all transitive consumers of some nodes, without these."""
         return _reached(names, self.outputs, frozenset())
 
 
 def flow_of(nodes: Iterable[Any]) -> Flow:
-    """Return the flow between the nodes of a ``GraphDef`` or a ``FunctionDef``."""
+    """Return the dataflow between the nodes of a ``GraphDef`` or a ``FunctionDef``."""
     by_name = {node.name: node for node in nodes}
     inputs: dict[str, tuple[str, ...]] = {}
     outputs: dict[str, list[str]] = {name: [] for name in by_name}
@@ -73,30 +74,30 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
     return Flow(
         nodes=by_name,
         inputs=inputs,
-        outputs={name: tuple(takers) for name, takers in outputs.items()},
+        outputs={name: tuple(consumers) for name, consumers in outputs.items()},
     )
 
 
 def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[str, Kind]:
-    """Return what every node works for.
+    """Return the kind of work of every node.
 
     Args:
-        flow: The nodes, as they are written: where TensorFlow has optimized them, forward and
-            gradient work may share a node.
-        origins: Where they come from.
-        function: The function they are in, if it was not taken apart.
+        flow: The nodes before optimization: in an optimized graph, forward and gradient work may
+            share a node.
+        origins: The Python operations behind the nodes.
+        function: The function that contains them, if it was not inlined.
     """
     made = {name: origins.of(node, function) for name, node in flow.nodes.items()}
-    gradient = {n for n, op in made.items() if op is not None and origins.is_of_a_tape(op)}
+    gradient = {n for n, op in made.items() if op is not None and origins.is_made_by_tape(op)}
     _join_unknown(flow, made, gradient)
     optimizer = _optimizer(flow, gradient)
     optimizer |= {
         n
         for n, op in made.items()
-        if op is not None and n not in gradient and origins.is_of_an_optimizer(op)
+        if op is not None and n not in gradient and origins.is_made_by_optimizer(op)
     }
     needed = flow.before(gradient)
-    # Gradients that are looked at only, as for their norm.
+    # Gradients that are only read, as for their norm.
     gradient |= flow.after(gradient) - needed - optimizer
     kinds: dict[str, Kind] = dict.fromkeys(flow.nodes, "forward")
     kinds |= dict.fromkeys(gradient, "gradient")
@@ -108,13 +109,13 @@ def kinds_of(flow: Flow, origins: Origins, function: str | None = None) -> dict[
 def kinds_after(
     flow: Flow, written: Flow, kinds: Mapping[str, Kind], origins: Origins
 ) -> dict[str, Kind]:
-    """Return what the nodes work for that TensorFlow has made of others.
+    """Return the kind of work of every node of the optimized graph.
 
     Args:
-        flow: The nodes after.
-        written: The nodes before.
-        kinds: What these work for.
-        origins: Where both come from.
+        flow: The nodes after optimization.
+        written: The nodes before optimization.
+        kinds: The kind of work of the nodes before optimization.
+        origins: The Python operations behind both.
     """
     by_operation: dict[Any, Kind] = {
         origins.of(node): kinds[name] for name, node in written.nodes.items()
@@ -127,8 +128,8 @@ def kinds_after(
         elif made is not None and made in by_operation:
             found[name] = by_operation[made]
     for name in reversed([name for name in flow.nodes if name not in found]):
-        takers: set[Kind] = {found.get(taker, "forward") for taker in flow.outputs[name]}
-        found[name] = takers.pop() if len(takers) == 1 else "forward"
+        consumers: set[Kind] = {found.get(one, "forward") for one in flow.outputs[name]}
+        found[name] = consumers.pop() if len(consumers) == 1 else "forward"
     return found
 
 
@@ -155,7 +156,7 @@ def writes_variables(op_type: str) -> bool:
 
 
 def _written_before(node: Any, by_name: Mapping[str, Any]) -> list[str]:
-    """Return the writes of the variable that a node reads, which it waits for."""
+    """Return the writes of a variable on which a read of it has a control dependency."""
     if node.op != "ReadVariableOp":
         return []
     earlier = [by_name.get(one[1:]) for one in node.input if one.startswith("^")]
@@ -187,22 +188,22 @@ def _input(flow: Flow) -> set[str]:
 
 
 def _join_unknown(flow: Flow, made: Mapping[str, Any], gradient: set[str]) -> None:
-    """Count nodes that TensorFlow added among gradients, if all that take their data are."""
+    """Add nodes that TensorFlow added to the gradients, if all their consumers are gradients."""
     unknown = [name for name, op in made.items() if op is None]
-    # From the end, so that one of them can follow another.
+    # In reverse, so that one of them can follow another.
     for name in reversed(unknown):
-        takers = flow.outputs[name]
-        if takers and all(taker in gradient for taker in takers):
+        consumers = flow.outputs[name]
+        if consumers and all(one in gradient for one in consumers):
             gradient.add(name)
 
 
 def _reached(
-    names: Iterable[str], ways: Mapping[str, tuple[str, ...]], stop: frozenset[str]
+    names: Iterable[str], edges: Mapping[str, tuple[str, ...]], stop: frozenset[str]
 ) -> set[str]:
     found: set[str] = set()
     waiting = list(names)
     while waiting:
-        for name in ways[waiting.pop()]:
+        for name in edges[waiting.pop()]:
             if name not in found and name not in stop:
                 found.add(name)
                 waiting.append(name)

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener import locality
+from evener import colocation
 from evener.errors import PlacementError
 
-# Here, not in the function: a tape that is begun before does not know the devices.
-locality.install()
+# At import, not in the function: a tape that started earlier has not recorded the devices.
+colocation.install()
 
 
 @tf.autograph.experimental.do_not_convert
@@ -22,26 +22,27 @@ def pinned_gradients(
     tape: tf.GradientTape | None = None,
     unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
 ) -> Any:
-    """Return gradients, each computed on the device of the forward operation it belongs to.
+    """Return gradients, each computed on the device of its forward operation.
 
-    Once `evener.pin` was called, or an `evener.Strategy` made, every `tf.GradientTape` does
-    so by itself. This is for loops that use neither, and for graphs without a tape.
+    After a call of `evener.pin`, every `tf.GradientTape` places gradients so by itself. This
+    function is for loops that do not use it, and for graphs without a tape.
 
     Args:
-        target: What is differentiated: a tensor, or a nest of tensors.
-        sources: Variables or tensors, or a nest of them.
-        output_gradients: A gradient for each target, of its shape; ones by default.
-        tape: The tape that has recorded the target. Without one, the gradients are those of
-            `tf.gradients`, which needs a `tf.function` around.
-        unconnected_gradients: What to return for sources that the target does not depend on:
-            None, or zeros.
+        target: The tensor to differentiate, or a nest of tensors, of any shape and a floating or
+            complex dtype.
+        sources: Variables or tensors, or a nest of them, of such dtypes.
+        output_gradients: A gradient for each target, of its shape and dtype; ones by default.
+        tape: The tape that recorded the target. Without one, the gradients are those of
+            `tf.gradients`, which works inside a `tf.function` only.
+        unconnected_gradients: The value for sources that the target does not depend on: None, or
+            zeros.
 
     Returns:
-        Gradients in the structure of the sources.
+        A gradient for each source, of its shape and dtype, in the structure of the sources.
 
     Raises:
-        PlacementError: PLACE-007 if there is no tape and no graph, PLACE-008 if the tape was
-            begun before evener was told that devices matter.
+        PlacementError: PLACE-007 if there is no tape and no graph, PLACE-008 if the tape started
+            before evener was imported.
 
     Example:
         >>> import evener, tensorflow as tf
@@ -55,11 +56,12 @@ def pinned_gradients(
     """
     if tape is None:
         return _symbolic(target, sources, output_gradients, unconnected_gradients)
-    if not locality.records_devices(tape):
+    if not colocation.records_devices(tape):
         raise PlacementError(
             "PLACE-008",
-            "The tape was begun before evener was told that devices matter.",
-            why="A tape notes the device of an operation when the operation runs.",
+            "The tape started before evener could record the devices of operations.",
+            why="A tape records the device of an operation when the operation runs. This tape "
+            "started before pinned_gradients was imported.",
             fix="Write `from evener import pinned_gradients` at the top of the program.",
         )
     return tape.gradient(target, sources, output_gradients, unconnected_gradients)
@@ -69,9 +71,9 @@ def _symbolic(target: Any, sources: Any, output_gradients: Any, unconnected: Any
     if tf.executing_eagerly():
         raise PlacementError(
             "PLACE-007",
-            "There is neither a tape nor a graph to take gradients of.",
-            why="Eagerly, only a tape remembers how the target was computed.",
-            fix="Give tape=..., the tf.GradientTape around the forward pass, or call this in a "
+            "pinned_gradients was called eagerly without a tape.",
+            why="In eager execution, only a tape records how the target was computed.",
+            fix="Pass tape=..., the tf.GradientTape of the forward pass, or call this in a "
             "tf.function.",
         )
     flat = [

@@ -10,18 +10,19 @@ import keras
 import tensorflow as tf
 
 from evener.errors import PlacementError
-from evener.placement.dry_run import Stopped, stop_at
+from evener.placement.dry_run import StoppedCall, stop_at
 from evener.placement.training import trains, writes
 
 _MANY_BATCHES = (tf.data.Dataset, tf.distribute.DistributedDataset, keras.utils.PyDataset)
 
 
-def stopped_fit(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Stopped:
+def stopped_fit(model: keras.Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoppedCall:
     """Call ``model.fit(*args, **kwargs)`` on one batch and stop it before its first step.
 
     Args:
         model: A compiled model.
-        args: ``x, y`` and so on: one batch of arrays or tensors, or a dataset.
+        args: ``x, y, sample_weight``: one batch of arrays or tensors, with the batch as axis 0, in
+            the shapes and dtypes that ``fit`` takes; or a dataset.
         kwargs: ``sample_weight`` or ``class_weight``, as for ``fit``.
 
     Raises:
@@ -65,7 +66,7 @@ def _is_arrays(x: Any) -> bool:
 
 @contextlib.contextmanager
 def _without_resets(model: keras.Model) -> Iterator[None]:
-    """Keep ``fit`` from setting the metrics of the model back: an audit changes nothing."""
+    """Keep ``fit`` from resetting the metrics of the model: an audit changes nothing."""
     model.__dict__["reset_metrics"] = lambda: None
     try:
         yield

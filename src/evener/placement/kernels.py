@@ -1,7 +1,7 @@
 """Whether an operation has a GPU kernel, and if not, why.
 
-TensorFlow's full wheel knows its GPU kernels on every machine; the ``tensorflow-cpu`` wheel
-has none, so there a table answers that was written from the full wheel.
+TensorFlow's full wheel registers its GPU kernels on every machine; the ``tensorflow-cpu`` wheel
+has none, so a table written from the full wheel is used with it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Kernel:
     """A kernel that runs an operation on a GPU device.
 
     Args:
-        dtypes: For each attribute that it restricts, the names of the dtypes it is for.
-        on_host: Whether all tensors it takes and gives are in the host's memory.
+        dtypes: For each attribute that it restricts, the names of the supported dtypes.
+        on_host: Whether all its inputs and outputs are in host memory.
     """
 
     dtypes: Mapping[str, tuple[str, ...]]
@@ -38,64 +38,64 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class NotOnGpu:
     """Why an operation does not compute on a GPU.
 
     Args:
-        reason: The reason.
-        why: The same in words.
+        reason: The reason, a word of a fixed set.
+        why: The reason as a sentence.
     """
 
     reason: Reason
     why: str
 
 
-def source() -> Literal["TensorFlow", "table"]:
-    """Return who answers: the installed TensorFlow, or the table."""
+def kernel_source() -> Literal["TensorFlow", "table"]:
+    """Return the source of the kernels: the installed TensorFlow, or the table."""
     return "TensorFlow" if _has_gpu_kernels() else "table"
 
 
 def kernels_for(op_type: str) -> tuple[Kernel, ...] | None:
-    """Return the kernels that run a type of operation on a GPU; None if it is not known."""
-    if source() == "table":
+    """Return the GPU kernels of a type of operation; None if the type is unknown."""
+    if kernel_source() == "table":
         return table().get(op_type)
     return _installed(op_type) if _is_known(op_type) else None
 
 
 def _is_known(op_type: str) -> bool:
-    """Return whether TensorFlow itself runs an operation, not XLA alone."""
+    """Return whether TensorFlow has a kernel for an operation, not only XLA."""
     return any(
         kernel.device_type in ("CPU", *_ON_GPUS)
         for kernel in _tf_private.registered_kernels(op_type)
     )
 
 
-def verdict(op_type: str, dtypes: Mapping[str, str]) -> Verdict | None:
-    """Return why an operation would not compute on a GPU, or None if it would.
+def why_not_on_gpu(op_type: str, dtypes: Mapping[str, str]) -> NotOnGpu | None:
+    """Return why an operation does not run on a GPU, or None if it does.
 
     Args:
         op_type: Such as ``"MatMul"``.
-        dtypes: Its attributes that are dtypes, such as ``{"T": "int32"}``.
+        dtypes: The names of its dtype attributes, such as ``{"T": "int32"}``.
 
-    >>> verdict("MatMul", {"T": "float32"}) is None
+    >>> why_not_on_gpu("MatMul", {"T": "float32"}) is None
     True
-    >>> verdict("MatMul", {"T": "int32"}).reason
+    >>> why_not_on_gpu("MatMul", {"T": "int32"}).reason
     'no_kernel_for_dtype'
     """
     known = kernels_for(op_type)
     if known is None:
         return None
     if not known:
-        return Verdict(reason="no_gpu_kernel", why=f"{op_type} has no GPU kernel")
+        return NotOnGpu(reason="no_gpu_kernel", why=f"{op_type} has no GPU kernel")
     wrong = [_mismatches(kernel, dtypes) for kernel in known]
     fitting = [kernel for kernel, mismatches in zip(known, wrong, strict=True) if not mismatches]
     if not fitting:
         return _for_no_dtype(op_type, dtypes, wrong, known)
     if all(kernel.on_host for kernel in fitting):
-        said = _said(dtypes)
-        return Verdict(
+        suffix = _dtype_suffix(dtypes)
+        return NotOnGpu(
             reason="host_memory",
-            why=f"the GPU kernel of {op_type}{said} works in the host's memory, on the CPU",
+            why=f"the GPU kernel of {op_type}{suffix} uses host memory, on the CPU",
         )
     return None
 
@@ -105,7 +105,7 @@ def _for_no_dtype(
     dtypes: Mapping[str, str],
     wrong: list[list[str]],
     known: tuple[Kernel, ...],
-) -> Verdict:
+) -> NotOnGpu:
     name = min(wrong, key=len)[0]
     others = [
         kernel
@@ -114,7 +114,7 @@ def _for_no_dtype(
     ]
     has = sorted({dtype for kernel in others for dtype in kernel.dtypes[name]})
     instead = f"; it has for {', '.join(has)}" if has else ""
-    return Verdict(
+    return NotOnGpu(
         reason="no_kernel_for_dtype",
         why=f"{op_type} has no GPU kernel for {name}={dtypes[name]}{instead}",
     )
@@ -128,7 +128,7 @@ def _mismatches(kernel: Kernel, dtypes: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _said(dtypes: Mapping[str, str]) -> str:
+def _dtype_suffix(dtypes: Mapping[str, str]) -> str:
     return f" for {', '.join(sorted(set(dtypes.values())))}" if dtypes else ""
 
 
@@ -156,7 +156,7 @@ def _installed(op_type: str) -> tuple[Kernel, ...]:
 
 
 def _is_on_host(kernel: Any, definition: Any) -> bool:
-    """Return whether nothing but handles of variables is on the device."""
+    """Return whether only handles of variables are on the device."""
     names = [
         argument.name
         for argument in (*definition.input_arg, *definition.output_arg)
@@ -166,7 +166,7 @@ def _is_on_host(kernel: Any, definition: Any) -> bool:
 
 
 def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    """Return the same kernels as few as possible: one for all dtypes that it is for."""
+    """Merge kernels that differ in their dtypes only."""
     found = list(kernels)
     for name in sorted({name for kernel in found for name in kernel.dtypes}):
         found = _merged_by(name, found)
@@ -174,7 +174,7 @@ def merged(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
 
 
 def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
-    """Join kernels that differ in the dtypes of one attribute only."""
+    """Merge kernels that differ in the dtypes of one attribute only."""
     groups: dict[Any, set[str]] = {}
     left = []
     for kernel in kernels:
@@ -194,7 +194,7 @@ def _merged_by(name: str, kernels: Iterable[Kernel]) -> list[Kernel]:
 
 @functools.cache
 def table() -> dict[str, tuple[Kernel, ...]]:
-    """Return the table that is part of evener: the kernels of every type of operation."""
+    """Return the table that evener ships: the GPU kernels of every type of operation."""
     packed = importlib.resources.files("evener.placement").joinpath(TABLE).read_bytes()
     return {
         op_type: tuple(
@@ -206,12 +206,12 @@ def table() -> dict[str, tuple[Kernel, ...]]:
 
 
 def installed() -> dict[str, tuple[Kernel, ...]]:
-    """Return what `table` returns, of the installed TensorFlow."""
+    """Return the GPU kernels of the installed TensorFlow, in the form of `table`."""
     return {name: _installed(name) for name in _tf_private.operation_names() if _is_known(name)}
 
 
 def packed_table() -> bytes:
-    """Return the table of the installed TensorFlow as it is stored."""
+    """Return the table of the installed TensorFlow as compressed JSON."""
     found = {
         name: [[kernel.dtypes, kernel.on_host] for kernel in kernels]
         for name, kernels in installed().items()

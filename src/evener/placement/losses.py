@@ -1,7 +1,7 @@
-"""Losses and metrics that Keras computes, beside the predictions they are of.
+"""Losses and metrics of Keras on the device of the predictions.
 
-Predictions of a pinned layer would move to the first device for it, and their gradient back.
-The targets are moved instead, which are as large at most.
+Otherwise the predictions of a pinned layer would be copied to the first device, and their gradient
+back. The targets are copied instead, which are at most as large.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener.locality.homes import home_of_tensor, on
+from evener.colocation.device_lookup import device_of_tensor, device_scope
 
 _lock = threading.Lock()
 
 
 def install() -> None:
-    """Let Keras compute losses where the predictions are. Safe to call again."""
+    """Let Keras compute losses and metrics on the device of the predictions. Safe to call again."""
     with _lock:
-        if getattr(keras.Model, "_evener_losses_beside", False):
+        if getattr(keras.Model, "_evener_losses_colocated", False):
             return
-        keras.Model._evener_losses_beside = True
+        keras.Model._evener_losses_colocated = True
         for name in ("compute_loss", "compute_metrics"):
-            setattr(keras.Model, name, _beside_predictions(getattr(keras.Model, name)))
+            setattr(keras.Model, name, _on_device_of_predictions(getattr(keras.Model, name)))
 
 
-def _beside_predictions(original: Callable[..., Any]) -> Callable[..., Any]:
+def _on_device_of_predictions(original: Callable[..., Any]) -> Callable[..., Any]:
     # The order of arguments is that of Keras's documentation.
     @functools.wraps(original)
     def compute(
@@ -41,17 +41,17 @@ def _beside_predictions(original: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        device = "" if tf.distribute.has_strategy() else _home_of_all(y_pred)
-        with on(device):
+        device = "" if tf.distribute.has_strategy() else _common_device(y_pred)
+        with device_scope(device):
             return original(self, x, y, y_pred, sample_weight, *args, **kwargs)
 
     return compute
 
 
-def _home_of_all(predictions: Any) -> str:
-    """Return the device that all predictions are on, or an empty string."""
+def _common_device(predictions: Any) -> str:
+    """Return the device of all predictions, or an empty string if they have several or none."""
     leaves = tf.nest.flatten(predictions)
     if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
         return ""
-    homes = {home_of_tensor(leaf) for leaf in leaves}
-    return homes.pop() if len(homes) == 1 else ""
+    devices = {device_of_tensor(leaf) for leaf in leaves}
+    return devices.pop() if len(devices) == 1 else ""

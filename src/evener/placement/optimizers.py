@@ -1,6 +1,6 @@
-"""Keras's optimizers beside the variables that they train: slots, updates, clipping, averages.
+"""Keras optimizers on the devices of their variables: slots, updates, clipping, averages.
 
-Under a strategy they are left alone: there, the strategy says where updates run.
+Under a strategy nothing changes: the strategy places the updates.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener import _tf_private, locality
-from evener.locality.around import around
+from evener import _tf_private, colocation
+from evener.colocation.wrapping import wrap_with
 
 _lock = threading.Lock()
 
 
 def install() -> None:
-    """Let optimizers work where their variables are. Safe to call again."""
+    """Let optimizers run on the devices of their variables. Safe to call again."""
     with _lock:
-        if getattr(keras.optimizers.Optimizer, "_evener_beside_variables", False):
+        if getattr(keras.optimizers.Optimizer, "_evener_colocated_with_variables", False):
             return
-        keras.optimizers.Optimizer._evener_beside_variables = True
+        keras.optimizers.Optimizer._evener_colocated_with_variables = True
         _tf_private.replace_optimizer_steps(
-            apply=around(_apply), slot=around(_slot), reduce=around(_reduce)
+            apply=wrap_with(_apply), slot=wrap_with(_slot), reduce=wrap_with(_reduce)
         )
 
 
 def _apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if tf.distribute.has_strategy() or _compiled_by_xla():
         return original(*args, **kwargs)
-    with locality.beside_inputs():
+    with colocation.colocate_with_largest_input():
         return original(*args, **kwargs)
 
 
 def _slot(
     original: Callable[..., Any],
     optimizer: Any,
-    # Some optimizers give it by Keras's name for it.
+    # Some optimizers pass it by this name.
     reference_variable: Any,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     if tf.distribute.has_strategy():
         return original(optimizer, reference_variable, *args, **kwargs)
-    beside = reference_variable
-    variable = beside.value if isinstance(beside, keras.Variable) else beside
+    is_keras = isinstance(reference_variable, keras.Variable)
+    variable = reference_variable.value if is_keras else reference_variable
     with tf.device(variable.device):
-        return original(optimizer, beside, *args, **kwargs)
+        return original(optimizer, reference_variable, *args, **kwargs)
 
 
 def _reduce(original: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -> Any:

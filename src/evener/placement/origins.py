@@ -1,8 +1,8 @@
-"""Where each node of a placed graph comes from: the operation that Python made, and its line.
+"""The Python operation behind each node of a placed graph, and the source line that made it.
 
-TensorFlow puts the functions that a step calls into one graph and optimizes it. A node knows
-the function and the name it had there; what TensorFlow adds by itself (the switches of a
-condition, folded constants) does not.
+TensorFlow inlines the functions that a step calls into one graph and optimizes it. A node records
+the function and the name it had there; nodes that TensorFlow adds (the switches of a condition,
+folded constants) do not.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _TAPES = (
 )
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
 _LOWERED = ("If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
-# Outside of it, a line is the one that asked for the audit.
+# Frames outside of it belong to the call of the audit.
 _AUDIT = "evener/placement/auditing.py"
 _APPLIES = ("apply", "apply_gradients")
 
 
 class Origins:
-    """Answers for the nodes of one placed graph.
+    """Finds the Python operations behind the nodes of one placed graph.
 
     Args:
         functions: The Python graphs, by the names of their functions.
@@ -40,11 +40,11 @@ class Origins:
         self._frames: dict[tf.Operation, list[tuple[str, int, str]]] = {}
 
     def of(self, node: Any, function: str | None = None) -> tf.Operation | None:
-        """Return the operation in Python that a node was, or None.
+        """Return the Python operation behind a node, or None.
 
         Args:
             node: A ``NodeDef``.
-            function: The function it is in, if it stands in one that was not taken apart.
+            function: The function that contains it, if that was not inlined.
         """
         debug = node.experimental_debug_info
         if function is None and debug.original_func_names:
@@ -52,7 +52,7 @@ class Origins:
         return self._find(function or self._name, node.name) or self._lowered(node.name)
 
     def _lowered(self, name: str) -> tf.Operation | None:
-        """Return the condition or loop that a node was a part of, or None."""
+        """Return the condition or loop that a node was lowered from, or None."""
         while "/" in name:
             name = name.rpartition("/")[0]
             operation = self._find(self._name, name)
@@ -67,17 +67,17 @@ class Origins:
         try:
             return graph.get_operation_by_name(name)
         except (KeyError, ValueError):
-            # Grappler made it.
+            # Grappler added it.
             return None
 
     def frames(self, operation: tf.Operation) -> list[tuple[str, int, str]]:
-        """Return the frames in which an operation was made."""
+        """Return the stack frames in which an operation was made: file, line, function."""
         if operation not in self._frames:
             self._frames[operation] = _tf_private.definition_frames(operation)
         return self._frames[operation]
 
     def line(self, operation: tf.Operation | None) -> Line | None:
-        """Return the innermost own line that made an operation, or None."""
+        """Return the innermost line of user code that made an operation, or None."""
         if operation is None or operation.type == "Placeholder":
             return None
         for file, number, _ in reversed(self.frames(operation)):
@@ -87,7 +87,7 @@ class Origins:
                 return Line(path=file, number=number)
         return None
 
-    def is_of_a_tape(self, operation: tf.Operation) -> bool:
+    def is_made_by_tape(self, operation: tf.Operation) -> bool:
         """Return whether a tape or `tf.gradients` made an operation."""
         return any(
             function == tape and file.endswith(where)
@@ -95,8 +95,8 @@ class Origins:
             for where, tape in _TAPES
         )
 
-    def is_of_an_optimizer(self, operation: tf.Operation) -> bool:
-        """Return whether an operation was made in a Keras optimizer's ``apply``."""
+    def is_made_by_optimizer(self, operation: tf.Operation) -> bool:
+        """Return whether the ``apply`` of a Keras optimizer made an operation."""
         return any(
             function in _APPLIES and any(part in file for part in _OPTIMIZERS)
             for file, _, function in self.frames(operation)

@@ -1,4 +1,4 @@
-"""The parts of an audit: operations, copies, collectives, fallbacks, and totals of them."""
+"""The records of an audit: operations, copies, collectives, fallbacks, and their totals."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ REASONS: tuple[Reason, ...] = (
     "no_such_device",
     "beside",
 )
-# What TensorFlow does on purpose, for shapes and counters and beside a variable.
+# TensorFlow does these on purpose, for shapes and counters, and to colocate with a variable.
 _NO_FINDINGS = ("host_memory", "beside")
 
 VERSION = 1
-"""The version of the form in which audits are written."""
+"""The version of the JSON form of audits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the person's own code.
+    """A line of user code.
 
     Args:
-        path: The absolute path of its file.
-        number: Counted from 1.
+        path: The absolute path of the file.
+        number: The line number, from 1.
     """
 
     path: str
@@ -48,12 +48,12 @@ class Operation:
     Args:
         name: Its name in the placed graph.
         type: Such as ``"MatMul"``.
-        asked: The device that the program asks for; None if for none.
-        used: The device it runs on.
-        kind: What it works for.
-        line: The line that made it; None if no line is the person's own.
-        within: The operation whose function it belongs to, if that function is not placed
-            operation by operation: it is compiled, or run by `tf.data`.
+        asked: The device that the program requests; None if it requests none.
+        used: The device on which it runs.
+        kind: Its kind of work.
+        line: The line of user code that made it, or None.
+        within: The operation that calls the function it belongs to, if that function is not
+            inlined: it is compiled by XLA, or run by `tf.data`.
     """
 
     name: str
@@ -67,17 +67,17 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A tensor that goes from one device to another in the step.
+    """A tensor that is copied from one device to another in the step.
 
     Args:
         tensor: Its name, such as ``"dense/MatMul"``.
-        num_bytes: Its size; None if its shape is not known before the step runs.
-        source: The device it comes from.
-        target: The device it goes to.
-        kind: What the operation that made it works for.
-        line: The line that made the tensor; None if no line is the person's own.
-        needed_by: The line of an operation that needs it there; None as above.
-        in_loop: Whether it is copied once per iteration of a loop in the graph.
+        num_bytes: Its size; None if its shape is unknown before the step runs.
+        source: The device that sends it.
+        target: The device that receives it.
+        kind: The kind of work of the operation that made it.
+        line: The line of user code that made it, or None.
+        needed_by: The line of an operation on the target device that reads it, or None.
+        in_loop: Whether it is copied in every iteration of a loop in the graph.
     """
 
     tensor: str
@@ -92,17 +92,17 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """A device's part in an operation of all replicas together, such as an all-reduce.
+    """A collective operation, such as an all-reduce, on one of its devices.
 
-    What these move is no copy of a tensor and is not counted as one: how it goes from device
-    to device is the business of the library that does it (NCCL, or TensorFlow's ring).
+    Collectives are not counted as copies: the library that runs them (NCCL, or TensorFlow's ring)
+    decides how data is transferred.
 
     Args:
         operation: Its name.
         type: Such as ``"CollectiveReduceV2"``.
         device: The device.
-        num_bytes: The size of the tensor that is combined; None if it is not known.
-        line: The line that made it; None if no line is the person's own.
+        num_bytes: The size of its result; None if unknown.
+        line: The line of user code that made it, or None.
     """
 
     operation: str
@@ -114,17 +114,17 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """An operation that does not, or would not, run on the GPU it is meant for.
+    """An operation that does not run on its requested GPU, or would not.
 
     Args:
         operation: Its name.
         type: Its type.
-        asked: The device that the program asks for; None if the audit is meant for GPUs.
-        used: The device it runs on here.
+        asked: The device that the program requests; None if the audit assumes GPUs.
+        used: The device on which it runs.
         reason: ``"no_gpu_kernel"``, ``"no_kernel_for_dtype"``, ``"host_memory"``,
             ``"no_such_device"`` or ``"beside"``.
-        why: The reason in words, with the dtypes.
-        line: The line that made it; None if no line is the person's own.
+        why: The reason as a sentence, with the dtypes.
+        line: The line of user code that made it, or None.
     """
 
     operation: str
@@ -137,18 +137,18 @@ class Fallback:
 
     @property
     def is_finding(self) -> bool:
-        """Whether somebody should look at it: not what TensorFlow does on purpose."""
+        """Whether it is unexpected, and not what TensorFlow does on purpose."""
         return self.reason not in _NO_FINDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """How much of one kind of work one device does.
+    """The number of operations of one kind of work on one device.
 
     Args:
         device: The device.
         kind: The kind of work.
-        num_operations: How many operations.
+        num_operations: Number of operations.
     """
 
     device: str
@@ -158,14 +158,14 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """All that goes from one device to another in the step.
+    """The total of all copies from one device to another in the step.
 
     Args:
-        source: The device it comes from.
-        target: The device it goes to.
-        num_copies: How many tensors.
-        num_bytes: Their bytes, as far as they are known.
-        num_unknown: How many of the tensors have an unknown size.
+        source: The device that sends.
+        target: The device that receives.
+        num_copies: Number of tensors.
+        num_bytes: Sum of their known sizes.
+        num_unknown: Number of tensors of unknown size.
     """
 
     source: str

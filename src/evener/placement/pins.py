@@ -1,4 +1,4 @@
-"""`evener.pin`: layers, models, functions and blocks on a device, with all that follows them."""
+"""`evener.pin`: pins layers, models, functions and blocks to a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from evener import _tf_private, locality
+from evener import _tf_private, colocation
 from evener.errors import PlacementError
 from evener.placement import layers, losses, optimizers
 from evener.placement.names import short_name, tf_name
@@ -21,40 +21,39 @@ from evener.placement.scope import on_device
 T = TypeVar("T")
 
 
-class _Entered(threading.local):
+class _PinnedBlocks(threading.local):
     def __init__(self) -> None:
         self.blocks: list[tuple[str, contextlib.ExitStack]] = []
 
 
-_entered = _Entered()
+_pinned = _PinnedBlocks()
 
 
 @tf.autograph.experimental.do_not_convert
 def pin(device: str | tf.config.LogicalDevice) -> Pin:
-    """Keep work on a device: a block, a function, a Keras layer, a model.
+    """Pin a block, a function, a Keras layer or a model to a device.
 
-    What is pinned computes on the device, forward and backward. Its variables live there, also
-    those that are built later; so do their optimizer slots and their updates. All of that holds
-    in graphs and eagerly, in Keras's ``fit``, with `tf.GradientTape`, and under
-    `evener.Strategy`.
+    Pinned work runs on the device, forward and backward. Its variables are placed there, including
+    those that are built later, with their optimizer slots and updates. This holds in graphs and in
+    eager execution, in Keras's ``fit``, with `tf.GradientTape`, and under `evener.Strategy`.
 
-    - ``with evener.pin("gpu:1"):`` pins what runs inside, and layers that are made inside.
+    - ``with evener.pin("gpu:1"):`` pins the operations inside, and layers that are created inside.
     - ``@evener.pin("gpu:1")`` pins a function, wherever it is called.
     - ``evener.pin("gpu:1")(layer)`` pins a Keras layer or model, and returns it. Its sublayers
-      follow it, unless they are pinned themselves.
+      are pinned too, unless they are pinned themselves.
 
-    An inner pin wins over an outer one.
+    An inner pin takes precedence over an outer one.
 
     Args:
         device: ``"gpu:1"``, ``"cpu:0"``, TensorFlow's names (``"/GPU:1"``,
             ``"/device:GPU:1"``), or a `tf.config.LogicalDevice`.
 
     Returns:
-        What pins; it can be used again, and in several threads at once.
+        A context manager and decorator. It is reusable, also in several threads at once.
 
     Raises:
-        PlacementError: PLACE-001 if this is no name of a device, PLACE-002 if it is one of
-            hardware, PLACE-003 if there is no such device.
+        PlacementError: PLACE-001 if this is not a device name, PLACE-002 if it names a physical
+            device, PLACE-003 if there is no such device.
 
     Example:
         >>> import evener, keras
@@ -65,7 +64,7 @@ def pin(device: str | tf.config.LogicalDevice) -> Pin:
         >>> first.kernel.value.device
         '/job:localhost/replica:0/task:0/device:CPU:0'
     """
-    locality.install()
+    colocation.install()
     layers.install(innermost)
     losses.install()
     optimizers.install()
@@ -74,11 +73,11 @@ def pin(device: str | tf.config.LogicalDevice) -> Pin:
 
 def innermost() -> str:
     """Return the device of the innermost pinned block of this thread, or an empty string."""
-    return _entered.blocks[-1][0] if _entered.blocks else ""
+    return _pinned.blocks[-1][0] if _pinned.blocks else ""
 
 
 class Pin:
-    """Keeps work on one device. Made by `pin`.
+    """Pins work to one device. Created by `pin`.
 
     Args:
         tf_device: TensorFlow's name of the device.
@@ -98,48 +97,48 @@ class Pin:
     def __enter__(self) -> Pin:
         stack = contextlib.ExitStack()
         stack.enter_context(on_device(self._device))
-        _entered.blocks.append((self._device, stack))
+        _pinned.blocks.append((self._device, stack))
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        device, stack = _entered.blocks.pop()
+        device, stack = _pinned.blocks.pop()
         stack.__exit__(*exception)
         if device != self._device:
             raise PlacementError(
                 "PLACE-010",
-                f"A block pinned to {self.device} was left before one inside, pinned to "
+                f"A block pinned to {self.device} ended before the inner block pinned to "
                 f"{short_name(device)}.",
-                why="Blocks of one thread are one inside the other, and work went to the device "
-                "of the innermost. Tasks of asyncio, and generators that stop inside a block, "
-                "mix theirs.",
-                fix="Put no `await` and no `yield` inside of a pinned block.",
+                why="Pinned blocks of a thread must be nested; operations run on the device of the "
+                "innermost one. asyncio tasks, and generators suspended inside a block, interleave "
+                "their blocks.",
+                fix="Do not use `await` or `yield` inside of a pinned block.",
             )
 
     def __call__(self, what: T) -> T:
         """Pin a function, a Keras layer or a model.
 
         Raises:
-            PlacementError: PLACE-004 if it is something else, PLACE-005 if a layer has
-                variables elsewhere that are in use already.
+            PlacementError: PLACE-004 for any other object, PLACE-005 if a layer has variables on
+                another device that are already in use.
         """
         if isinstance(what, keras.Layer):
             layers.pin_layer(what, self._device)
             return what
         given: Any = what
         if _runs_later(given):
-            raise _cannot(given)
+            raise _not_pinnable(given)
         if inspect.isroutine(given) or isinstance(given, functools.partial):
             return self._function(given)
         if _tf_private.is_traced_function(given):
             return self._function(given)
-        raise _cannot(given)
+        raise _not_pinnable(given)
 
     def _function(self, function: Any) -> Any:
         def pinned(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return function(*args, **kwargs)
 
-        # What a `tf.function` carries with it is not for another one.
+        # The attributes of a `tf.function` must not be copied to another function.
         return _named_as(pinned, function)
 
 
@@ -148,7 +147,7 @@ def _named_as(pinned: Callable[..., Any], function: Any) -> Callable[..., Any]:
 
 
 def _runs_later(what: Any) -> bool:
-    """Return whether a call of a function only begins it: the pin would have ended."""
+    """Return whether the body of a function runs after its call returned, outside of the pin."""
     checks = (
         inspect.isgeneratorfunction,
         inspect.iscoroutinefunction,
@@ -157,20 +156,21 @@ def _runs_later(what: Any) -> bool:
     return any(check(what) for check in checks)
 
 
-def _cannot(what: Any) -> PlacementError:
+def _not_pinnable(what: Any) -> PlacementError:
     kind = type(what).__name__
     name = f"the class {what.__name__}" if isinstance(what, type) else f"a {kind}"
-    why, fix = "Layers, models, functions and blocks can be.", "Pin a function that calls it."
+    why = "Only Keras layers, models, functions and blocks can be pinned."
+    fix = "Pin a function that calls it."
     if isinstance(what, type):
-        fix = f"Pin an object of it: evener.pin(device)({what.__name__}(...))."
+        fix = f"Pin an instance of it: evener.pin(device)({what.__name__}(...))."
     elif _runs_later(what):
         name = f"{getattr(what, '__qualname__', 'a function')!r}, a generator or a coroutine,"
-        why = "Its body runs after the call has returned, when the pin has ended."
-        fix = "Pin what computes inside it: with evener.pin(device): ..., around no yield or await."
+        why = "Its body runs after the call has returned, outside of the pin."
+        fix = "Pin a block inside it, without yield or await: with evener.pin(device): ..."
     elif isinstance(what, keras.optimizers.Optimizer):
-        why = "Its slots and updates follow the variables that it trains."
-        fix = "Pin the layers whose variables it trains."
+        why = "Its slots and updates are placed on the devices of the variables it trains."
+        fix = "Pin the layers of these variables."
     elif isinstance(what, tf.Variable | tf.Tensor | keras.Variable):
-        why = "It is on a device already."
-        fix = "Make it inside `with evener.pin(device):`."
+        why = "It is already placed on a device."
+        fix = "Create it inside `with evener.pin(device):`."
     return PlacementError("PLACE-004", f"{name} cannot be pinned.", why=why, fix=fix)

@@ -1,4 +1,4 @@
-"""What an audit says: operations, copies, fallbacks, and their totals."""
+"""The `Audit`: operations, copies, fallbacks, and their totals."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Audit:
     """Where one step runs, and what it moves.
 
     Args:
-        step: What was audited, such as ``"train_step"``.
-        devices: The devices that TensorFlow has.
-        meant_for: ``"gpu"`` if operations that ask for no device are meant for GPUs.
-        kernels_from: Who answered which operations have a GPU kernel: ``"TensorFlow"``, the
-            installed one, or ``"table"``, one that is part of evener.
+        step: The name of the step, such as ``"train_step"``.
+        devices: The logical devices of TensorFlow.
+        meant_for: ``"gpu"`` if operations that request no device should run on GPUs.
+        kernels_from: The source of the GPU kernels: ``"TensorFlow"``, the installed one, or
+            ``"table"``, the table that evener ships.
         operations: All operations of the step.
         copies: All copies between devices.
-        collectives: The devices' parts in operations of all replicas together.
-        fallbacks: The operations that do not run on the GPU they are meant for.
-        gathered: Of a step that evener partitioned: the operations that are computed once, on one
-            device, of the samples of all.
-        version: Of the form in which it is written.
+        collectives: The collective operations, one for each participating device.
+        fallbacks: The operations that do not run on their requested GPU.
+        gathered: In a step that evener partitioned: the operations that are computed once, on one
+            device, for the global batch.
+        version: Of the JSON form.
     """
 
     step: str
@@ -53,7 +53,7 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Fallback, ...]:
-        """The fallbacks that somebody should look at."""
+        """The unexpected fallbacks."""
         return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
 
     @property
@@ -67,14 +67,14 @@ class Audit:
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
-        """What goes from device to device, the most bytes first."""
-        ways = {(copy.source, copy.target) for copy in self.copies}
-        found = [_traffic(self.copies, *way) for way in sorted(ways)]
+        """The total of the copies for each pair of devices, the most bytes first."""
+        pairs = {(copy.source, copy.target) for copy in self.copies}
+        found = [_traffic(self.copies, *pair) for pair in sorted(pairs)]
         return tuple(sorted(found, key=lambda one: -one.num_bytes))
 
     @property
     def moved_bytes(self) -> int:
-        """The bytes of all copies whose size is known."""
+        """The sum of the known sizes of all copies."""
         return sum(copy.num_bytes or 0 for copy in self.copies)
 
     def to_json(self) -> str:
@@ -86,9 +86,22 @@ class Audit:
         """Return the audit that `to_json` wrote.
 
         Raises:
-            PlacementError: PLACE-034 if the text is no audit.
+            PlacementError: PLACE-034 if the text is not an audit.
         """
         return cls(**read_fields(text))
+
+    def __str__(self) -> str:
+        """Return the audit as plain text tables."""
+        from evener.placement.table import print_audit
+        from evener.terminal import text_of
+
+        return text_of(lambda console: print_audit(self, console))
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        from evener.terminal import html_of
+
+        return html_of(str(self))
 
 
 def _traffic(copies: tuple[Copy, ...], source: str, target: str) -> Traffic:

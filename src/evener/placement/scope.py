@@ -1,4 +1,4 @@
-"""The device around pinned work, refused where it could not be kept."""
+"""`tf.device` for pinned work, with checks that the device is used."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.errors import PlacementError
-from evener.placement.names import check_is_there, short_name
+from evener.placement.names import check_device_exists, short_name
 
-_there: set[str] = set()
+_existing: set[str] = set()
 
 
 def on_device(device: str) -> Any:
-    """Return `tf.device` of a device that is there.
+    """Return `tf.device` of an existing device.
 
     Args:
-        device: As `tf_name` gives it.
+        device: As returned by `tf_name`.
 
     Raises:
-        PlacementError: PLACE-003 if it is not there, PLACE-006 if XLA compiles what is around.
+        PlacementError: PLACE-003 if it does not exist, PLACE-006 in a function that XLA compiles.
     """
-    if device not in _there:
-        check_is_there(device)
-        _there.add(device)
+    if device not in _existing:
+        check_device_exists(device)
+        _existing.add(device)
     if not tf.executing_eagerly() and _tf_private.in_xla(tf.compat.v1.get_default_graph()):
         raise PlacementError(
             "PLACE-006",
-            f"Something is pinned to {short_name(device)} in a function that XLA compiles.",
-            why="XLA compiles a function for one device, and ignores or refuses others inside.",
-            fix="Leave jit_compile=True out of this tf.function or of `compile`, or pin the "
-            "whole compiled function from outside.",
+            f"A layer or block is pinned to {short_name(device)} in a function that XLA compiles.",
+            why="XLA compiles a function for one device, and ignores or rejects others inside.",
+            fix="Remove jit_compile=True from this tf.function or from `compile`, or pin the whole "
+            "compiled function from outside.",
         )
     return tf.device(device)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def write_audit(audit: Audit) -> str:
-    """Return an audit as JSON, with its totals for those who read it by other means."""
+    """Return an audit as JSON, with its totals, which other readers need not compute."""
     fields = dataclasses.asdict(audit)
     fields = {"version": fields.pop("version"), **fields}
     fields["totals"] = [dataclasses.asdict(total) for total in audit.totals]
@@ -27,10 +27,10 @@ def write_audit(audit: Audit) -> str:
 
 
 def read_fields(text: str) -> dict[str, Any]:
-    """Return the arguments of the audit that a JSON text holds; totals are counted again.
+    """Return the arguments of the `Audit` in a JSON text; its totals are computed again.
 
     Raises:
-        PlacementError: PLACE-034 if it is no audit of version 1.
+        PlacementError: PLACE-034 if it is not an audit of version 1.
     """
     try:
         fields = json.loads(text)
@@ -52,7 +52,8 @@ def read_fields(text: str) -> dict[str, Any]:
             "PLACE-034",
             "The text is not an audit.",
             why=f"{type(error).__name__}: {error}.",
-            fix="give what Audit.to_json or `evener audit --json` of this evener wrote.",
+            fix="Pass the output of Audit.to_json or `evener audit --json`, of the same version of "
+            "evener.",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Tracing what a person calls, with nothing changed by it."""
+"""Traces a function for an audit, and restores the random state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.errors import EvenerError, PlacementError
 
-# What TensorFlow and NumPy say of a tensor that has no value yet.
+# Fragments of the errors of TensorFlow and NumPy for a symbolic tensor used as a value.
 _EAGER_ONLY = (
     "symbolic",
     "numpy()",
@@ -29,16 +29,21 @@ _EAGER_ONLY = (
 
 
 def traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """Trace a function, which makes its variables, and return a call that would run it.
+    """Trace a function, which creates its variables, and return a call that would run it.
+
+    Args:
+        fn: The function.
+        args: Its arguments, of any shape and dtype.
+        kwargs: Its keyword arguments.
 
     Raises:
-        PlacementError: PLACE-031 if it works eagerly only.
+        PlacementError: PLACE-031 if it cannot be traced.
     """
     if isinstance(fn, tf.types.experimental.ConcreteFunction):
         return lambda: fn(*args, **kwargs)
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, keras.Model) and getattr(fn, "__name__", "") == "train_step":
-        # Keras makes the variables of optimizers and metrics before it traces a step.
+        # Keras creates the variables of optimizers and metrics before it traces a step.
         _tf_private.build_for_step(owner, args[0])
     function = fn if _tf_private.is_traced_function(fn) else tf.function(fn)
     try:
@@ -54,25 +59,25 @@ def traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[
 
 @contextlib.contextmanager
 def unchanged_random_state() -> Iterator[None]:
-    """Put the random states of Python, NumPy and TensorFlow back, unless variables were made.
+    """Restore the random states of Python, NumPy and TensorFlow, unless variables were created.
 
-    What draws the first values of new variables has to stay drawn: else the next variables
-    would begin with the same ones.
+    The random numbers of initial values must stay drawn: otherwise the next variables would start
+    with the same values.
     """
-    made = False
+    created = False
 
-    def notice(next_creator: Any, **kwargs: Any) -> Any:
-        nonlocal made
-        made = True
+    def observe(next_creator: Any, **kwargs: Any) -> Any:
+        nonlocal created
+        created = True
         return next_creator(**kwargs)
 
     python, numpy = random.getstate(), np.random.get_state()
     seeds = _tf_private.operation_seeds()
     try:
-        with tf.variable_creator_scope(notice):
+        with tf.variable_creator_scope(observe):
             yield
     finally:
-        if not made:
+        if not created:
             random.setstate(python)
             np.random.set_state(numpy)
             _tf_private.set_operation_seeds(seeds)
@@ -83,9 +88,9 @@ def _eager_only(fn: Any, error: Exception) -> PlacementError:
     said = next((line for line in str(error).strip().splitlines()[::-1] if line.strip()), "")
     return PlacementError(
         "PLACE-031",
-        f"{name} works eagerly only, so it cannot be audited.",
-        why=f"an audit reads the graph of a step. Tracing it: {type(error).__name__}: "
+        f"{name} cannot be traced, so it cannot be audited.",
+        why=f"An audit reads the graph of a step. Tracing raised {type(error).__name__}: "
         f"{said.strip()}",
-        fix="audit the part that computes, without .numpy(), float(...) and the like, or make a "
-        "tf.function of it.",
+        fix="Audit the part without .numpy(), float(...) and other reads of values, or make it a "
+        "tf.function.",
     )

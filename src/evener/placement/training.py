@@ -8,27 +8,27 @@ from evener import _tf_private
 from evener.placement.flow import writes_variables
 from evener.placement.origins import Origins
 
-# TensorFlow's own function, which gives new variables their first values.
-_FIRST_VALUES = "initialize_variables"
+# TensorFlow's function that initializes new variables.
+_INITIALIZATION = "initialize_variables"
 
 
 def trains(function: Any) -> bool:
-    """Return whether a function computes gradients and writes variables, in it or below.
+    """Return whether a traced function, or one it calls, computes gradients and writes variables.
 
     Args:
-        function: What `stop_at` asks about.
+        function: The traced function, as `stop_at` passes it.
     """
     if not writes(function):
         return False
     graphs = _tf_private.function_graphs(function)
     origins = Origins(graphs, "")
     operations = (one for graph in graphs.values() for one in graph.get_operations())
-    return any(map(origins.is_of_a_tape, operations))
+    return any(map(origins.is_made_by_tape, operations))
 
 
 def writes(function: Any) -> bool:
-    """Return whether a function writes variables, other than their first values."""
-    if _FIRST_VALUES in str(function.name):
+    """Return whether a traced function writes variables, other than to initialize them."""
+    if _INITIALIZATION in str(function.name):
         return False
     graphs = _tf_private.function_graphs(function).values()
     return any(writes_variables(one.type) for graph in graphs for one in graph.get_operations())

@@ -176,7 +176,7 @@ def _slowest(links: Sequence[LinkSpeed]) -> Link:
 
 
 def _measure_link(pair: tuple[str, str], watch: Stopwatch) -> LinkSpeed:
-    """Send a tensor to and fro, and subtract the time of staying on the first device."""
+    """Send a tensor there and back, and subtract the time of staying on the first device."""
     one, other = pair
     small, large = tf.ones([1]), tf.zeros([_COPIED_BYTES // 4])
     latency = _hops(one, other, small, watch) - _hops(one, one, small, watch)

@@ -78,10 +78,11 @@ def _unusable(place: str, problem: str) -> ProfileError:
 def _problem_of(content: object) -> str:
     if not isinstance(content, dict) or "format" not in content:
         return "It is no JSON object with a format"
-    if content["format"] != _FORMAT:
-        return f"Its format is {content['format']!r} and not {_FORMAT!r}"
-    if content.get("version") != _VERSION:
-        return f"It has version {content.get('version')!r}, and this is version {_VERSION}"
+    fields = cast("dict[str, Any]", content)
+    if fields["format"] != _FORMAT:
+        return f"Its format is {fields['format']!r} and not {_FORMAT!r}"
+    if fields.get("version") != _VERSION:
+        return f"It has version {fields.get('version')!r}, and this is version {_VERSION}"
     return ""
 
 
@@ -108,7 +109,7 @@ def _read(content: Mapping[str, Any]) -> CostProfile:
 
 
 def _machine(value: Mapping[str, Any]) -> Machine:
-    links = {name: _link(value[name]) for name in ("link", "host_link")}
+    links: dict[str, Any] = {name: _link(value[name]) for name in ("link", "host_link")}
     return Machine(**{**value, **links})
 
 

@@ -1,4 +1,4 @@
-"""What the stages of evener know, for people to read: tables, progress, comparisons."""
+"""Reports for people: progress while training, comparisons, runs of scripts, pictures of audits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from evener.report.progress import Progress
     from evener.report.work import DeviceWork
 
-# Loaded when first used: a table of devices need not wait for Keras.
+# Imported when first used: a picture of an audit does not need Keras.
 _HOMES = {
     "Comparison": "evener.report.comparison",
     "DeviceWork": "evener.report.work",

@@ -1,4 +1,4 @@
-"""How far two trained models are from each other: weights, losses and metrics."""
+"""Differences of two trained models: weights, losses and metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rich.text import Text
 
 _WIDTH = 100
 DEVICE_LOGS = ("/share", "/busy_seconds")
-"""The ends of the names of logs that say how the devices worked: see `Progress`."""
+"""The suffixes of the logs that `Progress` adds for each device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The largest difference of one thing that was compared.
+    """The largest difference of the weights, of a loss or of a metric.
 
     Args:
         what: What was compared: ``"weights"``, or the name of a loss or metric.
@@ -90,8 +90,8 @@ def compare(
     Args:
         weights: The arrays of the reference and of the other, in the same order.
         histories: The value of every loss and metric by epoch, as ``model.fit`` returns them
-            in ``history.history``, of the reference and of the other. What `Progress` logs of the
-            devices is left out.
+            in ``history.history``, of the reference and of the other. The device logs of
+            `Progress` are ignored.
         names: The names of the weights; numbers if there are none.
 
     Returns:
@@ -102,7 +102,7 @@ def compare(
     0.001
     """
     reference, other = histories
-    # How the devices worked is not what was trained.
+    # The logs of devices do not depend on what was trained.
     logs = dict.fromkeys(name for name in [*reference, *other] if not name.endswith(DEVICE_LOGS))
     return Comparison(
         differences=(
@@ -118,7 +118,7 @@ def compare_weights(
     """Return the largest difference of two lists of arrays.
 
     The difference of two arrays is ``max|a - b| / max|a|``: relative to the scale of the
-    array, so that an entry near zero is not asked for more digits than its neighbours carry.
+    array, so that an entry near zero need not have more correct digits than the others.
 
     Args:
         reference: The arrays ``a``.
@@ -181,5 +181,5 @@ def _relative(reference: Any, other: Any) -> float:
         return float("inf")
     scale = float(np.abs(a).max())
     largest = float(np.abs(a - b).max())
-    # Rounded like a float32 carries it, so that the figure is not made of noise.
+    # More digits than a float32 has would be noise.
     return float(f"{largest / scale:.6g}") if scale else float("inf")

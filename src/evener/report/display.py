@@ -1,4 +1,4 @@
-"""How progress looks: a live panel on a terminal, one line per epoch elsewhere."""
+"""The display of progress: a live panel on a terminal, one line per epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _UNKNOWN = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One look at a training run.
+    """The state of a training run that is displayed.
 
     Args:
-        title: What is trained; empty for nothing to say.
-        epoch: The epoch at work, from 1.
-        num_epochs: How many there will be.
-        step: The steps of this epoch that are done.
-        num_steps: The steps of an epoch; None while nobody knows.
+        title: A line above the display; empty for none.
+        epoch: The current epoch, from 1.
+        num_epochs: Number of epochs.
+        step: Completed steps of this epoch.
+        num_steps: The steps of an epoch; None if unknown.
         metrics: The loss and the metrics by name, from all samples of the epoch.
-        samples_per_second: Of all devices together; None while nobody knows.
-        rates: Samples per second of each device; empty while nobody knows.
-        seconds_left: Until the end of the last epoch; None while nobody knows.
-        devices: What each device does.
+        samples_per_second: Of all devices together; None if unknown.
+        rates: Samples per second of each device; empty if unknown.
+        seconds_left: Until the end of the last epoch; None if unknown.
+        devices: The work of each device.
     """
 
     title: str
@@ -48,13 +48,13 @@ class Snapshot:
 
 
 def panel(shot: Snapshot) -> RenderableType:
-    """Return the live display: the devices, a bar, and the numbers of the epoch."""
+    """Return the live display: the devices, a progress bar, and the metrics of the epoch."""
     parts: list[RenderableType] = [Text(shot.title, style="bold")] if shot.title else []
     return Group(*parts, device_table(shot.devices, shot.rates), _bar(shot), Text(_numbers(shot)))
 
 
 def epoch_line(shot: Snapshot) -> str:
-    """Return one line about an epoch that is over."""
+    """Return one line about a completed epoch."""
     width = len(str(shot.num_epochs))
     parts = [f"epoch {shot.epoch:>{width}}/{shot.num_epochs}", *_metrics(shot.metrics)]
     if shot.samples_per_second is not None:
@@ -65,11 +65,11 @@ def epoch_line(shot: Snapshot) -> str:
 
 
 def device_table(devices: Sequence[DeviceWork], rates: Mapping[str, float] | None = None) -> Table:
-    """Return the table of what each device does.
+    """Return a table of the work of each device.
 
     Args:
-        devices: What each did so far.
-        rates: Samples per second of each device, now; without it the column is left out.
+        devices: The work of each device.
+        rates: Current samples per second of each device; None to leave out the column.
     """
     columns: list[tuple[str, list[str]]] = [
         ("device", [d.device for d in devices]),
@@ -84,7 +84,7 @@ def device_table(devices: Sequence[DeviceWork], rates: Mapping[str, float] | Non
     columns.append(("owned", [format_bytes(d.owned.num_bytes) for d in devices]))
     if any(d.memory is not None for d in devices):
         columns.append(("in use (peak)", [_memory(d) for d in devices]))
-    # Eighty characters have to be enough.
+    # The table has to fit in 80 columns.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for index, (heading, _) in enumerate(columns):
         table.add_column(heading, justify="right" if index else "left", no_wrap=True)
@@ -99,7 +99,7 @@ def _bar(shot: Snapshot) -> RenderableType:
     done = 0 if shot.num_steps is None else (shot.epoch - 1) * shot.num_steps + shot.step
     line.add_row(
         Text(f"epoch {shot.epoch}/{shot.num_epochs}"),
-        # Without a total the bar would pulse by the clock; it waits instead.
+        # Without a total, rich would animate the bar; it stays empty instead.
         ProgressBar(total=total or 1, completed=done, width=_BAR_WIDTH),
         Text(f"step {shot.step}/{shot.num_steps or '?'}"),
         Text(_left(shot.seconds_left)),
@@ -110,7 +110,7 @@ def _bar(shot: Snapshot) -> RenderableType:
 def _left(seconds: float | None) -> str:
     if seconds is None:
         return f"{_UNKNOWN} left"
-    # A tenth of a second of what is estimated would say too much.
+    # Tenths of a second would be more precise than the estimate.
     return f"{round(seconds)} s left" if seconds < 60 else f"{format_seconds(seconds)} left"
 
 
@@ -122,7 +122,7 @@ def _numbers(shot: Snapshot) -> str:
 
 
 def _metrics(metrics: Mapping[str, float]) -> list[str]:
-    # The loss first, which Keras sorts in among the others.
+    # The loss first; Keras sorts it among the others.
     in_order = sorted(metrics.items(), key=lambda item: item[0] != "loss")
     return [f"{name} {value:.4f}" for name, value in in_order]
 

@@ -16,42 +16,41 @@ from rich.text import Text
 from evener.engine.sharing import WINDOW
 from evener.report.comparison import DEVICE_LOGS
 from evener.report.display import Snapshot, epoch_line, panel
-from evener.report.pace import Look, Pace
+from evener.report.throughput import Measurement, Throughput
 from evener.report.work import (
     DeviceWork,
     MemoryUse,
     Owned,
-    Tally,
-    Team,
+    TrainingDevices,
+    WorkCounter,
     gpu_memory,
     samples_in_epoch,
-    team_of,
+    training_devices_of,
 )
 
 
 class Progress(keras.callbacks.Callback):
-    """Shows what every device does while a model trains.
+    """Shows the work of every device while a model trains.
 
-    On a terminal it is a live display; elsewhere one line for each epoch. Under an evener
-    strategy it shows each of its devices, without one the device of the model. Give ``fit``
-    ``verbose=0``, so that Keras shows nothing beside it.
+    On a terminal it is a live display; elsewhere it prints one line per epoch. Under an evener
+    strategy it shows all devices of the strategy, otherwise the device of the model. Call ``fit``
+    with ``verbose=0`` to turn off Keras's own progress bar.
 
-    Losses and metrics are read only when they are shown, so that no step waits for its
-    numbers. As a context manager it puts the terminal in order when training ends by an
-    error or by Ctrl-C.
+    Losses and metrics are read only when they are shown, so no step waits for them. As a context
+    manager it restores the terminal when training ends with an error or Ctrl-C.
 
     Under a strategy of several devices the logs of every epoch get ``"gpu:0/share"``, the fraction
-    of each batch that a device computes, and ``"gpu:0/busy_seconds"``, how long it computed in the
-    epoch. Callbacks behind this one, such as TensorBoard's, and the history see them.
+    of each batch that a device computes, and ``"gpu:0/busy_seconds"``, its busy time in the epoch.
+    Callbacks after this one in the list, such as TensorBoard, and the history contain them.
 
     Args:
         title: A line above the display; empty for none.
-        console: Where to show it; None for standard output.
-        refresh_seconds: The least time between two looks, in seconds, above 0.
+        console: The console; None for standard output.
+        refresh_seconds: Minimum time between two updates, in seconds, above 0.
         in_logs: Whether shares and busy seconds are added to the logs of an epoch.
-        clock: Returns the time in seconds; tests give their own.
-        find_team: Returns the devices that train a model; tests give their own.
-        memory_of: Returns the memory in use on a device; tests give their own.
+        clock: Returns the time in seconds; for tests.
+        find_devices: Returns the devices that train a model; for tests.
+        memory_of: Returns the memory in use on a device; for tests.
 
     Example:
         >>> import io, keras, numpy as np
@@ -72,7 +71,7 @@ class Progress(keras.callbacks.Callback):
         refresh_seconds: float = 0.25,
         in_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
-        find_team: Callable[[keras.Model], Team] = team_of,
+        find_devices: Callable[[keras.Model], TrainingDevices] = training_devices_of,
         memory_of: Callable[[str], MemoryUse | None] = gpu_memory,
     ) -> None:
         super().__init__()
@@ -81,22 +80,22 @@ class Progress(keras.callbacks.Callback):
         self._refresh_seconds = refresh_seconds
         self._in_logs = in_logs
         self._clock = clock
-        self._find_team = find_team
+        self._find_devices = find_devices
         self._memory_of = memory_of
         self._live: Live | None = None
-        self._team: Team | None = None
+        self._devices: TrainingDevices | None = None
         self._num_steps: int | None = None
         self._epoch_rate: float | None = None
         self._metrics: dict[str, float] = {}
 
     @property
     def work(self) -> tuple[DeviceWork, ...]:
-        """What each device has done since training began; empty before."""
-        if self._team is None:
+        """The work of each device since training began; empty before."""
+        if self._devices is None:
             return ()
-        team, owned = self._team, self._team.owned()
-        seconds = self._tally.seconds if self._tally.is_timed else itertools.repeat(None)
-        samples = self._tally.samples if self._counts_samples else itertools.repeat(None)
+        training, owned = self._devices, self._devices.owned()
+        seconds = self._counter.seconds if self._counter.is_timed else itertools.repeat(None)
+        samples = self._counter.samples if self._counts_samples else itertools.repeat(None)
         computing = [
             DeviceWork(
                 device=name,
@@ -107,13 +106,13 @@ class Progress(keras.callbacks.Callback):
                 memory=self._memory_of(name),
             )
             for name, share, num_samples, busy_seconds in zip(
-                team.devices, team.shares, samples, seconds, strict=False
+                training.devices, training.shares, samples, seconds, strict=False
             )
         ]
         return (*computing, *self._owners_only(owned))
 
     def close(self) -> None:
-        """End the live display and give the terminal back. Safe to call again."""
+        """End the live display and restore the terminal. Safe to call again."""
         atexit.unregister(self.close)
         if self._live is not None:
             self._live.stop()
@@ -130,15 +129,15 @@ class Progress(keras.callbacks.Callback):
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Find the devices and begin to count."""
         self.close()
-        self._team = self._find_team(self.model)
-        self._tally = Tally(self._team)
-        self._pace = Pace()
+        self._devices = self._find_devices(self.model)
+        self._counter = WorkCounter(self._devices)
+        self._throughput = Throughput()
         self._counts_samples = samples_in_epoch(self.model) is not None
         self._num_steps = self.params.get("steps")
         self._epoch = self._step = self._read_at = self._steps_before = 0
         self._is_training = False
         self._metrics = {}
-        self._looked_at = self._clock()
+        self._updated_at = self._clock()
         if not self._console.is_terminal:
             if self._title:
                 self._console.print(Text(self._title), soft_wrap=True)
@@ -153,28 +152,28 @@ class Progress(keras.callbacks.Callback):
         self._epoch, self._step, self._read_at = epoch, 0, 0
         self._is_training = True
         self._metrics = {}
-        if self._steps_before and not self._pace.has_begun:
-            self._pace.look(self._now())
-        self._pace.begin_epoch(self._now())
+        if self._steps_before and not self._throughput.has_started:
+            self._throughput.add(self._now())
+        self._throughput.start_epoch(self._now())
 
     # Not on_train_batch_end: for that one Keras turns the logs of every batch into numbers
     # first, which waits for the devices.
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Look at the steps so far, if it is time to."""
+        """Measurement at the steps so far, if it is time to."""
         self._step = batch
         if batch == 0:
             return
-        is_due = self._clock() - self._looked_at >= self._refresh_seconds
-        is_due = is_due or not self._pace.has_begun
+        is_due = self._clock() - self._updated_at >= self._refresh_seconds
+        is_due = is_due or not self._throughput.has_started
         if is_due or batch - self._read_at + self._steps_per_execution() > WINDOW:
-            self._tally.read(self._samples_in_epoch() if is_due else None)
+            self._counter.read(self._samples_in_epoch() if is_due else None)
             self._read_at = batch
         if is_due:
-            self._look()
+            self._update()
 
     def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """End the training part of an epoch, before validation counts anew."""
-        if self._team is not None and self._is_training:
+        """End the training part of an epoch, before validation resets the metrics."""
+        if self._devices is not None and self._is_training:
             self._end_training_of_epoch()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -191,37 +190,38 @@ class Progress(keras.callbacks.Callback):
         self._console.print(Text(line), soft_wrap=True)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Show the last state for good."""
+        """Show the final state."""
         self.close()
 
     def _device_logs(self) -> dict[str, float]:
         """Return the share of every device, and its busy seconds in the last epoch, if timed."""
-        team = self._team
-        if team is None or len(team.devices) < 2:
+        training = self._devices
+        if training is None or len(training.devices) < 2:
             return {}
         share, busy = DEVICE_LOGS
         shares = {
-            f"{name}{share}": one for name, one in zip(team.devices, team.shares, strict=True)
+            f"{name}{share}": one
+            for name, one in zip(training.devices, training.shares, strict=True)
         }
-        if not self._tally.is_timed:
+        if not self._counter.is_timed:
             return shares
-        seconds = zip(team.devices, self._tally.last_epoch_seconds, strict=True)
+        seconds = zip(training.devices, self._counter.last_epoch_seconds, strict=True)
         return shares | {f"{name}{busy}": one for name, one in seconds}
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False
-        self._tally.end_epoch(self._samples_in_epoch())
+        self._counter.end_epoch(self._samples_in_epoch())
         self._num_steps = self._num_steps or self._step + self._steps_per_execution()
         self._step = self._num_steps
-        self._epoch_rate = self._pace.epoch_rate(self._now())
+        self._epoch_rate = self._throughput.epoch_rate(self._now())
         self._steps_before += self._step
         self._step = 0
 
-    def _now(self) -> Look:
-        return Look(
+    def _now(self) -> Measurement:
+        return Measurement(
             seconds=self._clock(),
             num_steps=self._steps_before + self._step,
-            samples=self._tally.samples,
+            samples=self._counter.samples,
         )
 
     def _steps_per_execution(self) -> int:
@@ -230,10 +230,10 @@ class Progress(keras.callbacks.Callback):
     def _samples_in_epoch(self) -> int | None:
         return samples_in_epoch(self.model) if self._counts_samples else None
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         now = self._now()
-        self._looked_at = now.seconds
-        self._pace.look(now)
+        self._updated_at = now.seconds
+        self._throughput.add(now)
         if self._live is not None:
             self._metrics = _scalars(self.model.get_metrics_result())
             self._show()
@@ -244,18 +244,18 @@ class Progress(keras.callbacks.Callback):
         self._live.update(panel(shot), refresh=True)
 
     def _rates(self) -> dict[str, float]:
-        if self._team is None or not self._counts_samples:
+        if self._devices is None or not self._counts_samples:
             return {}
-        return dict(zip(self._team.devices, self._pace.rates(), strict=False))
+        return dict(zip(self._devices.devices, self._throughput.rates(), strict=False))
 
     def _snapshot(self, *, rate: float | None) -> Snapshot:
         num_epochs = self.params.get("epochs", 1)
         seconds_left = None
         if self._num_steps is not None:
-            # The epoch at work counts as the one that is left over.
+            # The current epoch counts by its remaining steps.
             epochs_left = num_epochs - self._epoch - (0 if self._is_training else 1)
             steps_left = epochs_left * self._num_steps - self._step
-            seconds_left = self._pace.seconds_left(self._now(), steps_left)
+            seconds_left = self._throughput.seconds_left(self._now(), steps_left)
         return Snapshot(
             title=self._title,
             epoch=self._epoch + 1,
@@ -270,7 +270,7 @@ class Progress(keras.callbacks.Callback):
         )
 
     def _owners_only(self, owned: Mapping[str, Owned]) -> list[DeviceWork]:
-        assert self._team is not None
+        assert self._devices is not None
         return [
             DeviceWork(
                 device=name,
@@ -281,7 +281,7 @@ class Progress(keras.callbacks.Callback):
                 memory=self._memory_of(name),
             )
             for name, what in owned.items()
-            if name not in self._team.devices and what.num_variables
+            if name not in self._devices.devices and what.num_variables
         ]
 
 

@@ -1,4 +1,4 @@
-"""What a script used that ran on all devices, as a table or as JSON."""
+"""The report of `evener run --report`: devices, shares and notes, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from rich.console import Console
 from rich.text import Text
 
 from evener.engine import Strategy
+from evener.engine.ownership import tf_device
 from evener.report.display import device_table
-from evener.report.work import DeviceWork, StrategyTeam, gpu_memory
+from evener.report.work import DeviceWork, Owned, StrategyDevices, gpu_memory
 
 _WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRun:
-    """What is known when the script has ended.
+    """The report of a run, made when the script has ended.
 
     Args:
-        script: Its path as it was given.
-        devices: The share of each device at the end, and what it owns.
+        script: The path on the command line.
+        devices: The share of each device at the end, the samples it has trained on, its busy
+            seconds, and the variables it owns.
         changes: Every change of shares, as a line.
-        gathered: What was computed once, of all samples, instead of in parts, each as a line.
-        notes: What was said about the script, such as what was replaced.
+        gathered: The operations that were computed once for the global batch, each as a line.
+        notes: The notes about the script, such as what was replaced.
     """
 
     script: str
@@ -36,26 +38,31 @@ class ScriptRun:
     notes: tuple[str, ...]
 
 
+def count_work(strategy: Strategy) -> None:
+    """Let a strategy count samples and busy seconds of all devices, before its first step."""
+    strategy.sharing.count([tf_device(name) for name in _share_of_devices(strategy)])
+
+
 def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRun:
     """Return the report of a run.
 
     Args:
-        script: The script's path as it was given.
-        strategy: What the script trained with.
-        notes: What was said about it.
+        script: The path on the command line.
+        strategy: The strategy of the run.
+        notes: The notes about the script.
     """
-    team = StrategyTeam(strategy)
-    shares = dict(zip(team.devices, team.shares, strict=True))
+    shares, owned = _share_of_devices(strategy), StrategyDevices(strategy).owned()
+    samples, seconds = _counted_work(strategy)
     devices = tuple(
         DeviceWork(
             device=name,
             share=shares.get(name),
-            num_samples=None,
-            busy_seconds=None,
-            owned=owned,
+            num_samples=samples.get(name),
+            busy_seconds=seconds.get(tf_device(name)),
+            owned=owned.get(name, Owned()),
             memory=gpu_memory(name),
         )
-        for name, owned in team.owned().items()
+        for name in dict.fromkeys([*shares, *owned])
     )
     return ScriptRun(
         script=script,
@@ -66,13 +73,35 @@ def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRu
     )
 
 
+def _share_of_devices(strategy: Strategy) -> dict[str, float]:
+    """Return the fraction of every batch that each device computes, in one or several stages."""
+    shares: dict[str, float] = {}
+    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+        for device in dict.fromkeys(stage.device for stage in replica.stages):
+            shares[device] = shares.get(device, 0.0) + share
+    return shares
+
+
+def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:
+    """Return the samples of each device and, by TensorFlow's names, the seconds; if counted."""
+    sharing = strategy.sharing
+    # One device, and operations that have to be deterministic, are not timed.
+    if not sharing.counts or not sharing.num_steps:
+        return {}, {}
+    samples: dict[str, int] = {}
+    for replica, count in zip(strategy.plan.replicas, sharing.total_samples(), strict=True):
+        for device in dict.fromkeys(stage.device for stage in replica.stages):
+            samples[device] = samples.get(device, 0) + count
+    return samples, sharing.busy_seconds()
+
+
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:
-    """Print a report on standard error: standard output is the script's.
+    """Print a report on standard error; standard output is the script's.
 
     Args:
-        run: What to print.
-        as_json: As one line of JSON.
-        console: Where to; None for standard error.
+        run: The report.
+        as_json: Whether to print one line of JSON.
+        console: The console; None for standard error.
     """
     if as_json:
         print(json.dumps(asdict(run), ensure_ascii=False), file=sys.stderr, flush=True)
@@ -83,7 +112,7 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
     console.print(device_table(run.devices))
     _print_list(console, "Changes of shares", run.changes)
     _print_list(console, "Gathered on one device", run.gathered)
-    _print_list(console, "Said about the script", run.notes)
+    _print_list(console, "Notes", run.notes)
 
 
 def _print_list(console: Console, heading: str, lines: Sequence[str]) -> None:

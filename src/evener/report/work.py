@@ -1,8 +1,8 @@
-"""What each device does while a model trains: samples, seconds, variables, memory.
+"""The work of each device while a model trains: samples, seconds, variables, memory.
 
-The engine writes the last few steps into a ring (`evener.engine.sharing`). Here the ring is
-read before it comes round, and what was not seen yet is added up. The exact number of samples
-of an epoch is that by which Keras weighs its log of the loss.
+The engine writes the last few steps into a ring buffer (`evener.engine.sharing`). The ring is read
+before it wraps around, and its new steps are added to the totals. The exact number of samples of an
+epoch is the weight with which Keras averages the loss.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Step = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """What lives on a device: variables, and their bytes."""
+    """The variables that a device owns, and their bytes."""
 
     num_variables: int = 0
     num_bytes: int = 0
@@ -33,7 +33,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """The memory of a GPU that TensorFlow has in use, now and at most, in bytes."""
+    """The GPU memory that TensorFlow uses, now and at its peak, in bytes."""
 
     current_bytes: int
     peak_bytes: int
@@ -41,17 +41,17 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
-    """What one device has done since training began, and what lives on it.
+    """The work of one device since training began, and the variables it owns.
 
     Args:
         device: Its name.
         share: The fraction of every batch that it computes now; None for a device that only
             owns variables.
-        num_samples: What it has computed; None if nobody counts.
-        busy_seconds: How long its forward and backward passes took; None if they were not
+        num_samples: The samples it has trained on; None if they are not counted.
+        busy_seconds: The duration of its forward and backward passes; None if they are not
             timed, as on a single device.
-        owned: What lives there.
-        memory: What TensorFlow has in use there; None where nobody says, as for a CPU.
+        owned: The variables it owns.
+        memory: The memory that TensorFlow uses there; None if unknown, as for a CPU.
     """
 
     device: str
@@ -62,17 +62,17 @@ class DeviceWork:
     memory: MemoryUse | None = None
 
 
-class Team(Protocol):
+class TrainingDevices(Protocol):
     """The devices that train a model together."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of those that compute."""
+        """The names of the devices that compute."""
         ...
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """What fraction of every batch each of them computes now."""
+        """The fraction of every batch that each of them computes now."""
         ...
 
     def last_steps(self) -> list[Step]:
@@ -80,11 +80,11 @@ class Team(Protocol):
         ...
 
     def owned(self) -> Mapping[str, Owned]:
-        """Return what lives on each device."""
+        """Return the variables that each device owns."""
         ...
 
 
-class StrategyTeam:
+class StrategyDevices:
     """The devices of an evener strategy."""
 
     def __init__(self, strategy: Strategy) -> None:
@@ -97,15 +97,15 @@ class StrategyTeam:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The shares of this moment."""
+        """The current shares."""
         return tuple(self._strategy.shares)
 
     def last_steps(self) -> list[Step]:
-        """Return the steps that are in the ring."""
+        """Return the steps in the ring buffer."""
         return list(zip(*self._strategy.sharing.last_steps(), strict=True))
 
     def owned(self) -> dict[str, Owned]:
-        """Return what the registry holds, of all models of the strategy."""
+        """Return the owned variables of all models of the strategy."""
         counted = dict.fromkeys(self.devices, 0)
         for variable in self._strategy.owner_registry.variables:
             counted[variable.device] = counted.get(variable.device, 0) + 1
@@ -116,8 +116,8 @@ class StrategyTeam:
         }
 
 
-class LoneDevice:
-    """The one device of a model that was made without an evener strategy."""
+class SingleDevice:
+    """The device of a model that was created without an evener strategy."""
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
@@ -126,7 +126,7 @@ class LoneDevice:
         self.shares = (1.0,)
 
     def last_steps(self) -> list[Step]:
-        """Return nothing: nobody times the steps."""
+        """Return an empty list: the steps are not timed."""
         return []
 
     def owned(self) -> dict[str, Owned]:
@@ -138,10 +138,10 @@ class LoneDevice:
         return {self.devices[0]: Owned(num_variables=len(unique), num_bytes=num_bytes)}
 
 
-def team_of(model: keras.Model) -> Team:
+def training_devices_of(model: keras.Model) -> TrainingDevices:
     """Return the devices that train a model."""
     strategy = _tf_private.model_strategy(model)
-    return StrategyTeam(strategy) if isinstance(strategy, Strategy) else LoneDevice(model)
+    return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
 
 
 def gpu_memory(device: str) -> MemoryUse | None:
@@ -153,23 +153,23 @@ def gpu_memory(device: str) -> MemoryUse | None:
 
 
 def samples_in_epoch(model: keras.Model) -> int | None:
-    """Return the samples trained on since the metrics were reset; None if nobody counts.
+    """Return the samples trained on since the metrics were reset; None if Keras does not count.
 
-    Keras logs the loss as a mean that is weighted by the samples of every batch, so the
-    weight so far is their number.
+    Keras logs the loss as a mean weighted by the samples of every batch, so the sum of the weights
+    is their number.
     """
     trackers: Sequence[Any] = [metric for metric in model.metrics if metric.name == "loss"]
     count = getattr(trackers[0], "count", None) if trackers else None
     return None if count is None else round(float(count.numpy()))
 
 
-def unseen_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
-    """Return the steps that came into a ring since it was last read.
+def new_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
+    """Return the steps that were added to a ring buffer since it was last read.
 
-    No two steps take the same microseconds on all devices, so the steps that both readings
-    have are those on which the end of the one and the beginning of the other agree.
+    No two steps take equally long on all devices to the microsecond, so the steps common to both
+    readings are the longest end of the first that is the beginning of the second.
 
-    >>> unseen_steps([((1, 0.1),), ((1, 0.2),)], [((1, 0.2),), ((1, 0.3),)])
+    >>> new_steps([((1, 0.1),), ((1, 0.2),)], [((1, 0.2),), ((1, 0.3),)])
     [((1, 0.3),)]
     """
     for both in range(min(len(seen), len(now)), 0, -1):
@@ -178,20 +178,20 @@ def unseen_steps(seen: Sequence[Step], now: Sequence[Step]) -> list[Step]:
     return list(now)
 
 
-class Tally:
-    """Adds up what every device of a team has done.
+class WorkCounter:
+    """Counts samples and busy seconds of every device.
 
     Args:
-        team: Whose work it is.
+        devices: The devices.
 
     Attributes:
-        last_epoch_seconds: In which every device computed in the last epoch that has ended.
+        last_epoch_seconds: Busy seconds of every device in the last complete epoch.
     """
 
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        self._seen = team.last_steps()
-        count = len(team.devices)
+    def __init__(self, devices: TrainingDevices) -> None:
+        self._devices = devices
+        self._read_steps = devices.last_steps()
+        count = len(devices.devices)
         self._samples = [0] * count
         self._seconds = [0.0] * count
         self._epoch_samples = [0] * count
@@ -203,32 +203,32 @@ class Tally:
         """Add the steps that came since the last reading.
 
         Args:
-            num_in_epoch: The samples of this epoch so far, which is all that is known of a
-                team that does not time its steps.
+            num_in_epoch: The samples of this epoch so far, for devices whose steps are not
+                timed.
         """
-        now = self._team.last_steps()
-        for step in unseen_steps(self._seen, now):
+        now = self._devices.last_steps()
+        for step in new_steps(self._read_steps, now):
             self._is_timed = True
             for k, (samples, seconds) in enumerate(step):
                 self._epoch_samples[k] += round(samples)
                 self._epoch_seconds[k] += seconds
-        self._seen = now
+        self._read_steps = now
         if not self._is_timed and num_in_epoch is not None:
-            self._epoch_samples = list(split_batch(num_in_epoch, self._team.shares))
+            self._epoch_samples = list(split_batch(num_in_epoch, self._devices.shares))
 
     def end_epoch(self, num_in_epoch: int | None) -> None:
         """Add an epoch to the total.
 
-        Steps that were overwritten in the ring before anybody read it (``fit`` with a large
-        ``steps_per_execution``) are taken to have been like those that were read.
+        Steps that were overwritten in the ring before it was read (``fit`` with a large
+        ``steps_per_execution``) are assumed to equal those that were read on average.
 
         Args:
-            num_in_epoch: All samples of the epoch; None if nobody counts.
+            num_in_epoch: All samples of the epoch; None if unknown.
         """
         self.read(num_in_epoch)
         counted = sum(self._epoch_samples)
         if num_in_epoch is not None and num_in_epoch > counted:
-            like = self._epoch_samples if counted else self._team.shares
+            like = self._epoch_samples if counted else self._devices.shares
             missed = split_batch(num_in_epoch - counted, like)
             scale = num_in_epoch / counted if counted else 1.0
             self._epoch_samples = [a + b for a, b in zip(self._epoch_samples, missed, strict=True)]
@@ -245,7 +245,7 @@ class Tally:
 
     @property
     def seconds(self) -> tuple[float, ...]:
-        """The seconds in which every device computed since training began."""
+        """The busy seconds of every device since training began."""
         return tuple(a + b for a, b in zip(self._seconds, self._epoch_seconds, strict=True))
 
     @property

@@ -1,4 +1,4 @@
-"""The only folder, beside ``_tf_private``, that may import TensorFlow's private modules.
+"""The only folder, with ``_tf_private``, that may import private modules of TensorFlow and Keras.
 
-Every function says why it is needed and what breaks if TensorFlow changes it.
+The docstring of every function states why it is needed, and what breaks if TensorFlow changes.
 """

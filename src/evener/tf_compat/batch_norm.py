@@ -1,6 +1,6 @@
-"""BatchNormalization by the samples of each device: ``batch_norm="per_device"``.
+"""BatchNormalization with the statistics of each device's samples: ``batch_norm="per_device"``.
 
-Tests: ``tests/unit/tf_compat/test_batch_norm.py``.
+Tests: ``tests/exactness/test_batch_norm_per_device.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 PER_PART_SCOPE = "evener_per_part"
-"""The scope of names of means that every part takes of its own samples."""
+"""The name scope of the means that every part takes of its own samples."""
 
 _IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", default=False)
 
@@ -24,9 +24,9 @@ _IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", de
 def per_device_batch_norm() -> Iterator[None]:
     """Mark the statistics of BatchNormalization in the step that this thread traces.
 
-    Why: the graph of a step does not tell the mean of a normalisation from any other mean, and
-    its gradient has to be that of the samples of one device too.
-    If it changes: the statistics are those of the whole batch, as without it.
+    Why: in the graph of a step, the mean of a normalization looks like any other mean, and its
+    gradient has to use the samples of one device too.
+    If it changes: the statistics are those of the global batch, as without it.
     """
     _mark_statistics()
     token = _IS_PER_DEVICE.set(True)
@@ -37,7 +37,7 @@ def per_device_batch_norm() -> Iterator[None]:
 
 
 def _mark_statistics() -> None:
-    """Patch the layer, once. Elsewhere than in `per_device_batch_norm` nothing changes."""
+    """Patch the layer, once. Outside of `per_device_batch_norm` nothing changes."""
     layer_type = keras.layers.BatchNormalization
     original = layer_type.call
     if hasattr(original, "_evener_original"):

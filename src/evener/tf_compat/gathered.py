@@ -1,4 +1,4 @@
-"""What a partitioned step computes once, written on its graph for those who audit it.
+"""The gathered operations of a partitioned step, stored in its graph for audits.
 
 Tests: ``tests/multi_device/test_gathered_in_audits.py``.
 """
@@ -19,14 +19,13 @@ _COLLECTION = "evener_gathered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatheredOperation:
-    """An operation that is computed once, of all samples, instead of in parts.
+    """An operation that is computed once, for the global batch, instead of in parts.
 
     Attributes:
         operation: The type of operation, such as ``"Sort"``.
         name: Its name in the traced step.
         line: The line of the program that made it, as ``"file.py:12"``, or an empty string.
-        num_bytes: Bytes per sample that are brought to one device for it; None if that is not
-            known.
+        num_bytes: Bytes per sample that are copied to one device for it; None if unknown.
     """
 
     operation: str
@@ -41,8 +40,8 @@ class GatheredOperation:
 
 
 def write_gathered(operations: Iterable[GatheredOperation]) -> None:
-    """Write on the graph that is being made what a step in it computes once."""
-    # Audits are read without TensorFlow.
+    """Store the gathered operations of a step in the current graph."""
+    # Reading an audit does not import TensorFlow.
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -51,6 +50,6 @@ def write_gathered(operations: Iterable[GatheredOperation]) -> None:
 
 
 def read_gathered(graphs: Iterable[tf.Graph]) -> tuple[GatheredOperation, ...]:
-    """Return what is written on graphs; functions of one graph share what is written on it."""
+    """Return the operations stored in graphs, each once: functions of a graph share its store."""
     found = (one for graph in graphs for one in graph.get_collection(_COLLECTION))
     return tuple(dict.fromkeys(found))

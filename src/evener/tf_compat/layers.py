@@ -1,4 +1,4 @@
-"""Which layer the operations of a graph belong to.
+"""The Keras layer to which each operation of a graph belongs.
 
 Tests: ``tests/unit/tf_compat/test_layers.py``.
 """
@@ -15,16 +15,16 @@ from keras.src.backend.common import global_state
 
 @contextlib.contextmanager
 def recording_layers() -> Iterator[dict[str, str]]:
-    """Record the layers whose operations are added to the graph that is being made.
+    """Record the layers whose operations are added to the current graph.
 
-    Why: Keras opens a scope of names for every call of a layer, and operations bear the names of
-    their scopes; so do their gradients, behind ``gradient_tape/``. But the name of a scope is not
-    the path of its layer: a second call gets a number. There is no public hook.
-    If it changes: no operation is known to belong to a layer, and the stages of a plan find no
-    layers (ENG-042).
+    Why: Keras opens a name scope for every call of a layer, and the names of operations begin with
+    their scope; so do those of their gradients, after ``gradient_tape/``. But the name of a scope
+    is not the path of its layer: a second call gets a number. There is no public hook.
+    If it changes: operations cannot be assigned to layers, and the stages of a plan find no layers
+    (ENG-042).
 
     Yields:
-        The path of the layer that opened each scope of names; filled while the graph is made.
+        The path of the layer that opened each name scope; filled while the graph is built.
     """
     scopes: dict[str, str] = {}
 
@@ -34,13 +34,13 @@ def recording_layers() -> Iterator[dict[str, str]]:
             _enter(scope, scopes)
         return operation.device
 
-    # Functions of devices are called for every operation, in functions inside of it too.
+    # Device functions are called for every operation, in nested functions too.
     with tf.compat.v1.get_default_graph().device(record):
         yield scopes
 
 
 def _enter(scope: str, scopes: dict[str, str]) -> None:
-    """Enter a scope of names and those around it."""
+    """Record a name scope and its outer scopes."""
     layers: Any = global_state.get_global_attribute("name_scope_stack") or []
     names = scope.split("/") if scope else []
     depth = len(names)
@@ -54,7 +54,7 @@ def _enter(scope: str, scopes: dict[str, str]) -> None:
 
 
 def _path(layers: Sequence[Any]) -> str:
-    """Return the path that Keras gives to a layer in these scopes."""
+    """Return the path of the innermost of some nested layers, as Keras writes it."""
     names: list[str] = []
     for layer in layers:
         if layer.override_parent is not None:

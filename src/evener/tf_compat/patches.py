@@ -1,4 +1,4 @@
-"""All that stays changed in Keras once a strategy was made. Nothing changes for other strategies.
+"""All patches of Keras that stay once a strategy was created. Other strategies are not affected.
 
 Tests: ``tests/unit/tf_compat/test_patches.py``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from typing import Any
 
 import keras
@@ -19,14 +20,14 @@ PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
     "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
     "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them; "
-    "errors of memory get a note",
+    "errors of memory get a note; a model outside of all scopes is noticed",
     "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
-"""What is changed, by its name, and why."""
+"""The patched functions, and why they are patched."""
 
 
 def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
-    """Let Keras treat strategies of a kind as one device. Safe to call again."""
+    """Let Keras treat strategies of a class as one device. Safe to call again."""
     let_optimizers_follow(kind)
     build_from_shapes(kind)
     compile_parts(kind)
@@ -42,8 +43,10 @@ def compile_parts(kind: type[Any]) -> None:
     If it changes: models with ``jit_compile=True`` are refused with ENG-084.
 
     Args:
-        kind: Has a property ``is_partitioned``, which tells whether a step has several parts, and
-            a method ``explain_exhausted_memory``.
+        kind: Has a property ``is_partitioned``, which tells whether a step has several parts, a
+            method ``explain_exhausted_memory``, and a class method
+            ``warn_about_unused_strategies``, called with the name of a model that begins to train
+            without any strategy.
     """
     original = keras.Model._make_function
     if getattr(original, "_evener_kind", None) is kind:
@@ -52,6 +55,9 @@ def compile_parts(kind: type[Any]) -> None:
     @functools.wraps(original)
     def make(model: Any, step_function: Any) -> Any:
         strategy = model._distribute_strategy
+        has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
+        if not has_strategy and _trains(step_function):
+            kind.warn_about_unused_strategies(model.name)
         if type(strategy) is not kind or not strategy.is_partitioned or model.run_eagerly:
             return original(model, step_function)
         if not model.jit_compile:
@@ -67,8 +73,25 @@ def compile_parts(kind: type[Any]) -> None:
     keras.Model._make_function = make
 
 
+def _trains(step_function: Any) -> bool:
+    return getattr(step_function, "__name__", "") == "train_step"
+
+
+def owns_a_model(strategy: tf.distribute.Strategy) -> bool:
+    """Return whether a model of this process was created in the scope of a strategy.
+
+    Keras keeps no list of its models, so all objects are searched: only for a warning.
+    """
+    return any(
+        issubclass(type(one), keras.Model)
+        # A model that is being made does not have it yet.
+        and getattr(one, "_distribute_strategy", None) is strategy
+        for one in gc.get_objects()
+    )
+
+
 def _explaining(strategy: Any, function: Any) -> Any:
-    """Return what Keras calls for every step, whose errors of memory are explained."""
+    """Return the step function of Keras with a note on out-of-memory errors."""
 
     @functools.wraps(function)
     def call(iterator: Any) -> Any:
@@ -110,7 +133,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
 
 
 def _has_steps_of_keras(model: Any) -> bool:
-    """Return whether nothing that a person wrote is called when the model's step is built."""
+    """Return whether the step of a model consists of Keras's own methods only."""
     names = ("train_step", "test_step", "compute_loss", "compute_metrics", "_symbolic_build")
     return all(getattr(type(model), name) is getattr(keras.Model, name) for name in names)
 

@@ -1,4 +1,4 @@
-"""Noticing that a program asks for a size that is not known while it is traced.
+"""Detects that a program reads a dimension that is unknown while it is traced.
 
 Tests: ``tests/unit/tf_compat/test_shapes.py``.
 """
@@ -28,10 +28,10 @@ _originals: dict[str, Any] = {}
 
 @dataclass(slots=True)
 class AskedSizes:
-    """What was noticed.
+    """Whether an unknown dimension was read.
 
     Attributes:
-        is_asked: Whether a person's code has asked for a size that is not known.
+        is_asked: Whether user code has read an unknown dimension.
     """
 
     is_asked: bool = False
@@ -39,12 +39,12 @@ class AskedSizes:
 
 @contextlib.contextmanager
 def noticing_unknown_sizes() -> Iterator[AskedSizes]:
-    """Notice that a person's code is given None for a size, in this thread.
+    """Detect that user code of this thread gets None for a dimension.
 
-    Why: a step that is traced for batches of any size gets None from ``x.shape[0]``, where it
-    gets a number if it is traced for one size; what it does then may be something else, and
-    nothing fails. There is no public hook.
-    If it changes: such steps compute with None, without a word.
+    Why: a step that is traced for batches of any size gets None from ``x.shape[0]``, but a number
+    if it is traced for a fixed size. It may then compute something else without an error. There is
+    no public hook.
+    If it changes: such steps silently compute with None.
     """
     global _watched
     found = AskedSizes()

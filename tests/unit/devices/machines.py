@@ -110,7 +110,7 @@ class FakeRuntime:
     """A TensorFlow runtime that starts unless it is given one of the broken GPUs."""
 
     def __init__(self, start: TensorFlowView, *, broken: Sequence[int] = ()) -> None:
-        self.stood_in: dict[Layout, Layout] = {}
+        self.fallback_layouts: dict[Layout, Layout] = {}
         self.tried: list[str] = []
         self.growth: list[bool] = []
         self._view = start

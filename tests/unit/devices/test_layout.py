@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 from evener.devices.join import join
-from evener.devices.layout import Layout, UsedDevice, fewer, layout_of, pick, running_devices
+from evener.devices.layout import (
+    Layout,
+    UsedDevice,
+    layout_of,
+    running_devices,
+    select_devices,
+    smaller_layouts,
+)
 from evener.devices.spec import GpuRequest, parse_spec
 from evener.devices.tensorflow_view import TensorFlowGpu, TensorFlowView
 from unit.devices.machines import GIB, HOST, TWO_EQUAL, UNEQUAL, seen, view
@@ -37,31 +44,31 @@ class TestPick:
         TensorFlowGpu(index=2, caps_bytes=(10 * GIB, 5 * GIB)),
     )
 
-    def pick(self, text: str) -> list[tuple[str, str]] | None:
+    def select_devices(self, text: str) -> list[tuple[str, str]] | None:
         there = view(gpus=self.GPUS)
         found = join(parse_spec("cpu:1"), TWO_EQUAL, there, HOST)
-        picked = pick(layout(text), there, found)
+        picked = select_devices(layout(text), there, found)
         return None if picked is None else [(d.name, d.physical) for d in picked]
 
     def test_devices_come_in_the_order_of_the_spec(self) -> None:
-        assert self.pick("gpu:2@10GiB,gpu:2@5GiB,gpu:0") == [
+        assert self.select_devices("gpu:2@10GiB,gpu:2@5GiB,gpu:0") == [
             ("gpu:1", "gpu:2"),
             ("gpu:2", "gpu:2"),
             ("gpu:0", "gpu:0"),
         ]
-        assert self.pick("gpu:2@5GiB") == [("gpu:2", "gpu:2")]
+        assert self.select_devices("gpu:2@5GiB") == [("gpu:2", "gpu:2")]
 
     def test_what_is_not_there_is_not_picked(self) -> None:
-        assert self.pick("gpu:1") is None
-        assert self.pick("gpu:0@5GiB") is None
-        assert self.pick("gpu:2") is None
-        assert self.pick("gpu:2@5GiB,gpu:2@5GiB") is None
+        assert self.select_devices("gpu:1") is None
+        assert self.select_devices("gpu:0@5GiB") is None
+        assert self.select_devices("gpu:2") is None
+        assert self.select_devices("gpu:2@5GiB,gpu:2@5GiB") is None
 
     def test_cpus(self) -> None:
         there = view(num_logical_cpus=3)
         found = join(parse_spec("cpu:1"), TWO_EQUAL, there, HOST)
-        assert pick(Layout(num_cpus=4), there, found) is None
-        picked = pick(Layout(num_cpus=2), there, found)
+        assert select_devices(Layout(num_cpus=4), there, found) is None
+        picked = select_devices(Layout(num_cpus=2), there, found)
         assert picked == tuple(
             UsedDevice(name=f"cpu:{index}", kind="cpu", memory_bytes=None, physical="cpu:0")
             for index in range(2)
@@ -81,8 +88,12 @@ def test_running_devices_know_their_memory() -> None:
 
 
 def test_fewer_leaves_out_each_then_tries_each() -> None:
-    assert [str(less) for less in fewer(layout("gpu:0,gpu:1"))] == ["gpu:0", "gpu:1", "cpu:0"]
-    assert [str(less) for less in fewer(layout("gpu:3"))] == ["cpu:0"]
-    assert list(fewer(Layout(num_cpus=2))) == []
+    assert [str(less) for less in smaller_layouts(layout("gpu:0,gpu:1"))] == [
+        "gpu:0",
+        "gpu:1",
+        "cpu:0",
+    ]
+    assert [str(less) for less in smaller_layouts(layout("gpu:3"))] == ["cpu:0"]
+    assert list(smaller_layouts(Layout(num_cpus=2))) == []
     eight = Layout(gpus=tuple(GpuRequest(index=index) for index in range(8)))
-    assert len(list(fewer(eight))) == 8 + 8 + 1
+    assert len(list(smaller_layouts(eight))) == 8 + 8 + 1

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Plan, Strategy, _tf_private, locality
+from evener import Plan, Strategy, _tf_private, colocation
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_the_device_of_now_is_seen_in_graphs_too() -> None:
 
 def test_an_eager_operation_can_be_sent_the_slower_way() -> None:
     # It puts a wrapper around the fast way, which raises `FallBack`.
-    locality.install()
+    colocation.install()
     with tf.GradientTape() as tape, tf.device("/CPU:1"):
         x = tf.Variable(3.0)
         y = x * x

@@ -25,7 +25,7 @@ class Said(list[str]):
 
 
 def answers_of(stand_ins: list[str] | None, said: Said) -> Any:
-    return gpu_names._Answers(StandIns(stand_ins, said), said, are_trained_on=True)
+    return gpu_names._Replacements(StandIns(stand_ins, said), said, are_trained_on=True)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def answers_of(stand_ins: list[str] | None, said: Said) -> Any:
 )
 def test_a_name_leads_to_the_stand_in_of_its_number(asked: Any, expected: Any) -> None:
     said = Said()
-    assert StandIns(["cpu:0", "cpu:2"], said).behind(asked) == expected
+    assert StandIns(["cpu:0", "cpu:2"], said).substitute(asked) == expected
     assert len(said) == (asked != expected)
     if said:
-        assert said[0].startswith("no GPU is here: cpu:0 and cpu:2 answer as GPU:0 and GPU:1; ")
+        assert said[0].startswith("no GPU was found: cpu:0 and cpu:2 appear as GPU:0 and GPU:1; ")
 
 
 def test_a_function_of_operations_may_name_gpus() -> None:
-    device = StandIns(["cpu:0", "cpu:2"], Said()).behind(lambda operation: "/gpu:1")
+    device = StandIns(["cpu:0", "cpu:2"], Said()).substitute(lambda operation: "/gpu:1")
     with tf.Graph().as_default(), tf.compat.v1.device(device):
         assert tf.constant(1.0).device == "/device:CPU:2"
 
@@ -102,7 +102,8 @@ def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
 
 
 def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
-    answers = gpu_names._Answers(StandIns(["cpu:0", "cpu:2"], print), print, are_trained_on=False)
+    used = StandIns(["cpu:0", "cpu:2"], print)
+    answers = gpu_names._Replacements(used, print, are_trained_on=False)
     device = answers.instead_of(tf.device, "device")
 
     @tf.function
@@ -136,7 +137,7 @@ def test_a_strategy_is_made_on_the_stand_ins() -> None:
     def original(strategy, devices=None, cross_device_ops=None):
         given.append((devices, cross_device_ops))
 
-    make = answers.of_a_strategy(original, ("devices",))
+    make = answers.of_strategy_init(original, ("devices",))
     make(None)
     make(None, ["/gpu:1", "/cpu:0"], 3)
     make(None, devices=None, cross_device_ops=4)
@@ -163,11 +164,12 @@ def test_nothing_is_replaced_where_a_gpu_is(
 def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [GPU])
     said = Said()
-    assert StandIns(None, said).behind("/GPU:0") == "/GPU:0"
+    assert StandIns(None, said).substitute("/GPU:0") == "/GPU:0"
     answers = answers_of(None, said)
     listed = answers.instead_of(tf.config.list_physical_devices, "list_physical_devices")
     assert listed() == [GPU]
-    make = answers.of_a_strategy(lambda strategy, devices=None: given.append(devices), ("devices",))
+    init = lambda strategy, devices=None: given.append(devices)  # noqa: E731
+    make = answers.of_strategy_init(init, ("devices",))
     given = list[Any]()
     make(None)
     make(None, ["/gpu:0", "/gpu:0"])
@@ -176,11 +178,12 @@ def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 
 def places() -> list[tuple[Any, str]]:
-    return [(module, path) for module, path in gpu_names._places() if module is not tf.compat.v1]
+    found = gpu_names._replaced_functions()
+    return [(module, path) for module, path in found if module is not tf.compat.v1]
 
 
 def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> None:
-    there = {path for _, path in gpu_names._places()}
+    there = {path for _, path in gpu_names._replaced_functions()}
     assert there == set(gpu_names.REPLACED)
     for folder, module in (("config", tf.config), ("config.experimental", tf.config.experimental)):
         names = {

@@ -7,7 +7,7 @@ from evener.placement.kernels import Kernel, merged
 
 
 def test_the_table_agrees_with_the_full_wheel() -> None:
-    if kernels.source() != "TensorFlow":
+    if kernels.kernel_source() != "TensorFlow":
         pytest.skip("this TensorFlow has no GPU kernels to compare with")
     assert kernels.table() == kernels.installed()
     assert len(kernels.table()) > 1000
@@ -39,7 +39,7 @@ def test_the_wheel_and_the_table_answer_alike(
     reason: str | None,
 ) -> None:
     monkeypatch.setattr(kernels, "_has_gpu_kernels", lambda: source == "TensorFlow")
-    found = kernels.verdict(op_type, dtypes)
+    found = kernels.why_not_on_gpu(op_type, dtypes)
     assert (None if found is None else found.reason) == reason
 
 

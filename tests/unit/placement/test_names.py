@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import evener
 from evener.errors import PlacementError
-from evener.placement.names import check_is_there, short_name, tf_name
+from evener.placement.names import check_device_exists, short_name, tf_name
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -58,16 +58,16 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert "cpu:0, cpu:1, cpu:2, cpu:3, cpu:4" in raised.value.why
     assert "Did you mean 'cpu:" in raised.value.what
     with pytest.raises(PlacementError, match="PLACE-003"):
-        check_is_there("/device:TPU:0")
+        check_device_exists("/device:TPU:0")
 
 
 @pytest.mark.parametrize(
     ("what", "hint"),
     [
-        (lambda: 3, "Layers, models"),
-        (lambda: keras.layers.Dense, "Pin an object of it"),
+        (lambda: 3, "Only Keras layers, models"),
+        (lambda: keras.layers.Dense, "Pin an instance of it"),
         (lambda: keras.optimizers.SGD(), "Pin the layers"),
-        (lambda: None, "Layers, models"),
+        (lambda: None, "Only Keras layers, models"),
         (lambda: keras.losses.MeanSquaredError(), "Pin a function"),
     ],
     ids=["number", "class", "optimizer", "nothing", "loss"],

@@ -87,7 +87,7 @@ def test_a_text_that_is_no_audit_is_refused(text: str) -> None:
 
 def test_reading_an_audit_needs_no_tensorflow(run_python) -> None:
     code = """
-        import sys, evener, evener.placement, evener.launch.auditing
+        import sys, evener, evener.placement, evener.launch.audit_subprocess
         evener.Audit
         print("tensorflow" in sys.modules)
     """

@@ -1,4 +1,4 @@
-"""A model, a team and a clock for the progress display, without TensorFlow behind them."""
+"""A model, its devices and a clock for the progress display, without TensorFlow behind them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FakeClock:
 
 
 @dataclass
-class FakeTeam:
+class FakeDevices:
     """Two devices whose steps are timed, or not; the ring holds as many as the engine's."""
 
     devices: tuple[str, ...] = ("gpu:0", "gpu:1")
@@ -79,7 +79,7 @@ class FakeModel:
 class Run:
     """A training run that a test drives."""
 
-    team: FakeTeam = field(default_factory=FakeTeam)
+    training_devices: FakeDevices = field(default_factory=FakeDevices)
     model: FakeModel = field(default_factory=FakeModel)
     is_terminal: bool = False
     memory: MemoryUse | None = None
@@ -92,7 +92,7 @@ class Run:
             self.title,
             console=Console(file=self.out, width=100, force_terminal=self.is_terminal, _environ={}),
             clock=self.clock,
-            find_team=lambda model: self.team,
+            find_devices=lambda model: self.training_devices,
             memory_of=lambda name: self.memory,
         )
         self.progress.set_model(self.model)
@@ -121,7 +121,7 @@ class Run:
                 self.progress.on_train_batch_begin(begin)
                 for size in batches[begin : begin + self.model.steps_per_execution]:
                     self.clock.now += seconds
-                    self.team.take_step(size, seconds)
+                    self.training_devices.take_step(size, seconds)
                     self.model.count(size)
             if validates:
                 self.progress.on_test_begin()

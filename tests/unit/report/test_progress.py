@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from evener.report.work import MemoryUse, Owned
-from unit.report.fakes import FakeModel, FakeTeam, Run
+from unit.report.fakes import FakeDevices, FakeModel, Run
 
 
 def test_metrics_are_read_a_few_times_per_second_and_not_at_every_batch() -> None:
@@ -42,23 +42,23 @@ def test_steps_that_nobody_saw_count_like_those_that_were_seen() -> None:
 
 
 def test_steps_before_training_began_do_not_count() -> None:
-    team = FakeTeam()
-    team.take_step(1000, 0.3)
-    run = Run(team=team)
+    devices = FakeDevices()
+    devices.take_step(1000, 0.3)
+    run = Run(training_devices=devices)
     run.fit([64, 64])
     run.fit([64, 64])
     assert [work.num_samples for work in run.progress.work[:2]] == [96, 32]
 
 
-def test_a_team_without_times_has_samples_but_no_seconds() -> None:
-    run = Run(team=FakeTeam(is_timed=False))
+def test_devices_without_times_has_samples_but_no_seconds() -> None:
+    run = Run(training_devices=FakeDevices(is_timed=False))
     run.fit([64] * 10, epochs=2)
     assert [work.num_samples for work in run.progress.work[:2]] == [960, 320]
     assert [work.busy_seconds for work in run.progress.work] == [None] * 3
 
 
 def test_a_model_that_does_not_count_its_samples_has_none() -> None:
-    run = Run(team=FakeTeam(is_timed=False))
+    run = Run(training_devices=FakeDevices(is_timed=False))
     run.model.metrics = []
     run.fit([64] * 10)
     assert run.progress.work[0].num_samples is None
@@ -119,7 +119,7 @@ def test_the_number_of_steps_may_show_only_after_an_epoch() -> None:
 def test_shares_are_those_of_the_moment() -> None:
     run = Run()
     run.fit([40] * 10)
-    run.team.shares = (0.5, 0.5)
+    run.training_devices.shares = (0.5, 0.5)
     assert [work.share for work in run.progress.work] == [0.5, 0.5, None]
 
 
@@ -148,6 +148,9 @@ def test_evaluating_by_itself_shows_nothing() -> None:
 
 def test_a_device_that_owns_nothing_and_computes_nothing_is_left_out() -> None:
     run = Run()
-    run.team.owned = lambda: {"gpu:0": Owned(num_variables=1, num_bytes=4), "cpu:0": Owned()}
+    run.training_devices.owned = lambda: {
+        "gpu:0": Owned(num_variables=1, num_bytes=4),
+        "cpu:0": Owned(),
+    }
     run.fit([40])
     assert [work.device for work in run.progress.work] == ["gpu:0", "gpu:1"]

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import keras
 import pytest
 import tensorflow as tf
 from rich.console import Console
 
-from evener import Strategy
-from evener.report.script_run import ScriptRun, print_report, report_of
+from evener import Plan, Strategy
+from evener.report.script_run import ScriptRun, count_work, print_report, report_of
 
 
 @pytest.fixture
@@ -24,6 +25,71 @@ def test_the_report_has_every_device_that_computes_or_owns(report: ScriptRun) ->
     assert [(d.device, d.share) for d in report.devices[:2]] == [("cpu:1", 0.75), ("cpu:2", 0.25)]
     owned = {d.device: d.owned.num_bytes for d in report.devices}
     assert (owned["cpu:1"], owned["cpu:2"]) == (24, 8)
+
+
+@pytest.mark.parametrize("owners", ["sharded", "central"])
+def test_every_device_of_a_pipeline_has_its_share(
+    logical_cpus: tuple[str, ...], owners: str
+) -> None:
+    stages = {"cpu:1": "first", "cpu:2": "second"}
+    plan = Plan.pipeline(stages, num_micro_batches=2, owners=owners)
+    strategy = Strategy(plan)
+    with strategy.scope():
+        dense = [keras.layers.Dense(2, name=name) for name in ("first", "second")]
+        model = keras.Sequential([keras.Input((3,)), *dense])
+        model.compile("sgd", "mse")
+    model.fit(tf.ones([8, 3]), tf.ones([8, 2]), batch_size=4, verbose=0)
+    report = report_of("train.py", strategy, [])
+    shares = {d.device: d.share for d in report.devices}
+    assert {name: shares[name] for name in stages} == {"cpu:1": 1.0, "cpu:2": 1.0}
+    assert shares.get("cpu:0") is None
+
+
+PLANS = {
+    "pipeline": Plan.pipeline({"cpu:1": "first", "cpu:2": "second"}, num_micro_batches=2),
+    "turns": Plan.pipeline([("cpu:1", "first"), ("cpu:2", "second"), ("cpu:1", "third")]),
+    "data parallel": Plan.data_parallel(["cpu:1", "cpu:2"], shares=[3, 1]),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_samples_and_busy_seconds_are_those_of_training(
+    name: str, logical_cpus: tuple[str, ...]
+) -> None:
+    strategy = Strategy(PLANS[name])
+    count_work(strategy)
+    with strategy.scope():
+        dense = [keras.layers.Dense(2, name=name) for name in ("first", "second", "third")]
+        model = keras.Sequential([keras.Input((3,)), *dense])
+        model.compile("sgd", "mse")
+    began = time.perf_counter()
+    model.fit(tf.ones([11, 3]), tf.ones([11, 2]), batch_size=4, epochs=2, verbose=0)
+    model.predict(tf.ones([8, 3]), verbose=0)
+    wall = time.perf_counter() - began
+    devices = {d.device: d for d in report_of("train.py", strategy, []).devices}
+    expected = [16, 6] if name == "data parallel" else [22, 22]
+    assert [devices[one].num_samples for one in ("cpu:1", "cpu:2")] == expected
+    for one in ("cpu:1", "cpu:2"):
+        assert 0 < devices[one].busy_seconds < wall
+    assert all(d.num_samples is None for name, d in devices.items() if name == "cpu:0")
+
+
+def test_one_device_is_not_counted(logical_cpus: tuple[str, ...]) -> None:
+    strategy = Strategy(devices=["cpu:1"])
+    count_work(strategy)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    model.fit(tf.ones([8, 3]), tf.ones([8, 2]), verbose=0)
+    devices = report_of("train.py", strategy, []).devices
+    assert {(d.num_samples, d.busy_seconds) for d in devices} == {(None, None)}
+
+
+def test_nothing_is_counted_without_a_report(logical_cpus: tuple[str, ...]) -> None:
+    strategy = Strategy(PLANS["pipeline"])
+    assert not strategy.sharing.counts
+    devices = report_of("train.py", strategy, []).devices
+    assert {(d.num_samples, d.busy_seconds) for d in devices} == {(None, None)}
 
 
 def test_the_table(report: ScriptRun) -> None:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 import evener
 import evener.report
-from evener.report.work import LoneDevice, StrategyTeam, gpu_memory, team_of, unseen_steps
+from evener.report.work import (
+    SingleDevice,
+    StrategyDevices,
+    gpu_memory,
+    new_steps,
+    training_devices_of,
+)
 
 X = np.random.default_rng(0).normal(size=(75, 4)).astype("float32")
 Y = X[:, :1]
@@ -48,7 +54,7 @@ def test_unseen_steps_are_those_since_the_last_reading(
     seen, now = steps[:num_seen][-size:], steps[-size:]
     # What was overwritten before anybody read it cannot be seen.
     new = steps[num_seen:]
-    assert unseen_steps(seen, now) == new[-size:]
+    assert new_steps(seen, now) == new[-size:]
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 3, 20])
@@ -71,7 +77,7 @@ def test_one_device_under_a_strategy(logical_cpus: tuple[str, ...]) -> None:
     strategy = evener.Strategy(devices=logical_cpus[:1])
     with strategy.scope():
         model = make_model()
-    assert isinstance(team_of(model), StrategyTeam)
+    assert isinstance(training_devices_of(model), StrategyDevices)
     (work,) = fit(model).work
     assert (work.device, work.share, work.num_samples) == ("cpu:0", 1.0, 150)
     assert work.busy_seconds is None
@@ -79,7 +85,7 @@ def test_one_device_under_a_strategy(logical_cpus: tuple[str, ...]) -> None:
 
 def test_a_model_without_a_strategy_is_on_one_device(logical_cpus: tuple[str, ...]) -> None:
     model = make_model()
-    assert isinstance(team_of(model), LoneDevice)
+    assert isinstance(training_devices_of(model), SingleDevice)
     (work,) = fit(model).work
     assert (work.device, work.share, work.num_samples) == ("cpu:0", 1.0, 150)
     # 49 weights, two slots for each, and a handful of counters.

@@ -26,6 +26,33 @@ from evener.engine.trace.graph import Tensor
 _VIEWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"})
 """Operations whose result is the memory of their first input."""
 
+_IN_PLACE = frozenset(
+    {
+        "Add",
+        "AddN",
+        "AddV2",
+        "BiasAdd",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Mul",
+        "Neg",
+        "RealDiv",
+        "Relu",
+        "ReluGrad",
+        "Rsqrt",
+        "Sigmoid",
+        "SigmoidGrad",
+        "Softmax",
+        "Sqrt",
+        "Square",
+        "Sub",
+        "Tanh",
+        "TanhGrad",
+    }
+)
+"""Operations whose result takes the memory of an input that nothing else reads."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
@@ -107,13 +134,16 @@ def _workspace(split: SplitStep, task: Task) -> float:
     now = most = 0.0
     living: dict[Tensor, float] = {}
     for place, node in enumerate(task.nodes):
+        read = {buffer_of(tensor) for tensor in node.inputs}
+        ended = sum(living.pop(one, 0.0) for one in read if last[one] <= place)
+        if node.op in _IN_PLACE:
+            now, ended = now - ended, 0.0
         for tensor in _made(node.outputs, handed_over):
             living[tensor] = bytes_per_sample(tensor)
             now += living[tensor]
         most = max(most, now)
-        for tensor in {buffer_of(t) for t in (*node.inputs, *node.outputs)}:
-            if last.get(tensor, place) <= place:
-                now -= living.pop(tensor, 0.0)
+        unread = [one for one in node.outputs if one not in last]
+        now -= ended + sum(living.pop(one, 0.0) for one in unread)
     return most
 
 

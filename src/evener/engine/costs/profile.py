@@ -74,7 +74,7 @@ def batch_sizes(most: int) -> list[int]:
     """Return the numbers of samples at which layers are measured, up to a batch.
 
     >>> batch_sizes(256), batch_sizes(3)
-    ([1, 4, 16, 64, 256], [1, 3])
+    ([1, 4, 16, 64, 256], [1, 2, 3])
     """
     ratio = max(2.0, most ** (1 / (_NUM_POINTS - 1)))
     sizes = {min(most, round(ratio**k)) for k in range(_NUM_POINTS)}

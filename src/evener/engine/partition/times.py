@@ -7,14 +7,14 @@ on the host; on a GPU, the read waits for the work that it depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.partition.homes import HOST
+from evener.engine.partition.homes import HOST, canonical_device
 
 
 class Recorder(Protocol):
@@ -24,12 +24,22 @@ class Recorder(Protocol):
         before_part: For benchmarks and tests: called in a part's graph, on its device, with the
             number of its replica and its samples; what it returns is computed within the part's
             time.
+        counts: Whether it takes the totals of devices too.
     """
 
     before_part: Callable[[int, tf.Tensor], tf.Tensor] | None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it takes the totals of devices too."""
+        ...
+
     def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
         """Take the samples and the seconds of all replicas, two float64 vectors."""
+        ...
+
+    def record_totals(self, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]) -> None:
+        """Take the samples of all replicas, a float64 vector, and the seconds of devices."""
         ...
 
 
@@ -100,9 +110,18 @@ class Times:
                 tf.reduce_max([seconds_within(spans) for spans in of_devices.values()])
                 for of_devices in self._spans
             ]
-            self._recorder.record_and_review(
-                tf.cast(tf.stack(samples), tf.float64), tf.stack(seconds)
-            )
+            counted = tf.cast(tf.stack(samples), tf.float64)
+            self._recorder.record_and_review(counted, tf.stack(seconds))
+            if self._recorder.counts:
+                self._recorder.record_totals(counted, self._seconds_of_devices())
+
+    def _seconds_of_devices(self) -> dict[str, tf.Tensor]:
+        """Return how long each device computed, whichever replica it computed for."""
+        spans: dict[str, list[tuple[tf.Tensor, tf.Tensor]]] = {}
+        for of_devices in self._spans:
+            for device, some in of_devices.items():
+                spans.setdefault(canonical_device(device), []).extend(some)
+        return {device: seconds_within(some) for device, some in spans.items()}
 
 
 def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:

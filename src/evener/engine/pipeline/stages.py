@@ -121,7 +121,9 @@ def find_passes(
     passes: dict[Node, str] = {}
     for node in nodes:
         if node in sharding.decisions:
-            is_gradient = any(name in _name(node) for name in _GRADIENTS)
+            # Loops of the forward pass fill the lists that their gradients name.
+            is_list = node.op == "EmptyTensorList"
+            is_gradient = not is_list and any(name in _name(node) for name in _GRADIENTS)
             after = any(passes.get(t.node) == BACKWARD for t in node.inputs)
             passes[node] = BACKWARD if is_gradient or after else FORWARD
     if weights:

@@ -1,0 +1,143 @@
+"""``evener audit``: runs a program in a subprocess, up to its first training step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from evener import errors
+from evener.devices.spec import SpecError
+from evener.errors import EvenerError, PlacementError
+from evener.launch.child_process import ProcessResult, run_child_process
+from evener.launch.order import Order, TargetError, order_text
+from evener.launch.script import read_script
+from evener.placement.record import Audit
+
+_NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_SHOWN_LINES = 15
+# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
+_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
+
+
+def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
+    """Return the order for the target on the command line.
+
+    Args:
+        target: A path, or ``"module:function"``.
+        args: The arguments after it.
+        **choices: ``devices``, ``meant_for``, ``batch`` and ``gpu_names`` of `Order`.
+
+    Raises:
+        RunError: RUN-001 to RUN-003 if a script cannot be read.
+        TargetError: PLACE-042 if arguments follow a function.
+    """
+    is_script = Path(target).exists() or not _NAMED.fullmatch(target)
+    if is_script:
+        read_script(target)
+    elif args:
+        raise TargetError(
+            "PLACE-042",
+            f"{target} takes no command line arguments, but {' '.join(args)} follows it.",
+            why="Command line arguments are for scripts. The arguments of a function come from its "
+            "input_signature, or from a function that returns them.",
+            fix="Remove them, or name a function that ends with: return train_step, (x, y).",
+        )
+    return Order(target=target, args=args, is_script=is_script, answer="", **choices)
+
+
+def audit_in_subprocess(order: Order, *, limit_seconds: float) -> tuple[Audit, str]:
+    """Run a program up to its first training step.
+
+    Args:
+        order: What to audit.
+        limit_seconds: The time limit until its first training step.
+
+    Returns:
+        The audit, and the end of the program's output.
+
+    Raises:
+        PlacementError: PLACE-037 if it ended without a training step, PLACE-038 if it failed
+            before, PLACE-039 if the time limit was reached, PLACE-040 if it trains eagerly.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        text = order_text(replace(order, answer=str(answer)))
+        command = [sys.executable, "-m", "evener.launch.first_step", text]
+        result = run_child_process(command, environ=_environment(), limit_seconds=limit_seconds)
+        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+    if "audit" in found:
+        # The notes are part of the program's output, which is not shown.
+        for note in found.get("notes", ()):
+            print(note, file=sys.stderr)
+        return Audit.from_json(found["audit"]), result.output
+    if "error" in found:
+        raise error_from(found["error"])
+    raise _no_audit(order.target, found, result, limit_seconds)
+
+
+def _environment() -> dict[str, str]:
+    # Otherwise TensorFlow's log would fill the kept end of the output.
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+def error_from(written: dict[str, str]) -> EvenerError:
+    """Return the error that a subprocess has written as JSON."""
+    usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
+    kind = usage_errors.get(written["kind"]) or getattr(errors, written["kind"], EvenerError)
+    return kind(written["code"], written["what"], why=written["why"], fix=written["fix"])
+
+
+def _no_audit(
+    target: str, found: dict[str, Any], result: ProcessResult, limit_seconds: float
+) -> PlacementError:
+    outcome = found.get("outcome")
+    if outcome == "eager":
+        return PlacementError(
+            "PLACE-040",
+            f"{target} trains eagerly{' at ' + found['line'] if found['line'] else ''}.",
+            why="An audit reads the graph of a step, and an eager step has none.",
+            fix="Put @tf.function on the function of the step, or compile the model without "
+            "run_eagerly.",
+        )
+    if result.exit_code is None:
+        return PlacementError(
+            "PLACE-039",
+            f"{target} reached no training step in {limit_seconds:g} seconds.",
+            why=f"It was stopped at the time limit. {last_lines(result.output)}",
+            fix="Increase --time-limit, or shorten what the program does before its first step.",
+        )
+    if outcome == "ended" or (result.exit_code == 0 and outcome is None):
+        return PlacementError(
+            "PLACE-037",
+            f"{target} ended without a training step.",
+            why="None of its traced functions computed gradients and wrote variables. "
+            f"{last_lines(result.output)}",
+            fix="Pass the arguments with which it trains, or name the function of the step as "
+            "MODULE:FUNCTION.",
+        )
+    return PlacementError(
+        "PLACE-038",
+        f"{target} failed before its first training step.",
+        why=f"{_ending(result.exit_code)}. {last_lines(result.output)}",
+        fix="Make sure that it runs with `python`, then audit it.",
+    )
+
+
+def _ending(code: int) -> str:
+    return f"It was killed by signal {-code}" if code < 0 else f"It ended with exit code {code}"
+
+
+def last_lines(output: str) -> str:
+    """Return the end of the output of a program, for an error."""
+    lines = [line for line in output.rstrip().splitlines() if not _ON_IMPORT.match(line)]
+    lines = lines[-_SHOWN_LINES:]
+    if not lines:
+        return "It printed nothing."
+    return "The end of its output:\n" + "\n".join(f"    {line}" for line in lines)

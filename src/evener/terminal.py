@@ -1,0 +1,62 @@
+"""Output of rich: on standard output, as plain text, and as HTML for notebooks."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 120
+"""Columns where standard output is not a terminal."""
+
+# A notebook shows the fragment as it is; the default format is a whole HTML page.
+_HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
+
+
+def standard_output() -> Console:
+    """Return the console of standard output, of a fixed width if that is not a terminal."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        return Console()
+    return Console(width=WIDTH)
+
+
+def text_of(show: Callable[[Console], None], width: int = 100) -> str:
+    """Return what a function prints on a console, as plain text.
+
+    Args:
+        show: Prints on the console that it is given.
+        width: Columns, above 0.
+
+    >>> text_of(lambda console: console.print("[bold]two[/bold] devices"))
+    'two devices'
+    """
+    out = io.StringIO()
+    # Nothing depends on the terminal or the environment.
+    console = Console(
+        file=out,
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    show(console)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
+
+
+def html_of(text: str) -> str:
+    """Return plain text as an HTML fragment in a fixed-width font, with its characters escaped.
+
+    >>> html_of("1 < 2").startswith("<pre")
+    True
+    """
+    console = Console(
+        file=io.StringIO(), record=True, color_system=None, force_jupyter=False, _environ={}
+    )
+    console.print(Text(text), soft_wrap=True)
+    return console.export_html(inline_styles=True, code_format=_HTML)

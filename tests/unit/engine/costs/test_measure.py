@@ -1,0 +1,141 @@
+"""Times of layers. What a clock says is never compared with a number of seconds."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener.engine.costs import layer_costs, measure_layers, measure_step, split_step
+from evener.engine.costs.clock import Calls, Clock
+from evener.engine.trace.step import trace_step
+from evener.errors import ProfileError
+from evener.profile.device_speed import DeviceSpeed
+from unit.engine.costs.models import dense, sequence, traced
+
+CPU = "/device:CPU:0"
+SPEED = DeviceSpeed(flops=(("float32", 1e9),), bytes_per_second=1e9, launch_seconds=1e-6)
+
+
+class Counting(Clock):
+    """Runs what it is given once, and says that every call takes a second per function."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU, now=itertools.count().__next__, wait=lambda: None)
+        self.runs: list[tuple[int, int]] = []
+
+    def measure(self, calls: Calls, arguments: Any) -> float:
+        results = calls.loop(tf.constant(2), *arguments)
+        assert len(results) == len(calls.results)
+        sizes = [one.shape[0] for one in arguments if one.shape.rank]
+        self.runs.append((len(calls.results), max(sizes, default=0)))
+        return float(len(calls.results))
+
+
+def test_every_layer_has_curves_that_are_positive_and_do_not_fall() -> None:
+    step = traced(sequence((8,), dense(16, "a", "tanh"), dense(4, "b"), dense(1, "c")), (1,))
+    seen: list[tuple[int, int, str]] = []
+    times = measure_layers(step, "cpu:0", [16, 1, 4], progress=lambda *one: seen.append(one))
+    assert len(times) == len(layer_costs(step).layers)
+    assert seen == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
+    for one in times:
+        for curve in (one.forward, one.backward):
+            assert [samples for samples, _ in curve.points] == [1, 4, 16]
+            seconds = [took for _, took in curve.points]
+            assert seconds == sorted(seconds)
+            assert seconds[0] >= 0
+        assert one.forward(1) > 0
+        assert one.update_seconds > 0
+
+
+def test_layers_of_one_kind_are_measured_once() -> None:
+    def runs(num_blocks: int) -> int:
+        blocks = [dense(6, f"block_{k}", "tanh") for k in range(num_blocks)]
+        step = traced(sequence((6,), *blocks, dense(1, "head")), (1,))
+        clock = Counting()
+        found = measure_step(step, "cpu:0", [2], clock=clock)
+        assert len(found.layers) == num_blocks + 1
+        return len(clock.runs)
+
+    few = runs(3)
+    keras.utils.clear_session(free_memory=False)
+    assert runs(6) == few
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda: [layers.LSTM(4, name="x")],
+        lambda: [layers.Conv1D(4, 2, name="x"), layers.BatchNormalization(), layers.Flatten()],
+        lambda: [layers.MultiHeadAttention(2, 4, name="x")],
+        lambda: [layers.Dropout(0.5, name="x"), layers.LayerNormalization(), layers.Flatten()],
+    ],
+    ids=["lstm", "convolution", "attention", "dropout"],
+)
+def test_layers_of_many_families_can_be_called_alone(body: Any) -> None:
+    x = keras.Input((5, 3))
+    y: Any = x
+    for layer in body():
+        y = layer(y, y) if isinstance(layer, layers.MultiHeadAttention) else layer(y)
+    model = keras.Model(x, dense(1, "head")(layers.Flatten()(y)))
+    clock = Counting()
+    found = measure_step(traced(model, (1,)), "cpu:0", [3], clock=clock)
+    assert found.not_measured == ()
+    assert clock.runs
+
+
+def test_what_cannot_be_called_alone_is_estimated_and_told() -> None:
+    table = tf.Variable(tf.ones([8, 4]))
+    inner = dense(4, "inner")
+    inner.build((None, 4))
+
+    class FromText(keras.layers.Layer):
+        def call(self, text: Any) -> Any:
+            return tf.matmul(tf.one_hot(tf.strings.to_hash_bucket_fast(text, 8), 8), table)
+
+    words = FromText(name="words")
+
+    def step(text: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(inner(words(text))))
+        variables = [table, inner.kernel.value]
+        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+    spec = tf.TensorSpec([None], tf.string)
+    split = split_step(trace_step(step, [spec], [0], autograph=False, with_layers=True))
+    assert split.chain.names == ("words", "inner")
+    found = measure_step(split, "cpu:0", [1, 8], speed=SPEED, clock=Counting())
+    (told,) = found.not_measured
+    assert told.startswith("words: ")
+    assert "string" in told
+    assert 0 < found.layers[0].forward(1) <= found.layers[0].forward(8)
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [-4, 4]])
+def test_numbers_of_samples_have_to_be_above_zero(sizes: list[int]) -> None:
+    step = traced(sequence((2,), dense(2, "a"), dense(1, "b")), (1,))
+    with pytest.raises(ProfileError, match="PROF-011"):
+        measure_layers(step, "cpu:0", sizes)
+
+
+def test_a_clock_subtracts_what_it_takes_to_start_a_loop() -> None:
+    """Calls take 3 seconds each in a world where a loop takes 100 to start."""
+    time = [0.0]
+
+    class Loop:
+        results = arguments = ()
+
+        @staticmethod
+        def loop(count: tf.Tensor) -> list[Any]:
+            time[0] += 0.01 + 0.003 * int(count)
+            return []
+
+    clock = Clock(CPU, now=lambda: time[0], wait=lambda: None)
+    untyped: Any = Loop()
+    assert clock.measure(untyped, ()) == pytest.approx(0.003)

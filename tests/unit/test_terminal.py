@@ -1,0 +1,64 @@
+"""Values as text and as HTML: what `print` and a notebook show."""
+
+from __future__ import annotations
+
+import dataclasses
+from html import unescape
+from typing import Any
+
+import pytest
+
+from evener import Plan
+from evener.devices.inventory import Device, Inventory
+from evener.terminal import html_of
+from unit.placement.test_record import AUDIT
+
+ODD = '<script>alert("&")</script>[bold]'
+GPU = Device(name="gpu:0", kind="gpu", product="A card", use="compute", memory_total_bytes=2**34)
+VALUES = {
+    "inventory": (Inventory(devices=(GPU,), tensorflow_version="2.21.0"), "gpu:0    A card"),
+    "audit": (AUDIT, "gpu:0 -> cpu:0: 100 B in 1 copy"),
+    "plan": (Plan.data_parallel(["cpu:0", "cpu:1"]), "Plan: data parallel, 2 devices"),
+}
+WITH_ODD_NAMES = {
+    "inventory": Inventory(devices=(dataclasses.replace(GPU, product=ODD),)),
+    "audit": dataclasses.replace(AUDIT, step=ODD),
+    "plan": Plan.pipeline({"gpu:0": ODD}),
+}
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_notebook_shows_the_table_that_print_shows(name: str) -> None:
+    value, line = VALUES[name]
+    html: str = value._repr_html_()
+    assert line in " ".join(str(value).split("\n"))
+    opening, _, rest = html.partition(">")
+    assert opening.startswith("<pre ") and rest.endswith("</pre>")
+    assert lines_of(unescape(rest.removesuffix("</pre>"))) == lines_of(str(value))
+
+
+@pytest.mark.parametrize("name", WITH_ODD_NAMES)
+def test_names_cannot_change_the_page(name: str) -> None:
+    value: Any = WITH_ODD_NAMES[name]
+    html: str = value._repr_html_()
+    assert "<script" not in html
+    assert html.count("<") == 2, "only the two tags of the fragment"
+    # It may be folded in a column of the table.
+    assert "&lt;script&gt;" in html
+
+
+def test_the_terminal_and_the_environment_do_not_change_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = [(str(value), value._repr_html_()) for value, _ in VALUES.values()]
+    for name, setting in {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, setting)
+    assert [(str(value), value._repr_html_()) for value, _ in VALUES.values()] == before
+
+
+def test_long_lines_are_not_wrapped() -> None:
+    assert "x" * 300 in html_of("x" * 300)
