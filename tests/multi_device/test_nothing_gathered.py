@@ -49,6 +49,9 @@ def cnn() -> Made:
             layers.Conv2D(8, 3, padding="same"),
             layers.BatchNormalization(),
             layers.Activation("relu"),
+            # As in ResNet50; its gradient is a slice, by sizes that are cut out of a matrix.
+            layers.ZeroPadding2D(1),
+            layers.Conv2D(8, 3, strides=2),
             layers.MaxPooling2D(),
             layers.Dropout(0.2),
             layers.Flatten(),

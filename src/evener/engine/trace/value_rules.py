@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from evener.engine.trace.dims import Size, divide, product
-from evener.engine.trace.graph import Node
+from evener.engine.trace.graph import Node, constant_array
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
 
@@ -39,6 +39,10 @@ def _same(inference: Inference, node: Node) -> Values:
     value = node.inputs[0].value
     if node.op == "Reshape" and node.outputs[0].rank not in (0, 1):
         return None
+    if node.op == "Reshape" and value is None and node.inputs[0].dtype.is_integer:
+        # Of a constant of a higher rank, or a part of one.
+        array = constant_array(node.inputs[0])
+        value = None if array is None or array.size > LARGEST_VALUE else tuple(map(int, array.ravel()))
     return [value]
 
 
