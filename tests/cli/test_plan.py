@@ -10,10 +10,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import evener
+from evener.cli import app
+from evener.errors import EvenerWarning
+from evener.launch import plan_subprocess
+from evener.launch.plan_subprocess import StepCosts
 from evener.plan import Plan
 from evener.profile.serialise import read_profile
+from evener.simulate import cluster_named, datasheet_profile, model_named
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -160,3 +166,19 @@ def test_batches_of_no_known_size(folder: Path) -> None:
     found = run(*"plan --devices cpu:2 --batch-size 16 train.py".split(), folder=folder)
     assert found.returncode == 0, found.stderr
     assert "A step of 16 samples" in found.stdout
+
+
+def test_layers_that_cannot_be_measured_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = StepCosts(
+        profile=datasheet_profile(model_named("resnet-50"), cluster_named("a100-8")),
+        batch_size=8,
+        not_measured=("words: a string cannot be made up",),
+    )
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(plan_subprocess, "measure_in_subprocess", lambda *_, **__: costs)
+    with pytest.warns(EvenerWarning, match="PROF-020.*\n.*words: a string cannot"):
+        done = CliRunner().invoke(app, ["plan", "--json", "train.py"])
+    assert done.exit_code == 0
+    assert Plan.from_json(done.stdout).predicted is not None
