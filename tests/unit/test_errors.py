@@ -21,6 +21,7 @@ from evener.errors import (
     EvenerWarning,
     PlacementError,
     PlanError,
+    ProfileError,
     RunError,
     did_you_mean,
     house_form,
@@ -37,8 +38,9 @@ PREFIXES = {
     "DataError": "DATA",
     "RunError": "RUN",
     "PlacementError": "PLACE",
+    "ProfileError": "PROF",
 }
-KINDS = [DeviceError, PlanError, EngineError, DataError, RunError, PlacementError]
+KINDS = [DeviceError, PlanError, EngineError, DataError, RunError, PlacementError, ProfileError]
 
 
 def test_the_message_has_the_house_form() -> None:
@@ -63,6 +65,7 @@ def test_an_error_stays_whole_across_processes(kind: type[EvenerError]) -> None:
         (DataError, ValueError),
         (EngineError, RuntimeError),
         (PlacementError, ValueError),
+        (ProfileError, ValueError),
     ],
 )
 def test_an_error_is_caught_as_the_builtin_that_people_expect(

@@ -7,6 +7,7 @@ beside them as they do in a step.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment
@@ -96,7 +97,11 @@ class PassBuilder:
 
     def add_all(self) -> None:
         """Add all passes."""
-        for task in in_order(schedule_of(self._replica)):
+        replica = self._replica
+        if len(replica.spans) == 1 and not any(self._recompute):
+            # Both passes of a micro-batch are one call, so that one alone is in flight.
+            replica = dataclasses.replace(replica, in_flight=1)
+        for task in in_order(schedule_of(replica)):
             self._add(task)
         for device, number in self._last_on.items():
             self._progress.last_pass.setdefault(device, []).append(number)

@@ -48,14 +48,13 @@ def route(cluster: Cluster, source: int, target: int, num_bytes: float) -> Route
     """
     first, last = machine_of(cluster, source), machine_of(cluster, target)
     if first != last:
-        uses = [_use("network out", first, cluster.network, num_bytes)]
-        uses.append(_use("network in", last, cluster.network, num_bytes))
-        inside = cluster.machines[last]
+        way = network_route(cluster, first, last, num_bytes)
+        inside, uses = cluster.machines[last], list(way.uses)
         if target != HOST_OWNER:
             uses.append(_use("in", target, inside.link, num_bytes))
             if inside.shares_link:
                 uses.append(_use("bus", last, inside.link, num_bytes))
-        return Route(uses=tuple(uses), latency_seconds=cluster.network.latency_seconds)
+        return Route(uses=tuple(uses), latency_seconds=way.latency_seconds)
     machine = cluster.machines[first]
     if HOST_OWNER in (source, target):
         kind: ServerKind = "host out" if source == HOST_OWNER else "host in"
@@ -70,6 +69,15 @@ def route(cluster: Cluster, source: int, target: int, num_bytes: float) -> Route
         if machine.shares_link:
             uses.insert(1, _use("bus", first, link, num_bytes))
     return Route(uses=tuple(uses), latency_seconds=link.latency_seconds)
+
+
+def network_route(cluster: Cluster, first: int, last: int, num_bytes: float) -> Route:
+    """Return the route between two machines of bytes that all of their devices send and receive."""
+    uses = (
+        _use("network out", first, cluster.network, num_bytes),
+        _use("network in", last, cluster.network, num_bytes),
+    )
+    return Route(uses=uses, latency_seconds=cluster.network.latency_seconds)
 
 
 def _use(kind: ServerKind, place: int, link: Link, num_bytes: float) -> Use:

@@ -21,7 +21,7 @@ from evener.plan.plan import Plan
 from evener.profile import CostProfile
 from evener.simulate.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
 from evener.simulate.passes import PassBuilder
-from evener.simulate.weights import LayerProgress, fetch_weights, owned_bytes, send_gradients
+from evener.simulate.weights import LayerProgress, WeightBuilder, owned_bytes
 
 
 class SimulatedEvent(NamedTuple):
@@ -119,7 +119,8 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
 
     Weights leave their owners when the step begins, each layer waits for its own. Gradients leave
     when the last micro-batch is through their layer. An owner updates a layer when all of its
-    gradients are there and the owner has no pass left to compute.
+    gradients are there and the owner has no pass left to compute. Where each machine has variables
+    of its own (`EACH_MACHINE`), weights and gradients go round rings.
 
     Args:
         assignment: What every device computes and owns.
@@ -127,10 +128,11 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     """
     graph = StepGraph()
     progress = LayerProgress()
-    fetch_weights(graph, assignment, profile, progress)
+    weights = WeightBuilder(graph, assignment, profile, progress)
+    weights.fetch()
     for number in range(len(assignment.replicas)):
         PassBuilder(graph, assignment, number, profile, progress).add_all()
-    send_gradients(graph, assignment, profile, progress)
+    weights.send_gradients()
     times = run(graph.activities)
     computed, transfers = _events(graph, times, len(profile.cluster.devices))
     return Simulation(

@@ -2,23 +2,26 @@
 
 ::
 
-    owner ----> other devices of its machine
-      |
-      +-------> one device of each other machine ----> the other devices there
+    one owner         owner ----> every other device that computes with the layer
 
-Gradients take the same ways back; where several meet, they are added up, and one goes on.
+    each machine      gpu:0 ---> gpu:1 ---> gpu:2 ---> gpu:0     inside of a machine
+    has variables     machine 0 ---> machine 1 ---> machine 0    gradients, between machines
+
+Gradients take the same ways back. In a ring all devices send at once, each of k devices (k - 1) / k
+of the bytes for weights and for gradients, each of k machines 2 (k - 1) / k.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evener.plan.costing import HOST_OWNER, Assignment
-from evener.plan.costing.assignment import holders_of
-from evener.profile import Cluster, CostProfile
+from evener.plan.costing import Assignment
+from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
+from evener.plan.costing.prediction import owner_update_seconds
+from evener.profile import CostProfile
 from evener.simulate.activities import Activity, ActivityKind, Server, StepGraph, Use
-from evener.simulate.routes import machine_of, route
+from evener.simulate.routes import Route, machine_of, network_route, route
 
 _Copy = tuple[int, int]
 """A device and the place of a layer: the weights of the layer that this device computes with."""
@@ -41,171 +44,197 @@ class LayerProgress:
     last_pass: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
 
 
-def fetch_weights(
-    graph: StepGraph, assignment: Assignment, profile: CostProfile, progress: LayerProgress
-) -> None:
-    """Add the transfers of all weights to the devices that compute with them."""
-    layers, cluster = profile.model.layers, profile.cluster
-    holders = holders_of(assignment.replicas, len(layers))
-    for place, (layer, owner) in enumerate(zip(layers, assignment.owners, strict=True)):
-        if not layer.weight_bytes:
-            continue
-        for source, target in _hops(cluster, holders[place], owner, place):
-            before = progress.arrived.get((source, place))
-            progress.arrived[target, place] = _transfer(
-                graph,
-                cluster,
-                kind="fetch",
-                what=f"weights of {layer.name}",
-                ends=(source, target),
-                num_bytes=layer.weight_bytes,
-                needs=() if before is None else (before,),
+class WeightBuilder:
+    """Adds what happens to the weights of all layers to a step.
+
+    Args:
+        graph: To which it is added.
+        assignment: With the owners.
+        profile: What layers and links cost.
+        progress: To which the arrivals are added, and in which the gradients are found.
+    """
+
+    def __init__(
+        self,
+        graph: StepGraph,
+        assignment: Assignment,
+        profile: CostProfile,
+        progress: LayerProgress,
+    ) -> None:
+        self._graph = graph
+        self._owners = assignment.owners
+        self._profile = profile
+        self._cluster = profile.cluster
+        self._layers = profile.model.layers
+        self._progress = progress
+        self._holders = holders_of(assignment.replicas, len(self._layers))
+
+    def fetch(self) -> None:
+        """Add the transfers of all weights to the devices that compute with them."""
+        for place, layer in enumerate(self._layers):
+            what = f"weights of {layer.name}"
+            if not layer.weight_bytes:
+                continue
+            if self._owners[place] == EACH_MACHINE:
+                for here in self._machines(place):
+                    size = layer.weight_bytes * (len(here) - 1) / len(here)
+                    for source, target in _ring(here):
+                        number = self._transfer("fetch", what, source, target, size)
+                        self._progress.arrived[target, place] = number
+                continue
+            owner = self._owners[place]
+            for target in _from_next(self._holders[place], owner):
+                number = self._transfer("fetch", what, owner, target, layer.weight_bytes)
+                self._progress.arrived[target, place] = number
+
+    def send_gradients(self) -> None:
+        """Add the transfers of all gradients to the owners, and the updates there."""
+        # The gradients of the last layers are there first.
+        for place in reversed(range(len(self._layers))):
+            if self._owners[place] == EACH_MACHINE:
+                self._reduce_around_rings(place)
+            else:
+                self._send_to_owner(place)
+
+    def _send_to_owner(self, place: int) -> None:
+        owner, layer = self._owners[place], self._layers[place]
+        summands = list(self._progress.last_gradient.get((owner, place), ()))
+        arrived: list[int] = []
+        if layer.weight_bytes:
+            what = f"gradients of {layer.name}"
+            for source in reversed(_from_next(self._holders[place], owner)):
+                needs = self._progress.last_gradient[source, place]
+                number = self._transfer("gradient", what, source, owner, layer.weight_bytes, needs)
+                begin = self._progress.first_gradient[source, place]
+                self._graph.hold(source, layer.weight_bytes, begin=begin, end=number)
+                arrived.append(number)
+        update = self._update(place, owner, [*summands, *arrived], part=1.0)
+        for number in arrived:
+            self._graph.hold(owner, layer.weight_bytes, begin=number, end=update)
+        if summands:
+            begin = self._progress.first_gradient[owner, place]
+            self._graph.hold(owner, layer.weight_bytes, begin=begin, end=update)
+        for device in self._holders[place]:
+            self._hold_fetched(device, place, layer.weight_bytes)
+
+    def _reduce_around_rings(self, place: int) -> None:
+        """Add up gradients in each machine, then between machines; all devices update."""
+        machines = self._machines(place)
+        reduced = [self._reduce_inside(place, here) for here in machines]
+        complete = self._reduce_between(place, machines, reduced)
+        weight_bytes = self._layers[place].weight_bytes
+        for here, numbers in zip(machines, reduced, strict=True):
+            for device, number in zip(here, numbers, strict=True):
+                part = 1 / len(here)
+                update = self._update(place, device, complete, part=part)
+                begin = self._progress.first_gradient[device, place]
+                self._graph.hold(device, weight_bytes * (1 - part), begin=begin, end=number)
+                self._graph.hold(device, weight_bytes * part, begin=begin, end=update)
+                self._hold_fetched(device, place, weight_bytes * (1 - part))
+
+    def _reduce_inside(self, place: int, here: Sequence[int]) -> list[int]:
+        """Return for each device of a machine the activity with which its part is added up."""
+        layer, gradients = self._layers[place], self._progress.last_gradient
+        if len(here) == 1 or not layer.weight_bytes:
+            return [max(gradients[device, place]) for device in here]
+        needs = [number for device in here for number in gradients[device, place]]
+        size = layer.weight_bytes * (len(here) - 1) / len(here)
+        what = f"gradients of {layer.name}"
+        found: dict[int, int] = {}
+        for source, target in _ring(here):
+            found[target] = self._transfer("gradient", what, source, target, size, needs)
+            self._graph.hold(target, size, begin=found[target], end=found[target])
+        return [found[device] for device in here]
+
+    def _reduce_between(
+        self, place: int, machines: Sequence[Sequence[int]], reduced: Sequence[Sequence[int]]
+    ) -> list[int]:
+        """Return the activities with which all machines have the sum of all gradients."""
+        layer = self._layers[place]
+        needs = [number for numbers in reduced for number in numbers]
+        if len(machines) == 1 or not layer.weight_bytes:
+            return needs
+        # Another device for each layer stands for those of its machine.
+        ends = [here[place % len(here)] for here in machines]
+        num_bytes = 2 * layer.weight_bytes * (len(machines) - 1) / len(machines)
+        what = f"gradients of {layer.name}"
+        numbers: list[int] = []
+        for source, target in _ring(ends):
+            first, last = (machine_of(self._cluster, device) for device in (source, target))
+            way = network_route(self._cluster, first, last, num_bytes)
+            number = self._transfer("gradient", what, source, target, num_bytes, needs, way)
+            numbers.append(number)
+        return numbers
+
+    def _machines(self, place: int) -> list[list[int]]:
+        return list(by_machine(self._holders[place], self._cluster).values())
+
+    def _transfer(
+        self,
+        kind: ActivityKind,
+        what: str,
+        source: int,
+        target: int,
+        num_bytes: float,
+        needs: Sequence[int] = (),
+        way: Route | None = None,
+    ) -> int:
+        way = way or route(self._cluster, source, target, num_bytes)
+        return self._graph.add(
+            Activity(
+                kind=kind,
+                what=what,
+                needs=tuple(needs),
+                uses=way.uses,
+                latency_seconds=way.latency_seconds,
+                device=target,
+                source=source,
+                num_bytes=num_bytes,
             )
+        )
 
-
-def send_gradients(
-    graph: StepGraph, assignment: Assignment, profile: CostProfile, progress: LayerProgress
-) -> None:
-    """Add the transfers of all gradients to the owners, and the updates there."""
-    layers, cluster = profile.model.layers, profile.cluster
-    holders = holders_of(assignment.replicas, len(layers))
-    # The gradients of the last layers are there first.
-    for place in reversed(range(len(layers))):
-        owner, layer = assignment.owners[place], layers[place]
-        summands: dict[int, list[int]] = {
-            device: list(progress.last_gradient[device, place]) for device in holders[place]
-        }
-        sent: list[tuple[int, int]] = []
-        hops = () if not layer.weight_bytes else _hops(cluster, holders[place], owner, place)
-        for target, source in reversed(list(hops)):
-            number = _transfer(
-                graph,
-                cluster,
-                kind="gradient",
-                what=f"gradients of {layer.name}",
-                ends=(source, target),
-                num_bytes=layer.weight_bytes,
-                needs=tuple(summands[source]),
+    def _update(self, place: int, owner: int, summands: Sequence[int], *, part: float) -> int:
+        """Add an update of a layer: when its gradients are there, and no pass is left."""
+        seconds = owner_update_seconds(place, owner, self._profile)
+        return self._graph.add(
+            Activity(
+                kind="update",
+                what=f"update of {self._layers[place].name}",
+                needs=(*summands, *self._progress.last_pass.get(owner, ())),
+                uses=(Use(Server("compute", owner), seconds * part),),
+                device=owner,
             )
-            summands.setdefault(target, []).append(number)
-            sent.append((target, number))
-            begin = progress.first_gradient[source, place]
-            graph.hold(source, layer.weight_bytes, begin=begin, end=number)
-        update = _update(graph, assignment, profile, place, summands.get(owner, []), progress)
-        _hold_sums(graph, progress, place, layer.weight_bytes, owner, sent, update)
-        _hold_fetched(graph, progress, place, layer.weight_bytes, holders[place])
-
-
-def _hops(
-    cluster: Cluster, holders: Sequence[int], owner: int, place: int
-) -> Iterator[tuple[int, int]]:
-    """Yield sources and targets of a layer's weights; each source has them by then."""
-    by_machine: dict[int, list[int]] = {}
-    for device in holders:
-        by_machine.setdefault(machine_of(cluster, device), []).append(device)
-    home = machine_of(cluster, owner)
-    for machine, here in by_machine.items():
-        if machine == home:
-            yield from ((owner, target) for target in _from_next(here, owner) if target != owner)
-        else:
-            # Another device for each layer, so that all of them share the work.
-            entry = here[place % len(here)]
-            yield owner, entry
-            yield from ((entry, target) for target in _from_next(here, entry) if target != entry)
-
-
-def _from_next(devices: Sequence[int], source: int) -> list[int]:
-    """Return devices from the one after the source on: owners do not all begin with the same."""
-    return sorted(devices, key=lambda device: (device <= source, device))
-
-
-def _transfer(
-    graph: StepGraph,
-    cluster: Cluster,
-    *,
-    kind: ActivityKind,
-    what: str,
-    ends: tuple[int, int],
-    num_bytes: float,
-    needs: tuple[int, ...],
-) -> int:
-    source, target = ends
-    way = route(cluster, source, target, num_bytes)
-    return graph.add(
-        Activity(
-            kind=kind,
-            what=what,
-            needs=needs,
-            uses=way.uses,
-            latency_seconds=way.latency_seconds,
-            device=target,
-            source=source,
-            num_bytes=num_bytes,
         )
-    )
 
-
-def _update(
-    graph: StepGraph,
-    assignment: Assignment,
-    profile: CostProfile,
-    place: int,
-    summands: Sequence[int],
-    progress: LayerProgress,
-) -> int:
-    """Add the update of a layer: when its gradients are there, and its owner has no pass left."""
-    owner = assignment.owners[place]
-    if owner == HOST_OWNER:
-        # As for the prediction: the host is as fast as the slowest type of device.
-        seconds = max(times[place].update_seconds for times in profile.times.values())
-    else:
-        seconds = profile.times[profile.cluster.devices[owner].type][place].update_seconds
-    return graph.add(
-        Activity(
-            kind="update",
-            what=f"update of {profile.model.layers[place].name}",
-            needs=(*summands, *progress.last_pass.get(owner, ())),
-            uses=(Use(Server("compute", owner), seconds),),
-            device=owner,
-        )
-    )
-
-
-def _hold_sums(
-    graph: StepGraph,
-    progress: LayerProgress,
-    place: int,
-    num_bytes: float,
-    owner: int,
-    sent: Sequence[tuple[int, int]],
-    update: int,
-) -> None:
-    """Keep what arrives until it is added: on the owner to the update, on the way to its end."""
-    own = progress.first_gradient.get((owner, place))
-    if own is not None:
-        graph.hold(owner, num_bytes, begin=own, end=update)
-    leaves = {graph.activities[number].source: number for _, number in sent}
-    for target, number in sent:
-        graph.hold(target, num_bytes, begin=number, end=leaves.get(target, update))
-
-
-def _hold_fetched(
-    graph: StepGraph,
-    progress: LayerProgress,
-    place: int,
-    num_bytes: float,
-    holders: Sequence[int],
-) -> None:
-    for device in holders:
-        arrived = progress.arrived.get((device, place))
+    def _hold_fetched(self, device: int, place: int, num_bytes: float) -> None:
+        arrived = self._progress.arrived.get((device, place))
         if arrived is not None:
-            last = max(progress.last_gradient[device, place])
-            graph.hold(device, num_bytes, begin=arrived, end=last)
+            last = max(self._progress.last_gradient[device, place])
+            self._graph.hold(device, num_bytes, begin=arrived, end=last)
 
 
 def owned_bytes(assignment: Assignment, profile: CostProfile) -> Mapping[int, float]:
     """Return what every device owns, the host under `HOST_OWNER`."""
     owned: dict[int, float] = {}
-    for layer, owner in zip(profile.model.layers, assignment.owners, strict=True):
-        owned[owner] = owned.get(owner, 0.0) + layer.owned_bytes
+    holders = holders_of(assignment.replicas, len(profile.model.layers))
+    for layer, owner, devices in zip(profile.model.layers, assignment.owners, holders, strict=True):
+        parts = {owner: 1.0}
+        if owner == EACH_MACHINE:
+            machines = by_machine(devices, profile.cluster).values()
+            parts = {device: 1 / len(here) for here in machines for device in here}
+        for device, part in parts.items():
+            owned[device] = owned.get(device, 0.0) + layer.owned_bytes * part
     return owned
+
+
+def _from_next(devices: Sequence[int], source: int) -> list[int]:
+    """Return devices from the one after the source on: owners do not all begin with the same."""
+    others = (device for device in devices if device != source)
+    return sorted(others, key=lambda device: (device <= source, device))
+
+
+def _ring(devices: Sequence[int]) -> list[tuple[int, int]]:
+    """Return each device with the next one; one alone has none."""
+    if len(devices) == 1:
+        return []
+    return list(zip(devices, [*devices[1:], devices[0]], strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.plan.costing.assignment import holders_of
+from evener.plan.costing.assignment import EACH_MACHINE, crosses_machines, holders_of
 from evener.profile import (
     Cluster,
     ClusterDevice,
@@ -110,8 +110,6 @@ def replicas(draw: st.DrawFn, devices: Sequence[int], num_layers: int) -> Replic
     cuts = sorted(draw(st.permutations(range(1, num_layers)))[: len(used) - 1])
     ends = [0, *cuts, num_layers]
     num_micro_batches = draw(st.integers(1, 5))
-    # One stage alone waits for nobody: more than one micro-batch in flight is of no use.
-    most_in_flight = num_micro_batches if len(used) > 1 else 1
     return ReplicaAssignment(
         samples=draw(st.integers(num_micro_batches, 32)),
         spans=tuple(
@@ -119,16 +117,16 @@ def replicas(draw: st.DrawFn, devices: Sequence[int], num_layers: int) -> Replic
             for device, first, end in zip(used, ends[:-1], ends[1:], strict=True)
         ),
         num_micro_batches=num_micro_batches,
-        in_flight=draw(st.integers(1, most_in_flight)),
+        in_flight=draw(st.integers(1, num_micro_batches)),
         schedule=draw(st.sampled_from(("1f1b", "gpipe", "zero_bubble"))),
     )
 
 
 @st.composite
 def cases(
-    draw: st.DrawFn, *, max_machines: int = 3, host: bool = True, owners_compute: bool = False
+    draw: st.DrawFn, *, max_machines: int = 3, host: bool = True, rings: bool = True
 ) -> tuple[Assignment, CostProfile]:
-    """Every layout: replicas of one stage or several, owners anywhere or where layers compute."""
+    """Every layout: replicas of one stage or several, owners anywhere, or in each machine."""
     profile = draw(profiles(draw(clusters(max_machines=max_machines))))
     num_devices, num_layers = len(profile.cluster.devices), len(profile.model.layers)
     places = draw(st.permutations(range(num_devices)))
@@ -137,8 +135,9 @@ def cases(
     drawn = tuple(draw(replicas(group, num_layers)) for group in groups)
     owners: list[int] = []
     for held_by in holders_of(drawn, num_layers):
-        everywhere = range(num_devices)
-        choices = [*(held_by if owners_compute else everywhere), *([HOST_OWNER] if host else [])]
+        choices = [*range(num_devices), *([HOST_OWNER] if host else [])]
+        if rings and crosses_machines(held_by, profile.cluster):
+            choices += [EACH_MACHINE] * len(choices)
         owners.append(draw(st.sampled_from(choices)))
     recompute = draw(st.lists(st.booleans(), min_size=num_layers, max_size=num_layers))
     return Assignment(replicas=drawn, owners=tuple(owners), recompute=tuple(recompute)), profile

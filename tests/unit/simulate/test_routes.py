@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.plan.costing.assignment import EACH_MACHINE
 from evener.profile import (
     Cluster,
     ClusterDevice,
@@ -104,22 +105,33 @@ def ways(step: Simulation, what: str) -> list[tuple[int, int]]:
     return [(one.source, one.target) for one in step.transfers if one.what == what]
 
 
-def test_weights_enter_a_machine_once_and_another_device_takes_them_each_time() -> None:
-    step = step_on(cluster_of(1, 3), owners=(0, 0, 0, 0))
-    assert ways(step, "weights of layer_0") == [(0, 1), (1, 2), (1, 3)]
-    assert ways(step, "weights of layer_1") == [(0, 2), (2, 3), (2, 1)]
-    assert ways(step, "weights of layer_2") == [(0, 3), (3, 1), (3, 2)]
-    assert ways(step, "weights of layer_3") == [(0, 1), (1, 2), (1, 3)]
-    enters, *passed_on = [one for one in step.transfers if one.what == "weights of layer_0"]
-    assert passed_on[0].begin_seconds == enters.end_seconds
+def test_what_one_device_owns_goes_to_every_other_one_in_any_machine() -> None:
+    step = step_on(cluster_of(1, 2), owners=(0, 2))
+    assert ways(step, "weights of layer_0") == [(0, 1), (0, 2)]
+    assert ways(step, "weights of layer_1") == [(2, 0), (2, 1)]
+    assert sorted(ways(step, "gradients of layer_0")) == [(1, 0), (2, 0)]
+
+
+def test_weights_of_each_machine_go_round_its_devices() -> None:
+    step = step_on(cluster_of(1, 3), owners=(EACH_MACHINE,))
+    weights = [one for one in step.transfers if one.what == "weights of layer_0"]
+    assert [(one.source, one.target) for one in weights] == [(1, 2), (2, 3), (3, 1)]
+    # All at once, and each two of three parts of 20 bytes.
+    assert {one.num_bytes for one in weights} == {20 * 2 / 3}
+    assert {one.end_seconds for one in weights} == {20 * 2 / 3 / 10 + 0.1}
 
 
 def test_gradients_are_added_up_in_their_machine_before_they_leave_it() -> None:
-    step = step_on(cluster_of(1, 3), owners=(0,))
-    assert sorted(ways(step, "gradients of layer_0")) == [(1, 0), (2, 1), (3, 1)]
-    (leaves,) = [one for one in step.transfers if (one.source, one.target) == (1, 0)]
-    arrive = [one for one in step.transfers if one.target == 1 and one.source in (2, 3)]
-    assert leaves.begin_seconds == max(one.end_seconds for one in arrive)
+    step = step_on(cluster_of(1, 3), owners=(EACH_MACHINE,) * 2)
+    for layer, entry in (("layer_0", 1), ("layer_1", 2)):
+        gradients = [one for one in step.transfers if one.what == f"gradients of {layer}"]
+        inside, between = gradients[:3], gradients[3:]
+        assert sorted((one.source, one.target) for one in inside) == [(1, 2), (2, 3), (3, 1)]
+        assert sorted((one.source, one.target) for one in between) == [(0, entry), (entry, 0)]
+        # Of two machines each sends one half of the sum and then one half of the result.
+        assert {one.num_bytes for one in between} == {20.0}
+        assert min(one.begin_seconds for one in between) >= max(one.end_seconds for one in inside)
+        assert {one.end_seconds - one.begin_seconds for one in between} == {20 / 2 + 0.3}
 
 
 def test_owners_send_to_the_device_after_them_first() -> None:

@@ -266,6 +266,7 @@ def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owne
     rules: list[OwnerRule] = []
     for layer, owner in zip(layers, assignment.owners, strict=True):
         if layer.owned_bytes:
+            assert owner != EACH_MACHINE, "owners in each machine are never named"
             device = HOST if owner == HOST_OWNER else cluster.devices[owner].name
             rules.append(OwnerRule(pattern=f"{literal(layer.name)}/*", device=device))
     if not rules:

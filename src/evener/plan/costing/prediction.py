@@ -27,7 +27,7 @@ from evener.plan.costing.assignment import (
     by_machine,
     holders_of,
 )
-from evener.plan.costing.exchange import exchange_seconds
+from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
 from evener.plan.costing.memory import MemoryPrediction, predict_memory
 from evener.plan.parts import Replica, ScheduleName, Stage
 from evener.plan.plan import Plan
@@ -104,13 +104,13 @@ def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Predictio
 
 def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     """Return what an assignment costs."""
-    arrival = exchange_seconds(assignment, profile.model, profile.cluster)
+    travel = exchange_seconds(assignment, profile.model, profile.cluster)
     update = update_seconds(assignment, profile)
     # Of a thousand replicas, most are alike.
     known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
     found: list[tuple[ReplicaPrediction, Timeline | None]] = []
     for replica in assignment.replicas:
-        weights = _Weights.of(replica, arrival, update)
+        weights = _Weights.of(replica, travel, update)
         key = (_alike(replica, profile), weights)
         if key not in known:
             known[key] = _replica(replica, assignment, profile, weights)
@@ -182,20 +182,26 @@ class _Weights:
     """What the weights of a replica cost.
 
     Args:
-        arrival_seconds: Until they are there; their gradients take as long.
+        arrival_seconds: Until they are there.
+        departure_seconds: Until their gradients are with their owners.
         update_seconds: The longest update by one of its devices, or by the host.
     """
 
     arrival_seconds: float
+    departure_seconds: float
     update_seconds: float
 
     @classmethod
     def of(
-        cls, replica: ReplicaAssignment, arrival: Mapping[int, float], update: Mapping[int, float]
+        cls,
+        replica: ReplicaAssignment,
+        travel: Mapping[int, ExchangeSeconds],
+        update: Mapping[int, float],
     ) -> _Weights:
         devices = [span.device for span in replica.spans]
         return cls(
-            max(arrival[device] for device in devices),
+            max(travel[device].arrival for device in devices),
+            max(travel[device].departure for device in devices),
             max(update.get(owner, 0.0) for owner in (*devices, HOST_OWNER)),
         )
 
@@ -224,10 +230,9 @@ def _replica(
     busy = [count * (forward + backward) for forward, backward in passes]
     times = _timeline(replica, passes, profile) if len(passes) > 1 else None
     makespan = busy[0] if times is None else times.makespan
-    waiting = weights.arrival_seconds
     # Weights arrive while the first micro-batch runs, gradients leave while the last one does.
-    exposed = max(0.0, waiting - sum(forward for forward, _ in passes)) + max(
-        0.0, waiting - sum(backward for _, backward in passes)
+    exposed = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes)) + max(
+        0.0, weights.departure_seconds - sum(backward for _, backward in passes)
     )
     seconds = makespan + exposed + weights.update_seconds
     return ReplicaPrediction(

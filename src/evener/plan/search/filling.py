@@ -48,7 +48,7 @@ def fill(vessels: Sequence[Vessel], num_samples: int) -> list[list[int]] | None:
     """
     counts = [vessel.count for vessel in vessels]
     seconds = [vessel.seconds for vessel in vessels]
-    limits = [_most_samples(one, None, num_samples) for one in seconds]
+    limits = [_most_samples(one, None, 0, num_samples) for one in seconds]
     if sum(limit * count for limit, count in zip(limits, counts, strict=True)) < num_samples:
         return None
     limits = _level(seconds, counts, limits, num_samples)
@@ -67,26 +67,34 @@ def _level(
     seconds: Sequence[_Seconds], counts: Sequence[int], limits: Sequence[int], num_samples: int
 ) -> list[int]:
     """Return the samples of each kind in the least time in which there is room for all."""
-    low = 0.0
-    high = max(one(limit) for one, limit in zip(seconds, limits, strict=True))
-
-    def room(time: float) -> list[int]:
-        return [_most_samples(f, time, limit) for f, limit in zip(seconds, limits, strict=True)]
-
+    low, too_few = 0.0, [0] * len(limits)
+    high, enough = max(f(limit) for f, limit in zip(seconds, limits, strict=True)), list(limits)
     for _ in range(60):
         middle = (low + high) / 2
-        if sum(n * count for n, count in zip(room(middle), counts, strict=True)) < num_samples:
-            low = middle
+        room = [
+            _most_samples(f, middle, least, most)
+            for f, least, most in zip(seconds, too_few, enough, strict=True)
+        ]
+        if sum(n * count for n, count in zip(room, counts, strict=True)) < num_samples:
+            low, too_few = middle, room
         else:
-            high = middle
-        if high - low <= 1e-9 * high:
+            high, enough = middle, room
+        # Where one sample of one kind is all that is left between them, no time is.
+        if high - low <= 1e-9 * high or sum(enough) - sum(too_few) == 1:
             break
-    return room(high)
+    return enough
 
 
-def _most_samples(seconds: _Seconds, time: float | None, limit: int) -> int:
-    """Return the most samples that a replica computes in some time; None: in any time."""
-    low, high = 0, limit
+def _most_samples(seconds: _Seconds, time: float | None, least: int, most: int) -> int:
+    """Return the most samples that a replica computes in some time; None: in any time.
+
+    Args:
+        seconds: By samples.
+        time: In which they are computed.
+        least: As many as are known to be.
+        most: Of which more are not looked at.
+    """
+    low, high = least, most
     while low < high:
         middle = (low + high + 1) // 2
         took = seconds(middle)

@@ -63,11 +63,13 @@ class Exchange:
     """What the weights of a group's devices cost.
 
     Args:
-        arrival_seconds: Until the weights are there; the gradients take as long.
+        arrival_seconds: Until the weights are there.
+        departure_seconds: Until the gradients are with their owners.
         update_seconds: The longest update among its devices.
     """
 
     arrival_seconds: float = 0.0
+    departure_seconds: float = 0.0
     update_seconds: float = 0.0
 
 
@@ -90,18 +92,20 @@ class GroupCosts:
         self._route = functools.cache(self._links_of)
         self._needs = functools.cache(self._needs_of_span)
         self._sums = functools.cache(self._sums_of_type)
+        # The same replica is looked at in several groupings, rounds and ways to choose owners.
+        self._passes = functools.cache(self._makespan)
         self._stages = functools.cache(self._curves_of_stages)
 
     def seconds(self, group: Group, shape: Shape, samples: int, exchange: Exchange) -> float:
         """Return the time of a step, by the formula for pipelines."""
-        makespan, forwards, backwards = self._makespan(group, shape, samples)
-        waiting = exchange.arrival_seconds
-        exposed = max(0.0, waiting - forwards) + max(0.0, waiting - backwards)
-        return makespan + exposed + exchange.update_seconds
+        makespan, forwards, backwards = self._passes(group, shape, samples)
+        arriving = max(0.0, exchange.arrival_seconds - forwards)
+        leaving = max(0.0, exchange.departure_seconds - backwards)
+        return makespan + arriving + leaving + exchange.update_seconds
 
     def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
         """Return the time of a step without that of weights."""
-        return self._makespan(group, shape, samples)[0]
+        return self._passes(group, shape, samples)[0]
 
     def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
         """Return the time of all passes, and of both passes of one micro-batch."""

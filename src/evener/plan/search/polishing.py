@@ -29,6 +29,7 @@ def polish(
     num_micro_batches: Sequence[int],
     *,
     host: bool,
+    spread: Callable[[Sequence[ReplicaAssignment]], tuple[int, ...]] | None = None,
 ) -> Assignment:
     """Return an assignment that no small change makes faster.
 
@@ -37,10 +38,15 @@ def polish(
         seconds: The time of a step; infinite for what does not fit into memory.
         num_micro_batches: The numbers of micro-batches that may be tried.
         host: Whether the host may own variables.
+        spread: Gives the owners for replicas, if they cannot be chosen.
     """
     best, least = assignment, seconds(assignment)
     for _ in range(_MOST_CHANGES):
-        changed = itertools.chain(_changed(best, num_micro_batches), _other_owners(best, host=host))
+        changed = _changed(best, num_micro_batches)
+        if spread is None:
+            changed = itertools.chain(changed, _other_owners(best, host=host))
+        else:
+            changed = (dataclasses.replace(one, owners=spread(one.replicas)) for one in changed)
         tried = [(seconds(one), one) for one in changed]
         faster = min(tried, key=lambda one: one[0], default=(least, best))
         if faster[0] >= least * (1 - 1e-6):

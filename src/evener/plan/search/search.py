@@ -16,9 +16,14 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import HOST_OWNER, Assignment, spread_owners
+from evener.plan.costing.assignment import (
+    HOST_OWNER,
+    Assignment,
+    crosses_machines,
+    spread_owners,
+)
 from evener.plan.costing.memory import entering_bytes, shortages
-from evener.plan.costing.prediction import Prediction, predict
+from evener.plan.costing.prediction import Prediction, owner_update_seconds, predict
 from evener.plan.search.group_costs import GroupCosts
 from evener.plan.search.groupings import MOST_FOR_ALL, Grouping, groupings_of
 from evener.plan.search.polishing import polish
@@ -161,7 +166,7 @@ class _Search:
         on_host = any("cpu:" in device.name for device in profile.cluster.devices)
         self._host = choices.host and len(machines) == 1 and not on_host
         near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
-        self._host_is_near = self._host and near
+        self._host_may_be_fast = self._host and (near or self._host_updates_fast())
         self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
         self._sample_seconds = functools.cache(self._least_sample_seconds)
         layers = profile.model.layers
@@ -198,7 +203,7 @@ class _Search:
 
     def ideal(self, grouping: Grouping) -> tuple[float, Assignment] | None:
         """Return the best plan of a grouping if memory had no end, with its time."""
-        ways = [UNLIMITED, UNLIMITED_HOST] if self._host_is_near else [UNLIMITED]
+        ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
         solved = [self._solvers[0].solve(grouping, way) for way in ways]
         found = [one for one in solved if one is not None]
         return min(found, key=lambda one: one[0], default=None)
@@ -262,7 +267,13 @@ class _Search:
             return self._weighed(assignment, prediction) if fits else math.inf
 
         counts = self._choices.num_micro_batches
-        better = polish(candidate.assignment, seconds, counts, host=self._host)
+        layers, cluster = self._profile.model.layers, self._profile.cluster
+        devices = [device for group in candidate.grouping for device in group]
+        spread = None
+        if len(candidate.grouping) > 1 and crosses_machines(devices, cluster):
+            # As in `owner_ways`: no plan names owners in each machine.
+            spread = functools.partial(spread_owners, layers, cluster=cluster)
+        better = polish(candidate.assignment, seconds, counts, host=self._host, spread=spread)
         return self.candidate(candidate.grouping, better)
 
     def candidate(self, grouping: Grouping, assignment: Assignment) -> Candidate:
@@ -274,6 +285,15 @@ class _Search:
             prediction=prediction,
             shortages=tuple(shortages(prediction.memory, self._profile.cluster)),
         )
+
+    def _host_updates_fast(self) -> bool:
+        """Whether the host updates all variables faster than the devices do together."""
+        profile = self._profile
+        places = range(len(profile.model.layers))
+        host = sum(owner_update_seconds(place, HOST_OWNER, profile) for place in places)
+        types = [device.type for device in profile.cluster.devices]
+        slowest = max(sum(one.update_seconds for one in profile.times[name]) for name in set(types))
+        return host < slowest / len(types)
 
     def _least_seconds(self, grouping: Grouping) -> float:
         devices = [device for group in grouping for device in group]

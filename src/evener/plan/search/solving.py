@@ -23,7 +23,7 @@ from evener.plan.costing.assignment import (
     holders_of,
     spread_owners,
 )
-from evener.plan.costing.exchange import exchange_seconds
+from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
 from evener.plan.costing.memory import predict_memory, shortages
 from evener.plan.costing.prediction import update_seconds
 from evener.plan.search.filling import Vessel, fill
@@ -149,12 +149,13 @@ class Solver:
         own_part = {"unlimited": None, "spread": 1 / num_groups}.get(way.rule, 0.0)
         options: list[Shape] = []
         for count in self._num_micro_batches:
-            if count > max(1, samples):
+            # Up to the next that is tried: a replica may get more samples than in the last round.
+            if count >= 2 * samples:
                 break
             # Deep pipelines are never full with fewer micro-batches than half their stages.
             if len(group) > 2 * MOST_FOR_ALL and 2 * count < len(group):
                 continue
-            cuts = self._costs.cut(group, count, samples / count, own_part)
+            cuts = self._costs.cut(group, count, max(1.0, samples / count), own_part)
             if cuts is not None:
                 in_flight = min(len(group), count)
                 options.append(Shape(cuts=cuts, num_micro_batches=count, in_flight=in_flight))
@@ -265,11 +266,15 @@ class Solver:
         self, kinds: Mapping[_KindKey, list[Group]], assignment: Assignment
     ) -> dict[_KindKey, Exchange]:
         profile = self._costs.profile
-        arrival = exchange_seconds(assignment, self._model, self._cluster)
+        travel = exchange_seconds(assignment, self._model, self._cluster)
+        none = ExchangeSeconds()
         update = update_seconds(assignment, profile)
         return {
             key: Exchange(
-                arrival_seconds=max(arrival.get(d, 0.0) for group in groups for d in group),
+                arrival_seconds=max(travel.get(d, none).arrival for group in groups for d in group),
+                departure_seconds=max(
+                    travel.get(d, none).departure for group in groups for d in group
+                ),
                 update_seconds=max(
                     update.get(d, 0.0) for group in groups for d in (*group, HOST_OWNER)
                 ),

@@ -2,33 +2,100 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 
+from evener.plan.costing import HOST_OWNER
 from evener.plan.search import Choices, search_plan
-from evener.profile import CostProfile
+from evener.profile import CostProfile, Curve, LayerTimes, Link
 from unit.plan.search.brute_force import least_seconds
-from unit.plan.search.profiles import profiles
+from unit.plan.search.profiles import MIB, cluster_of, model_of, profiles, times_of
 
 WITHIN = 1.01
+COUNTS = (1, 2, 4)
 
 
 def check(profile: CostProfile, batch_size: int, *, all_owners: bool) -> None:
-    counts = (1, 2, 4)
-    best = least_seconds(profile, batch_size, num_micro_batches=counts, all_owners=all_owners)
-    choices = Choices(num_micro_batches=counts, host=all_owners, simpler_within=0.0)
+    """Compare with all plans; a plan that is only simpler is not preferred."""
+    best = least_seconds(profile, batch_size, num_micro_batches=COUNTS, all_owners=all_owners)
+    choices = Choices(num_micro_batches=COUNTS, host=all_owners, simpler_within=0.0)
     found = search_plan(profile, batch_size, choices).best
     if best is None:
         assert found is None
     else:
         assert found is not None, f"nothing was found, and {best:.6g} s is possible"
+        assert found.fits
         assert found.prediction.step_seconds <= best * WITHIN
 
 
+@settings(max_examples=40)
 @given(profiles(most_devices=3, most_layers=4))
 def test_with_memory_enough(profile: CostProfile) -> None:
     check(profile, 6, all_owners=False)
 
 
+@settings(max_examples=60)
 @given(profiles(most_devices=2, most_layers=3, tight=True))
 def test_with_little_memory(profile: CostProfile) -> None:
     check(profile, 6, all_owners=True)
+
+
+def profile_with(memory: tuple[int, int], *, activation_bytes: float) -> CostProfile:
+    seconds = [1e-3] * 3
+    return CostProfile(
+        model=model_of(seconds, activation_bytes=activation_bytes),
+        cluster=cluster_of(["fast", "slow"], memory, Link(bytes_per_second=1e11)),
+        times={
+            name: times_of(seconds, slowness=slowness, overhead=1e-4)
+            for name, slowness in (("fast", 1.0), ("slow", 2.5))
+        },
+    )
+
+
+@pytest.mark.parametrize("mebibytes", [7, 8, 9, 10, 12, 16, 24, 40])
+@pytest.mark.parametrize("activation_bytes", [1024.0, MIB])
+def test_as_memory_gets_short(mebibytes: int, activation_bytes: float) -> None:
+    profile = profile_with((mebibytes * MIB, 40 * MIB), activation_bytes=activation_bytes)
+    check(profile, 6, all_owners=True)
+
+
+def test_a_fast_device_may_need_more_micro_batches_than_samples_in_an_even_split() -> None:
+    # 3 of 6 samples would be its share; 4 of them only fit one after another.
+    seconds = (5e-3, 5e-3)
+    profile = CostProfile(
+        model=model_of(
+            seconds,
+            weight_bytes=MIB // 8,
+            activation_bytes=1024.0,
+            boundary_bytes=MIB / 16,
+        ),
+        cluster=cluster_of(
+            ["fast", "slow"], [6 * MIB // 8, 6 * MIB // 8], Link(bytes_per_second=1e11)
+        ),
+        times={
+            "fast": alike(3e-3),
+            "slow": alike(7.5e-3),
+        },
+    )
+    check(profile, 6, all_owners=True)
+    found = search_plan(profile, 6, Choices(num_micro_batches=COUNTS, simpler_within=0.0))
+    assert [one.samples for one in found.assignment.replicas] == [4, 2]
+
+
+def alike(seconds: float) -> tuple[LayerTimes, ...]:
+    """Return times of two layers that grow with samples, and cost nothing to start."""
+    line = Curve(((1, seconds / 3), (64, 64 * seconds / 3)))
+    return (LayerTimes(forward=line, backward=line.scaled(2.0)),) * 2
+
+
+def test_the_host_owns_what_it_updates_faster() -> None:
+    seconds = [1e-3, 1e-3]
+    profile = CostProfile(
+        model=model_of(seconds, weight_bytes=MIB // 8, activation_bytes=1024.0),
+        cluster=cluster_of(["one", "one"], None, Link(bytes_per_second=1e11)),
+        # 1 ms for each update; the host takes less than 0.1 ms.
+        times={"one": times_of(seconds, slowness=1.0, overhead=2e-3)},
+    )
+    check(profile, 6, all_owners=True)
+    found = search_plan(profile, 6, Choices(num_micro_batches=COUNTS, simpler_within=0.0))
+    assert found.assignment.owners == (HOST_OWNER, HOST_OWNER)

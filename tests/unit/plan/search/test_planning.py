@@ -75,7 +75,7 @@ def test_more_memory_is_told_if_it_helps() -> None:
 
 
 def test_faster_links_are_told_if_they_help() -> None:
-    remedies = make_plan(profile_with(None, None, link=6e7), 64).remedies
+    remedies = make_plan(profile_with(None, None, link=1e7), 64).remedies
     assert any(one.startswith("links of twice the bandwidth") for one in remedies)
 
 

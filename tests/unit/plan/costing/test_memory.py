@@ -1,0 +1,105 @@
+"""The memory of every device, by hand.
+
+Variables of a are 310 bytes, of b 180; weights, and so gradients, 100 and 60.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.plan.costing.assignment import EACH_MACHINE
+from evener.plan.costing.memory import MemoryPrediction, predict_memory, shortages
+from evener.profile import Cluster
+from unit.plan.costing.by_hand import MODEL, assigned, cluster_of, whole
+
+
+def needs(
+    assignment: Assignment, cluster: Cluster, *, live: int = 1
+) -> dict[int, MemoryPrediction]:
+    peak_live = [[live] * len(replica.spans) for replica in assignment.replicas]
+    return predict_memory(assignment, MODEL, cluster, peak_live)
+
+
+def test_each_part_of_one_device() -> None:
+    found = needs(assigned(whole(0, samples=6), owners=(0, 0)), cluster_of(1))
+    assert found == {
+        0: MemoryPrediction(
+            variables=490, gradients=160, activations=(4 + 8 + 1) * 6, workspace=5 * 6
+        )
+    }
+    assert found[0].total == 490 + 160 + 78 + 30
+
+
+def test_micro_batches_need_a_second_gradient_and_less_for_samples() -> None:
+    replica = whole(0, samples=6, num_micro_batches=2)
+    found = needs(assigned(replica, owners=(0, 0)), cluster_of(1))[0]
+    # That of a is the largest.
+    assert found.gradients == 160 + 100
+    assert (found.activations, found.workspace) == (13 * 3, 5 * 3)
+
+
+def test_recomputed_layers_keep_what_they_read() -> None:
+    found = needs(assigned(whole(0), owners=(0, 0), recompute=True), cluster_of(1))[0]
+    assert found.activations == (4 + 2 + 1) * 2
+    assert found.workspace == (5 + 8) * 2
+
+
+def test_each_micro_batch_in_flight_keeps_activations() -> None:
+    replica = whole(0, samples=6, num_micro_batches=3, in_flight=3)
+    found = needs(assigned(replica, owners=(0, 0)), cluster_of(1), live=3)[0]
+    assert (found.activations, found.workspace) == (13 * 2 * 3, 5 * 2)
+
+
+def test_stages_keep_what_crosses_to_them() -> None:
+    replica = ReplicaAssignment(samples=2, spans=(Span(0, 0, 1), Span(1, 1, 2)))
+    found = needs(assigned(replica, owners=(0, 0)), cluster_of(2))
+    assert found == {
+        # b's gradient comes back from gpu:1.
+        0: MemoryPrediction(
+            variables=490, gradients=100 + 60, activations=(4 + 1) * 2, workspace=3 * 2
+        ),
+        1: MemoryPrediction(fetched=60, gradients=60, activations=(8 + 2) * 2, workspace=5 * 2),
+    }
+
+
+def test_owners_keep_the_gradients_that_arrive_and_fetch_nothing() -> None:
+    found = needs(assigned(whole(0), whole(1), whole(2), owners=(0, 1)), cluster_of(3))
+    parts = [(one.variables, one.fetched, one.gradients) for one in found.values()]
+    assert parts == [(310, 60, 160 + 2 * 100), (180, 100, 160 + 2 * 60), (0, 160, 160)]
+
+
+def test_an_owner_that_does_not_compute_gets_a_gradient_of_everyone() -> None:
+    found = needs(assigned(whole(0), whole(1), owners=(2, 2)), cluster_of(3))
+    assert found[2] == MemoryPrediction(variables=490, gradients=2 * 160)
+
+
+def test_the_host_keeps_what_it_owns() -> None:
+    found = needs(assigned(whole(0), whole(1), owners=(HOST_OWNER, 0)), cluster_of(2))
+    assert found[HOST_OWNER] == MemoryPrediction(variables=310, gradients=2 * 100)
+    assert (found[0].variables, found[0].fetched) == (180, 100)
+
+
+def test_each_machine_spreads_variables_over_its_devices() -> None:
+    owners = (EACH_MACHINE, EACH_MACHINE)
+    found = needs(assigned(*map(whole, range(3)), owners=owners), cluster_of(1, 2))
+    parts = {k: (one.variables, one.fetched, one.gradients) for k, one in found.items()}
+    assert parts == {0: (490, 0, 160), 1: (245, 80, 160 + 80), 2: (245, 80, 160 + 80)}
+
+
+@pytest.mark.parametrize(
+    ("memory", "lacking"),
+    [(758, []), (757, [(0, 1)]), (None, []), (700, [(0, 58)])],
+)
+def test_a_device_lacks_what_it_needs_beyond_its_memory(
+    memory: int | None, lacking: list[tuple[int, int]]
+) -> None:
+    cluster = cluster_of(1, memory=[memory])
+    found = needs(assigned(whole(0, samples=6), owners=(0, 0)), cluster)
+    assert list(shortages(found, cluster)) == lacking
+
+
+def test_the_host_lacks_memory_too() -> None:
+    cluster = cluster_of(1, host_memory_bytes=600)
+    found = needs(assigned(whole(0), owners=(HOST_OWNER, HOST_OWNER)), cluster)
+    assert list(shortages(found, cluster)) == [(HOST_OWNER, 490 + 160 - 600)]
