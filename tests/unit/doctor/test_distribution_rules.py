@@ -50,6 +50,12 @@ FINDS = [
     ("DOC-202", 14, TOP + "class T:\n    def __init__(self, strategy):\n        self.st = strategy\n"
      "        self.m = build()\n    def go(self): self.m.fit(x)\n"
      "T(tf.distribute.MirroredStrategy()).go()\n"),
+    ("DOC-215", 9, TOP + "m = build()\ns = tf.distribute.MirroredStrategy()\nwith s.scope():\n"
+     "    m.compile('adam', 'mse')\nm.fit(ds)\n"),
+    ("DOC-215", 9, TOP + "m = K.models.load_model('a.keras')\nwith tf.distribute.MirroredStrategy()"
+     ".scope():\n    m.fit(ds)\n"),
+    ("DOC-215", 12, TOP + CLASS.format(data="strategy.experimental_distribute_dataset(ds)",
+     make="self.m = build()\n        with strategy.scope(): self.o = K.optimizers.Adam()")),
     ("ENG-003", 12, TOP + "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n    m = build()\n"
      "o = K.optimizers.Adam()\n" + STEP + DIST),
     ("ENG-003", 12, TOP + "s = tf.distribute.MirroredStrategy()\nwith s.scope():\n    m = build()\n"
@@ -88,6 +94,16 @@ FINDS_NOT = [
     ("DOC-202", TOP + "import lib\nlib.train(strategy=tf.distribute.MirroredStrategy())\n" + FIT_ALONE),
     ("DOC-202", TOP + "def get():\n    return tf.distribute.MirroredStrategy()\nwith get().scope():\n"
      "    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),
+    ("DOC-215", TOP + "def make():\n    m = build()\n    m.compile('adam', 'mse')\n    return m\n"
+     "with tf.distribute.MirroredStrategy().scope():\n    m = make()\nlone = make()\nm.fit(ds)\nlone.fit(ds)\n"),
+    ("DOC-215", TOP + "scope = tf.distribute.MirroredStrategy().scope() if many else nullcontext()\n"
+     "with scope:\n    m = build()\n    m.compile('adam', 'mse')\nm.fit(ds)\n"),
+    ("DOC-215", TOP + "s = tf.distribute.MirroredStrategy()\naug = K.Sequential([K.layers.RandomFlip()])\n"
+     "ds = ds.map(lambda v: aug(v))\nwith s.scope():\n    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),
+    ("DOC-215", "import nets\n" + TOP + "with tf.distribute.MirroredStrategy().scope():\n    model = nets.make()\n"
+     "model.fit(ds)\nlone = build()\nlone.fit(ds)\n"),
+    ("DOC-215", (GOOD_LOOP + "m = build()\nm.compile('sgd', 'mse')\nm.fit(ds)\n").replace(
+        "m = build()", "m = K.Sequential([K.Input((8,)), K.layers.Dense(1)])")),
     ("ENG-003", TOP + "def make(model):\n    return K.optimizers.Adam()\n" + SCOPE.replace(
         "K.optimizers.SGD(0.1)", "make(m)") + STEP + DIST),
     ("RUN-006", GOOD_LOOP),
@@ -121,7 +137,7 @@ def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path:
     assert (code, line) in [(one.code, one.line) for one in found]
 
 
-ONE_REPLICA = ("ENG-003", "ENG-064")
+ONE_REPLICA = ("DOC-215", "ENG-003", "ENG-064")
 UNDER_EVENER = [
     (code, line, program.replace("import os\n", "import os, evener\n", 1))
     for code, line, program in FINDS

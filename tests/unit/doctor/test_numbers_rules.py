@@ -128,6 +128,50 @@ main()
 
 
 FINDS = [
+    (
+        "DOC-214",
+        stepping("        loss = tf.reduce_mean((model(x) - y) ** 2)  # finding: DOC-214\n"),
+    ),
+    ("DOC-214", stepping("        loss = keras.ops.mean(each(y, model(x)))  # finding: DOC-214\n")),
+    (
+        "DOC-214",
+        stepping(
+            "        errors = tf.square(model(x) - y)\n"
+            "        loss = tf.reduce_mean(errors)  # finding: DOC-214\n"
+            "        loss = optimizer.scale_loss(loss)\n"
+        ),
+    ),
+    (
+        "DOC-214",
+        stepping(
+            "        loss = tf.nn.sigmoid_cross_entropy_with_logits(y, model(x))\n"
+            "        loss = tf.math.reduce_mean(loss)  # finding: DOC-214\n"
+        ),
+    ),
+    ("DOC-214", trainer(loss="return tf.reduce_mean(tf.abs(y - pred))  # finding: DOC-214")),
+    (
+        "DOC-214",
+        """
+        strategy = tf.distribute.MirroredStrategy()
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.out = keras.layers.Dense(1)
+            def call(self, x):
+                return self.out(x)
+            def train_step(self, data):
+                x, y = data
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean(tf.square(self(x) - y))  # finding: DOC-214
+                grads = tape.gradient(loss, self.trainable_variables)
+                self.optimizer.apply_gradients(zip(grads, self.trainable_variables))
+                return {"loss": loss}
+        with strategy.scope():
+            net = Net()
+            net.compile(optimizer="adam")
+        net.fit(tf.zeros((64, 8)), tf.zeros((64, 1)))
+        """,
+    ),
     ("ENG-064", fitted("def loss(y, p):\n    return K.mean(K.square(y - p))  # finding: ENG-064")),
     (
         "ENG-064",
@@ -345,6 +389,55 @@ for x, y in dataset:
 ]
 
 QUIET = [
+    ("DOC-214", stepping("        loss = mse(y, model(x))\n")),
+    (
+        "DOC-214",
+        stepping("        loss = tf.reduce_mean((model(x) - y) ** 2)\n")
+        .replace("tf.distribute.MirroredStrategy()", "evener.Strategy()")
+        .replace("import keras\n", "import evener\nimport keras\n"),
+    ),
+    (
+        "DOC-214",
+        stepping("        loss = tf.reduce_mean((model(x) - y) ** 2)\n").replace(
+            "    optimizer.apply",
+            "    grads = [g / strategy.num_replicas_in_sync for g in grads]\n    optimizer.apply",
+        ),
+    ),
+    (
+        "DOC-214",
+        stepping(
+            "        loss = tf.reduce_mean(tf.square(model(x) - y), axis=-1)\n"
+            "        loss = tf.nn.compute_average_loss(loss, global_batch_size=GLOBAL_BATCH_SIZE)\n"
+            "        loss += tf.nn.scale_regularization_loss(tf.add_n(model.losses))\n"
+        ),
+    ),
+    (
+        "DOC-214",
+        stepping("        loss = tf.reduce_mean(mse(y, model(x)))\n"),
+    ),
+    (
+        "DOC-214",
+        stepping(
+            "        loss = tf.reduce_mean((model(x) - y) ** 2)\n"
+            "        loss *= 1.0 / strategy.num_replicas_in_sync\n"
+        ),
+    ),
+    (
+        "DOC-214",
+        """
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        opt = keras.optimizers.SGD(0.1)
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x) - y) ** 2)
+            grads = tape.gradient(loss, model.trainable_variables)
+            opt.apply_gradients(zip(grads, model.trainable_variables))
+            return loss
+        for x, y in tf.data.Dataset.from_tensors((tf.zeros((4, 8)), tf.zeros((4, 1)))):
+            step(x, y)
+        """,
+    ),
     ("ENG-064", fitted("def loss(y, p):\n    return K.mean(K.square(y - p), axis=-1)")),
     (
         "ENG-064",

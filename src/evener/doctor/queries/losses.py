@@ -21,6 +21,8 @@ _REDUCING = frozenset(
     for name in (f"{prefix}mean", f"{prefix}sum")
 )
 _DIVIDING = ("tf.divide", "tf.math.divide", "tf.math.divide_no_nan", "keras.ops.divide")
+# Methods of optimizers for mixed precision.
+_LOSS_SCALING = ("scale_loss", "get_scaled_loss")
 # Hyperparameters: with these names, or attributes of an unknown kind.
 _SETTINGS = ("smooth", "eps", "epsilon", "alpha")
 _DEEPEST = 30
@@ -153,6 +155,9 @@ class _Walk:
             reduction, by = Reduction.SCALAR, (*by, Divisor.GLOBAL_BATCH)
         elif name in _DIVIDING and len(node.args) > 1:
             by = (*by, self._divisor(module, node.args[1]))
+            yield from self.terms(module, node.args[0], by)
+            return
+        elif getattr(node.func, "attr", "") in _LOSS_SCALING and node.args:
             yield from self.terms(module, node.args[0], by)
             return
         elif name.startswith("keras.losses.") and name[13:14].islower():

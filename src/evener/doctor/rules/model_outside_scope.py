@@ -1,0 +1,77 @@
+"""DOC-215: a model is created outside the scope of the strategy that it is trained under."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.analysis import FUNCTIONS, Kind, Module, Place, Program, returns_of
+from evener.doctor.queries.strategies import is_only_evener, scopes, sets_one_for_all
+from evener.doctor.rule import Case, Violation
+
+_WEIGHTS = ("trainable_variables", "trainable_weights")
+
+
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
+    program = case.program
+    if not scopes(program) or sets_one_for_all(program) or is_only_evener(program):
+        return
+    reported = set[Place]()
+    for module, model, use in _trained(program):
+        created = list(program.made_by(module, model))
+        if any(program.context.in_scope(*one) is not False for one in created):
+            # The same lines serve several models, one of them without a strategy.
+            continue
+        if _is_assigned_in_scope(program, module, model):
+            continue
+        for where, call in created:
+            place = _creation(program, where, call)
+            if Kind.MODEL in program.kinds(where, call) and place not in reported:
+                reported.add(place)
+                yield _violation(place, use)
+
+
+def _trained(program: Program) -> Iterator[tuple[Module, ast.expr, Place]]:
+    """Yield the models that are trained under a strategy, and the line that trains them."""
+    for call, owner in program.calls_of("compile", "fit"):
+        if program.context.in_scope(call.module, call.node):
+            yield call.module, owner, call.place
+    for module, node in program.nodes(ast.Attribute):
+        assert isinstance(node, ast.Attribute)
+        if node.attr in _WEIGHTS and program.context.in_replica(module, node):
+            yield module, node.value, module.place(node)
+
+
+def _is_assigned_in_scope(program: Program, module: Module, model: ast.expr) -> bool:
+    """Return whether a name stands for several models, one of them created in the scope."""
+    return any(
+        where is module
+        and isinstance(node, ast.Assign)
+        and any(ast.unparse(target) == ast.unparse(model) for target in node.targets)
+        and program.context.in_scope(where, node) is not False
+        for where, node in program.nodes(ast.Assign)
+    )
+
+
+def _creation(program: Program, module: Module, call: ast.Call) -> Place:
+    """Return the line that creates a model, or the one that calls the function returning it."""
+    function = program.context.function(module, call)
+    if isinstance(function, FUNCTIONS):
+        sites = [site for site in program.call_sites(function) if site.way == "call"]
+        origins = (one for value in returns_of(function) for one in program.origins(module, value))
+        if len(sites) == 1 and any(one.node is call for one in origins):
+            return sites[0].module.place(sites[0].call)
+    return module.place(call)
+
+
+def _violation(place: Place, use: Place) -> Violation:
+    return Violation(
+        place,
+        f"the model is made outside the strategy's scope, and trained under it (line {use.line}).",
+        why="A strategy mirrors only the variables that are created in its scope. Training stops "
+        "with 'Mixing different tf.distribute.Strategy objects' or 'Need to be inside \"with "
+        "strategy.scope()\"', or runs on one device.",
+        fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
+        evidence=tuple(dict.fromkeys((place.text, use.text))),
+    )
