@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from evener.engine.partition.build import (
     TaskFunction,
+    branch_of,
     build_task,
-    compiled_call,
     zeros_function,
 )
 from evener.engine.partition.functions import (
@@ -70,10 +70,7 @@ class PartitionedStep:
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = {
-            id(function): (
-                compiled_call(function, partition) if function.by_xla else function.builder,
-                no_samples,
-            )
+            id(function): (branch_of(function, partition), no_samples)
             for function in self.functions
             if function.needs_samples
             and (no_samples := zeros_function(function, partition)) is not None

@@ -42,7 +42,9 @@ def _same(inference: Inference, node: Node) -> Values:
     if node.op == "Reshape" and value is None and node.inputs[0].dtype.is_integer:
         # Of a constant of a higher rank, or a part of one.
         array = constant_array(node.inputs[0])
-        value = None if array is None or array.size > LARGEST_VALUE else tuple(map(int, array.ravel()))
+        value = (
+            None if array is None or array.size > LARGEST_VALUE else tuple(map(int, array.ravel()))
+        )
     return [value]
 
 
