@@ -172,6 +172,7 @@ def times_to_json(times: LayerTimes) -> dict[str, Any]:
         "forward": [list(point) for point in times.forward.points],
         "backward": [list(point) for point in times.backward.points],
         "update_seconds": times.update_seconds,
+        "accumulate_seconds": times.accumulate_seconds,
     }
 
 
@@ -186,6 +187,7 @@ def times_from_json(value: Any) -> LayerTimes:
         forward=_curve_of(value["forward"]),
         backward=_curve_of(value["backward"]),
         update_seconds=float(value["update_seconds"]),
+        accumulate_seconds=float(value.get("accumulate_seconds", 0.0)),
     )
 
 

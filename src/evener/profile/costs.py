@@ -91,11 +91,13 @@ class LayerTimes:
         forward: The forward pass of one micro-batch.
         backward: The backward pass of one micro-batch.
         update_seconds: The optimizer's update of its weights, once per step.
+        accumulate_seconds: Adding the gradients of one more micro-batch to those before.
     """
 
     forward: Curve
     backward: Curve
     update_seconds: float = 0.0
+    accumulate_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

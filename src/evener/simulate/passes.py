@@ -172,7 +172,9 @@ class PassBuilder:
         once = times.forward(samples)
         if task.kind == "forward":
             return once
+        added = 1 - 1 / self._replica.num_micro_batches
         both = times.backward(samples) + (once if self._recompute[layer] else 0.0)
+        both += added * times.accumulate_seconds
         # Of a backward pass, about half is the gradients of weights.
         return both / 2 if self._is_split else both
 

@@ -50,7 +50,7 @@ def compute_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, f
     total = dict(update_seconds(assignment, profile))
     for replica in assignment.replicas:
         for span in replica.spans:
-            passes = span_seconds(span, replica.micro_batch, assignment.recompute, profile)
+            passes = span_seconds(span, replica, assignment.recompute, profile)
             total[span.device] = total.get(span.device, 0.0) + (
                 replica.num_micro_batches * sum(passes)
             )
@@ -184,10 +184,7 @@ def test_where_transfers_are_free_a_pipeline_has_the_timetable_of_its_schedule(
     assignment, profile = case
     profile = with_links(profile, factor=math.inf)
     replica = assignment.replicas[0]
-    passes = [
-        span_seconds(span, replica.micro_batch, assignment.recompute, profile)
-        for span in replica.spans
-    ]
+    passes = [span_seconds(span, replica, assignment.recompute, profile) for span in replica.spans]
     is_split = replica.schedule == "zero_bubble"
 
     def seconds(task: Task) -> float:

@@ -7,6 +7,7 @@ measured once.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,11 +39,14 @@ class StepTimes:
         overhead_seconds: Once per step, what belongs to no layer: metrics, counters.
         not_measured: For each layer that could not be called alone a text that names it and says
             why; its times are estimated from its operations and bytes.
+        in_step: How many times as long as one by one the layers take in one call, one after the
+            other; 1 if that was not measured. The times of the layers hold it already.
     """
 
     layers: tuple[LayerTimes, ...]
     overhead_seconds: float
     not_measured: tuple[str, ...]
+    in_step: float = 1.0
 
 
 def measure_layers(
@@ -64,6 +68,7 @@ def measure_step(
     progress: Progress | None = None,
     speed: DeviceSpeed | None = None,
     clock: Clock | None = None,
+    whole_at: int | None = None,
 ) -> StepTimes:
     """Return how long a device takes for a step, layer by layer.
 
@@ -74,6 +79,9 @@ def measure_step(
         progress: Called before every layer.
         speed: Of the device, for what cannot be measured; measured if it is needed.
         clock: Measures on the device; another one for tests.
+        whole_at: Samples for which the device has memory for all layers together, which are then
+            called in one step too: a layer that is called again and again finds its weights in the
+            cache. None to leave it out.
 
     Raises:
         ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
@@ -95,8 +103,14 @@ def measure_step(
             speed = speed or measure_device(device)
             reasons[kind] = str(error)
             known[kind] = estimated_times(tasks, speed, batch_sizes)
+    in_step = 1.0
+    if whole_at is not None and not reasons:
+        together = measuring.together(split.layers, whole_at)
+        alone = sum(known[k].forward(whole_at) + known[k].backward(whole_at) for k in kinds)
+        in_step = together / alone if alone else 1.0
     return StepTimes(
-        layers=tuple(known[kind] for kind in kinds),
+        layers=tuple(_scaled(known[kind], in_step) for kind in kinds),
+        in_step=in_step,
         overhead_seconds=measuring.rest(),
         not_measured=tuple(
             f"{layer}: {reasons[kind]}"
@@ -148,6 +162,12 @@ class _Measuring:
         update = self._run(self._calls(tasks.once), sizes[0])
         return LayerTimes(forward=first, backward=_difference(whole, first), update_seconds=update)
 
+    def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
+        """Return the time of both passes of all layers in one call."""
+        tasks = [task for layer in layers for task in layer.forward]
+        tasks += [task for layer in reversed(layers) for task in layer.backward]
+        return self._run(self._calls(tasks), num_samples)
+
     def rest(self) -> float:
         """Return the time of what belongs to no layer, as far as it can be measured."""
         total = 0.0
@@ -172,6 +192,12 @@ class _Measuring:
         with tf.device(self._device):
             arguments = [values.of(one) for one in calls.arguments]
         return self._clock.measure(calls, arguments)
+
+
+def _scaled(times: LayerTimes, factor: float) -> LayerTimes:
+    return dataclasses.replace(
+        times, forward=times.forward.scaled(factor), backward=times.backward.scaled(factor)
+    )
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +16,8 @@ from evener.engine.costs.measure import Progress, measure_step
 from evener.engine.costs.split import split_step
 from evener.engine.ownership import tf_device
 from evener.engine.trace.step import TracedStep
-from evener.profile import ClusterDevice, CostProfile, LayerTimes
-from evener.profile.device_speed import make_cluster, measure_links
+from evener.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
+from evener.profile.device_speed import make_cluster, measure_device, measure_links
 
 _NUM_POINTS = 5
 
@@ -45,13 +46,28 @@ def profile_step(
     """
     types = [hardware_of(device.name) for device in devices]
     sizes = batch_sizes(batch_size)
+    model = layer_costs(traced, name=name)
     times: dict[str, tuple[LayerTimes, ...]] = {}
     overhead, not_measured = 0.0, dict[str, None]()
     for device, type_name in zip(devices, types, strict=True):
         if type_name not in times:
             split = split_step(traced, device=device.name)
-            found = measure_step(split, device.name, sizes, progress=progress)
-            times[type_name] = found.layers
+            speed = measure_device(device.name, dtypes=("float32",))
+            found = measure_step(
+                split,
+                device.name,
+                sizes,
+                progress=progress,
+                speed=speed,
+                whole_at=_most_at_once(model, sizes, device),
+            )
+            times[type_name] = tuple(
+                # Two tensors are read, and one is written.
+                dataclasses.replace(
+                    one, accumulate_seconds=3 * layer.weight_bytes / speed.bytes_per_second
+                )
+                for one, layer in zip(found.layers, model.layers, strict=True)
+            )
             overhead = max(overhead, found.overhead_seconds)
             not_measured.update(dict.fromkeys(found.not_measured))
     cluster = make_cluster(
@@ -62,12 +78,27 @@ def profile_step(
         measure_links([device.name for device in devices]),
     )
     profile = CostProfile(
-        model=layer_costs(traced, name=name),
+        model=model,
         cluster=cluster,
         times=times,
         step_overhead_seconds=overhead,
     )
     return profile, tuple(not_measured)
+
+
+def _most_at_once(model: ModelCosts, sizes: Sequence[int], device: UsedDevice) -> int | None:
+    """Return the most samples of which all layers fit into half of a device's memory together."""
+    memory = device.memory_bytes
+    if memory is None and device.kind == "cpu":
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if memory is None:
+        return None
+    fixed = 2 * model.weight_bytes + sum(layer.state_bytes for layer in model.layers)
+    per_sample = model.input_bytes + sum(
+        2 * layer.activation_bytes + layer.workspace_bytes for layer in model.layers
+    )
+    fitting = [size for size in sizes if fixed + per_sample * size <= memory / 2]
+    return max(fitting, default=None)
 
 
 def batch_sizes(most: int) -> list[int]:

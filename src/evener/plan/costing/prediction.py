@@ -165,15 +165,21 @@ def owner_update_seconds(place: int, owner: int, profile: CostProfile) -> float:
 
 
 def span_seconds(
-    span: Span, micro_batch: float, recompute: tuple[bool, ...], profile: CostProfile
+    span: Span, replica: ReplicaAssignment, recompute: tuple[bool, ...], profile: CostProfile
 ) -> tuple[float, float]:
-    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage."""
+    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
+
+    Adding up gradients, which all micro-batches but the first do, is spread over all.
+    """
+    micro_batch = replica.micro_batch
+    added = 1 - 1 / replica.num_micro_batches
     times = profile.times[profile.cluster.devices[span.device].type]
     forward = backward = 0.0
     for place in span.layers:
         once = times[place].forward(micro_batch)
         forward += once
         backward += times[place].backward(micro_batch) + (once if recompute[place] else 0.0)
+        backward += added * times[place].accumulate_seconds
     return forward, backward
 
 
@@ -222,10 +228,7 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
 def _replica(
     replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
 ) -> tuple[ReplicaPrediction, Timeline | None]:
-    passes = [
-        span_seconds(span, replica.micro_batch, assignment.recompute, profile)
-        for span in replica.spans
-    ]
+    passes = [span_seconds(span, replica, assignment.recompute, profile) for span in replica.spans]
     count = replica.num_micro_batches
     busy = [count * (forward + backward) for forward, backward in passes]
     times = _timeline(replica, passes, profile) if len(passes) > 1 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -95,6 +96,7 @@ class GroupCosts:
         # The same replica is looked at in several groupings, rounds and ways to choose owners.
         self._passes = functools.cache(self._makespan)
         self._stages = functools.cache(self._curves_of_stages)
+        self._adding = functools.cache(self._adding_of_stages)
 
     def seconds(self, group: Group, shape: Shape, samples: int, exchange: Exchange) -> float:
         """Return the time of a step, by the formula for pipelines."""
@@ -114,8 +116,11 @@ class GroupCosts:
         count = min(shape.num_micro_batches, samples)
         size = samples / count
         forward, both, stages = self._stages(group, shape.cuts)
-        forwards, total = forward(size), both(size)
-        longest = max(stage(size) for stage in stages)
+        # All micro-batches but the first add their gradients up.
+        added = 1 - 1 / count
+        forwards = forward(size)
+        total = both(size) + added * sum(self._adding(group, shape.cuts))
+        longest = max(stage(size) + added * adding for stage, adding in stages)
         if len(group) == 1:
             makespan = count * total
         else:
@@ -126,19 +131,34 @@ class GroupCosts:
 
     def _curves_of_stages(
         self, group: Group, cuts: tuple[int, ...]
-    ) -> tuple[Curve, Curve, tuple[Curve, ...]]:
-        """Return the sum of forward passes, the sum of all passes, and what each stage takes."""
+    ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...]]:
+        """Return the sum of forward passes, that of all passes, and what each stage takes.
+
+        Of a stage: its passes, and adding up its gradients.
+        """
         found = [
             self._total(self._type(device), first, end)
             for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
         ]
-        stages = tuple(dict.fromkeys(Curve.total(passes) for passes in found))
+        adding = self._adding(group, cuts)
+        stages = tuple(
+            dict.fromkeys((Curve.total(p), a) for p, a in zip(found, adding, strict=True))
+        )
         if len(stages) > _MOST_STAGES:
             # Of many stages, one curve through their maxima: exact where curves were measured.
-            places = sorted({samples for stage in stages for samples, _ in stage.points})
-            stages = (Curve(tuple((n, max(stage(n) for stage in stages)) for n in places)),)
+            places = sorted({samples for stage, _ in stages for samples, _ in stage.points})
+            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in places))
+            stages = ((most, max(adding)),)
         forward = Curve.total(one for one, _ in found)
         return forward, Curve.total(one for passes in found for one in passes), stages
+
+    def _adding_of_stages(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, ...]:
+        return tuple(
+            math.fsum(
+                one.accumulate_seconds for one in self.profile.times[self._type(device)][first:end]
+            )
+            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        )
 
     def most_samples(
         self, group: Group, shape: Shape, limit: int, owned: Mapping[int, float]

@@ -117,6 +117,23 @@ def test_what_cannot_be_called_alone_is_estimated_and_told() -> None:
     assert 0 < found.layers[0].forward(1) <= found.layers[0].forward(8)
 
 
+def test_layers_are_held_against_one_call_of_all() -> None:
+    """Of a clock that says a second per result: 3 layers one by one, and all of them at once."""
+    blocks = [dense(6, f"block_{k}", "tanh") for k in range(2)]
+    step = traced(sequence((6,), *blocks, dense(1, "head")), (1,))
+    alone = measure_step(step, "cpu:0", [2, 8], clock=Counting())
+    clock = Counting()
+    found = measure_step(step, "cpu:0", [2, 8], clock=clock, whole_at=8)
+    assert alone.in_step == 1
+    total = sum(one.forward(8) + one.backward(8) for one in alone.layers)
+    whole = max(count for count, size in clock.runs if size == 8)
+    assert found.in_step == pytest.approx(whole / total)
+    for one, other in zip(found.layers, alone.layers, strict=True):
+        assert one.forward(2) == pytest.approx(found.in_step * other.forward(2))
+        assert one.backward(8) == pytest.approx(found.in_step * other.backward(8))
+        assert one.update_seconds == other.update_seconds
+
+
 @pytest.mark.parametrize("sizes", [[], [0], [-4, 4]])
 def test_numbers_of_samples_have_to_be_above_zero(sizes: list[int]) -> None:
     step = traced(sequence((2,), dense(2, "a"), dense(1, "b")), (1,))

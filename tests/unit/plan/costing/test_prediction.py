@@ -48,6 +48,19 @@ def test_a_ring_between_machines_delays_gradients_alone() -> None:
     assert found.communication_seconds == 41 - 12
 
 
+def test_all_micro_batches_but_the_first_add_gradients_up() -> None:
+    profile = profile_of(cluster_of(1))
+    adding = {
+        name: tuple(dataclasses.replace(one, accumulate_seconds=0.5) for one in times)
+        for name, times in profile.times.items()
+    }
+    profile = dataclasses.replace(profile, times=adding)
+    once = predict(assigned(whole(0), owners=(0, 0)), profile).slowest
+    twice = predict(assigned(whole(0, num_micro_batches=2), owners=(0, 0)), profile).slowest
+    # Two layers, one more micro-batch.
+    assert twice.compute_seconds == once.compute_seconds + 2 * 0.5
+
+
 def test_recomputed_layers_run_forward_twice() -> None:
     profile = profile_of(cluster_of(1))
     found = predict(assigned(whole(0), owners=(0, 0), recompute=True), profile)

@@ -70,6 +70,7 @@ def times_of(
             forward=_line(overhead, one * slowness),
             backward=_line(overhead, 2 * one * slowness),
             update_seconds=overhead / 2,
+            accumulate_seconds=overhead / 8,
         )
         for one in seconds
     )
