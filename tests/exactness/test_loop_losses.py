@@ -354,7 +354,7 @@ class Whole(keras.losses.Loss):
 def test_loss_of_ones_own_that_gives_one_number() -> None:
     """One number is taken for the mean over the samples, and that is said."""
     x, y = regression(75)
-    with saying(cut=["ENG-064"]):
+    with saying():
         make = loss_parts(Whole(), regressor)
         agree(lambda place: loop_results(place, make, batches(x, y)), THREE)
 

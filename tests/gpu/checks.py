@@ -219,8 +219,7 @@ def check_owners_are_spread(ground: Ground) -> None:
 
 
 def check_the_host_can_own(ground: Ground) -> None:
-    strategy = ground.strategy(owners="central")
-    agrees_with_one_device(ground, "mlp", within=ground.tolerance, strategy=strategy)
+    strategy = agrees_with_one_device(ground, "mlp", within=ground.tolerance, owners="central")
     assert {variable.device for variable in strategy.owner_registry.variables} == {"cpu:0"}
 
 

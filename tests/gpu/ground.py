@@ -119,14 +119,17 @@ def agrees_with_one_device(
     case_name: str,
     *,
     within: float,
-    strategy: evener.Strategy | None = None,
     compiled: Mapping[str, object] | None = None,
     fit: Mapping[str, object] | None = None,
+    **arguments: object,
 ) -> evener.Strategy:
-    """Train a case on one device and on both; fail where they differ. Return the strategy."""
+    """Train a case on one device and on both; fail where they differ. Return the strategy.
+
+    Other arguments are those of the strategy.
+    """
     compiled, fit = compiled or {}, fit or {}
     reference = train(case_name, build(case_name, ground.one_device(), **compiled), **fit)
-    strategy = strategy or ground.strategy()
+    strategy = ground.strategy(**arguments)
     candidate = train(case_name, build(case_name, strategy.scope(), **compiled), **fit)
     assert_equal(reference, candidate, within=within, where=f"{case_name} on {ground.devices}")
     return strategy
