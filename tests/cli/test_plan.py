@@ -141,6 +141,7 @@ def test_wrong_usage(words: str, says: str, folder: Path) -> None:
     assert says in shown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "says"),
     [("no-step", "without computing gradients"), ("silent", "it ended with exit code 3")],
@@ -152,6 +153,7 @@ def test_no_training_step(args: str, says: str, folder: Path) -> None:
     assert says in found.stderr
 
 
+@pytest.mark.long
 def test_batches_of_no_known_size(folder: Path) -> None:
     source = textwrap.dedent(SCRIPT).replace(
         "model.fit(x, x[:, :1], batch_size=32, verbose=0)",
