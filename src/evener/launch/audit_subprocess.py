@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
 import tempfile
@@ -11,18 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evener import errors
-from evener.devices.spec import SpecError
-from evener.errors import EvenerError, PlacementError
+from evener.errors import PlacementError
+from evener.launch.answer import ending, last_lines, quiet_environment, read_answer
 from evener.launch.child_process import ProcessResult, run_child_process
 from evener.launch.order import Order, TargetError, order_text
 from evener.launch.script import read_script
 from evener.placement.record import Audit
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_SHOWN_LINES = 15
-# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
-_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
 
 
 def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
@@ -70,28 +64,16 @@ def audit_in_subprocess(order: Order, *, limit_seconds: float) -> tuple[Audit, s
         answer = Path(folder) / "answer.json"
         text = order_text(replace(order, answer=str(answer)))
         command = [sys.executable, "-m", "evener.launch.first_step", text]
-        result = run_child_process(command, environ=_environment(), limit_seconds=limit_seconds)
-        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+        result = run_child_process(
+            command, environ=quiet_environment(), limit_seconds=limit_seconds
+        )
+        found = read_answer(answer)
     if "audit" in found:
         # The notes are part of the program's output, which is not shown.
         for note in found.get("notes", ()):
             print(note, file=sys.stderr)
         return Audit.from_json(found["audit"]), result.output
-    if "error" in found:
-        raise error_from(found["error"])
     raise _no_audit(order.target, found, result, limit_seconds)
-
-
-def _environment() -> dict[str, str]:
-    # Otherwise TensorFlow's log would fill the kept end of the output.
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
-
-
-def error_from(written: dict[str, str]) -> EvenerError:
-    """Return the error that a subprocess has written as JSON."""
-    usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
-    kind = usage_errors.get(written["kind"]) or getattr(errors, written["kind"], EvenerError)
-    return kind(written["code"], written["what"], why=written["why"], fix=written["fix"])
 
 
 def _no_audit(
@@ -125,19 +107,6 @@ def _no_audit(
     return PlacementError(
         "PLACE-038",
         f"{target} failed before its first training step.",
-        why=f"{_ending(result.exit_code)}. {last_lines(result.output)}",
+        why=f"{ending(result.exit_code)}. {last_lines(result.output)}",
         fix="Make sure that it runs with `python`, then audit it.",
     )
-
-
-def _ending(code: int) -> str:
-    return f"It was killed by signal {-code}" if code < 0 else f"It ended with exit code {code}"
-
-
-def last_lines(output: str) -> str:
-    """Return the end of the output of a program, for an error."""
-    lines = [line for line in output.rstrip().splitlines() if not _ON_IMPORT.match(line)]
-    lines = lines[-_SHOWN_LINES:]
-    if not lines:
-        return "It printed nothing."
-    return "The end of its output:\n" + "\n".join(f"    {line}" for line in lines)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from evener.errors import EvenerError
+from evener.launch.answer import error_fields, write_answer
 from evener.launch.notes import Notes
 from evener.launch.order import Order
 
@@ -50,12 +51,8 @@ class FirstStep:
 
     def answer(self, found: Mapping[str, Any]) -> NoReturn:
         """Write the result, and end the process: the program does not continue."""
-        text = json.dumps({**found, "notes": [str(note) for note in self.notes.told]})
-        Path(self._order.answer).write_text(text, encoding="utf-8")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Exit handlers of the program do not run, and its threads are not joined.
-        os._exit(0)
+        notes = [str(note) for note in self.notes.told]
+        write_answer(self._order.answer, {**found, "notes": notes})
 
     def _before_function(self, function: Any, inputs: tuple[Any, ...]) -> None:
         from evener.placement.auditing import audit_of
@@ -114,12 +111,12 @@ def main() -> None:
         _take_devices(order, first.notes)
         target = _script(order) if order.is_script else _function(order, first)
     except EvenerError as error:
-        first.answer({"error": _written(error)})
+        first.answer({"error": error_fields(error)})
     try:
         first.run(target)
     except EvenerError as error:
         traceback.print_exc()
-        first.answer({"error": _written(error)})
+        first.answer({"error": error_fields(error)})
     first.answer({"outcome": "ended"})
 
 
@@ -151,13 +148,6 @@ def _function(order: Order, first: FirstStep) -> Callable[[], Any]:
     sys.path.insert(0, str(Path.cwd()))
     module, _, name = order.target.partition(":")
     return lambda: step_of(importlib.import_module, module, name, order, first)
-
-
-def _written(error: EvenerError) -> dict[str, str]:
-    return {
-        "kind": type(error).__name__,
-        **{name: getattr(error, name) for name in ("code", "what", "why", "fix")},
-    }
 
 
 if __name__ == "__main__":

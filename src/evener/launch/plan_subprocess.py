@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -12,7 +11,7 @@ from typing import Any
 
 from evener.devices.spec import DeviceSpec
 from evener.errors import RunError
-from evener.launch.audit_subprocess import error_from, last_lines
+from evener.launch.answer import ending, last_lines, quiet_environment, read_answer
 from evener.launch.child_process import ProcessResult, run_child_process
 from evener.launch.step_costs import CostRequest
 from evener.profile import CostProfile
@@ -54,24 +53,22 @@ def measure_in_subprocess(
         text = replace(request, answer=str(answer)).to_json()
         command = [sys.executable, "-m", "evener.launch.step_costs", text]
         result = run_child_process(command, environ=_environment(spec), limit_seconds=limit_seconds)
-        found = json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else {}
+        found = read_answer(answer)
     if "profile" in found:
         return StepCosts(
             profile=profile_from_json(found["profile"]),
             batch_size=found["batch_size"],
             not_measured=tuple(found["not_measured"]),
         )
-    if "error" in found:
-        raise error_from(found["error"])
     raise _no_costs(request.script, found, result, limit_seconds)
 
 
 def _environment(spec: DeviceSpec) -> dict[str, str]:
     """Return the environment: several devices on the CPU get a part of its cores each."""
-    environ = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+    environ: dict[str, str] = {}
     if spec.num_devices is not None and str(spec).startswith("cpu"):
         environ["TF_NUM_INTRAOP_THREADS"] = str(max(1, (os.cpu_count() or 1) // spec.num_devices))
-    return {**environ, **os.environ}
+    return {**environ, **quiet_environment()}
 
 
 def _no_costs(
@@ -87,7 +84,8 @@ def _no_costs(
     if result.exit_code is None:
         ended = f"it was stopped after {limit_seconds:g} seconds"
     elif result.exit_code:
-        ended = f"it ended with exit code {result.exit_code}"
+        how = ending(result.exit_code)
+        ended = how[0].lower() + how[1:]
     else:
         ended = "it ended without computing gradients and writing variables in a traced function"
     return RunError(

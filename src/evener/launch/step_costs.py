@@ -10,12 +10,12 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from evener.errors import EvenerError
+from evener.launch.answer import error_fields, write_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,13 @@ def main() -> None:
         _run(request)
     except EvenerError as error:
         traceback.print_exc()
-        named = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
-        _answer(request, {"error": {"kind": type(error).__name__, **named}})
-    _answer(request, {"outcome": "ended"})
+        write_answer(request.answer, {"error": error_fields(error)})
+    write_answer(request.answer, {"outcome": "ended"})
 
 
 def _run(request: CostRequest) -> None:
     from evener.devices import use_devices
-    from evener.engine.costs.profile import model_name, profile_step
+    from evener.engine.costs.profile import profile_step
     from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
     from evener.launch.script import read_script
@@ -79,11 +78,11 @@ def _run(request: CostRequest) -> None:
             return
         size = request.batch_size or num_samples
         if size is None:
-            _answer(request, {"outcome": "no batch size"})
-        name = model_name(request.script)
+            write_answer(request.answer, {"outcome": "no batch size"})
+        name = Path(request.script).name
         profile, not_measured = profile_step(traced, used, size, name=name)
-        _answer(
-            request,
+        write_answer(
+            request.answer,
             {
                 "profile": profile_to_json(profile),
                 "batch_size": num_samples,
@@ -93,14 +92,6 @@ def _run(request: CostRequest) -> None:
 
     strategy = costing_strategy(used[0].name, measure)
     Session(script, strategy, Notes(), gpu_names=request.gpu_names).run(request.args)
-
-
-def _answer(request: CostRequest, found: Mapping[str, Any]) -> NoReturn:
-    """Write the result, and end the process: the script does not continue."""
-    Path(request.answer).write_text(json.dumps(found), encoding="utf-8")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

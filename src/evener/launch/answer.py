@@ -1,0 +1,80 @@
+"""What a subprocess answers: JSON in a file, and the end of its process.
+
+parent                              child, ``python -m MODULE REQUEST``
+request, with the path of a file -> runs a program up to its first training step
+reads the file                   <- writes the file, and ends: the program does not continue
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from evener import errors
+from evener.devices.spec import SpecError
+from evener.errors import EvenerError
+from evener.launch.order import TargetError
+
+_SHOWN_LINES = 15
+# TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
+_ON_IMPORT = re.compile(r"WARNING: All log messages before absl|I0000 \d\d:\d\d:\d+\.\d+ ")
+
+
+def write_answer(path: str, found: Mapping[str, Any]) -> NoReturn:
+    """Write the answer to a file, and end the process."""
+    Path(path).write_text(json.dumps(found), encoding="utf-8")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Exit handlers of the program do not run, and its threads are not joined.
+    os._exit(0)
+
+
+def read_answer(path: Path) -> dict[str, Any]:
+    """Return the answer in a file, empty if there is none.
+
+    Raises:
+        EvenerError: If the answer is an error.
+    """
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if "error" in found:
+        raise _error_from(found["error"])
+    return found
+
+
+def error_fields(error: EvenerError) -> dict[str, str]:
+    """Return an error as text, as an answer holds it under ``"error"``."""
+    return {
+        "kind": type(error).__name__,
+        **{name: getattr(error, name) for name in ("code", "what", "why", "fix")},
+    }
+
+
+def _error_from(written: Mapping[str, str]) -> EvenerError:
+    usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
+    kind = usage_errors.get(written["kind"]) or getattr(errors, written["kind"], EvenerError)
+    return kind(written["code"], written["what"], why=written["why"], fix=written["fix"])
+
+
+def quiet_environment() -> dict[str, str]:
+    """Return the environment of such a subprocess."""
+    # Otherwise TensorFlow's log would fill the kept end of the output.
+    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+def ending(code: int) -> str:
+    """Return how a program ended, for an error."""
+    return f"It was killed by signal {-code}" if code < 0 else f"It ended with exit code {code}"
+
+
+def last_lines(output: str) -> str:
+    """Return the end of the output of a program, for an error."""
+    lines = [line for line in output.rstrip().splitlines() if not _ON_IMPORT.match(line)]
+    lines = lines[-_SHOWN_LINES:]
+    if not lines:
+        return "It printed nothing."
+    return "The end of its output:\n" + "\n".join(f"    {line}" for line in lines)
