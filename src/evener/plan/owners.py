@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from evener.plan.layer_paths import stage_of
 from evener.plan.names import HOST, HOST_DEVICE
 from evener.plan.parts import OwnerRule, Replica
 
@@ -57,13 +58,10 @@ def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]
     >>> computing_devices("model/b/dense/kernel", [Replica(share=1, stages=stages)])
     ('cpu:1',)
     """
-    names = path.split("/")[:-1]
-    layers = ["/".join(names[i:j]) for i in range(len(names)) for j in range(i + 1, len(names) + 1)]
+    layer, slash, _ = path.rpartition("/")
     devices: dict[str, None] = {}
     for replica in replicas:
-        for layer in layers:
-            matching = [s for s in replica.stages if any(fnmatchcase(layer, p) for p in s.layers)]
-            if matching:
-                devices[matching[0].device] = None
-                break
+        number = stage_of(layer, replica.stages) if slash else None
+        if number is not None:
+            devices[replica.stages[number].device] = None
     return tuple(devices)

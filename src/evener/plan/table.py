@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from evener.plan.names import HOST
+from evener.terminal import text_of
 from evener.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -120,19 +119,8 @@ def _table(columns: Sequence[_Column], rows: Iterable[Sequence[str]]) -> str:
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    out = io.StringIO()
-    # All that rich would ask the terminal or the environment for is fixed.
-    console = Console(
-        file=out,
-        width=WIDTH,
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    console.print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines() if line.strip())
+    text = text_of(lambda console: console.print(table), WIDTH)
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def _size(num_bytes: int | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -124,12 +123,3 @@ def hardware_of(device: str) -> str:
         )
         return str(details.get("device_name", tf_device(device)))
     return f"cpu, {os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"
-
-
-def model_name(path: str) -> str:
-    """Return what a model is called that a script trains.
-
-    >>> model_name("examples/train.py")
-    'train.py'
-    """
-    return Path(path).name

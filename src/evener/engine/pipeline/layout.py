@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeAlias
 from evener.engine.ownership import tf_device
 from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan, Replica, Stage
+from evener.plan.layer_paths import parts_of_path
 
 Stages: TypeAlias = tuple[int, ...]
 """The stage in which something is computed, in each replica."""
@@ -110,25 +111,6 @@ class Layout:
             EngineError: ENG-041 if two stages of a replica name one layer.
         """
         return tuple(_stage_of(path, replica) for replica in self.replicas)
-
-
-def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a layer, or one around it, matches one of the patterns."""
-    return any(fnmatchcase(part, p) for part in parts_of_path(path) for p in patterns)
-
-
-def parts_of_path(path: str) -> list[str]:
-    """Return the paths that may name a layer or one around it, the outermost first.
-
-    >>> parts_of_path("model/block")
-    ['model', 'model/block', 'block']
-    """
-    names = path.split("/")
-    return [
-        "/".join(names[begin:end])
-        for begin in range(len(names))
-        for end in range(begin + 1, len(names) + 1)
-    ]
 
 
 def _stage_of(path: str, replica: Replica) -> int | None:

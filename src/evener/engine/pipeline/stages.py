@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from evener.engine.pipeline.layout import Layout, Stages, matches, parts_of_path
+from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.sharding.decision import Sharding
 from evener.engine.trace.graph import Node
 from evener.errors import EngineError, did_you_mean
+from evener.plan.layer_paths import matches, parts_of_path
 
 _GRADIENTS = ("gradient_tape/", "gradients/")
 

@@ -11,13 +11,12 @@ import functools
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from evener.errors import PlanError, did_you_mean
+from evener.plan.layer_paths import matches, stage_of
 from evener.plan.names import HOST, HOST_DEVICE
 from evener.plan.owners import owner_of
 from evener.plan.parts import (
-    BatchNormName,
     OwnerRule,
     Owners,
     PlanDevice,
@@ -102,12 +101,7 @@ class Assignment:
         return sum(replica.samples for replica in self.replicas)
 
 
-def plan_of(
-    assignment: Assignment,
-    model: ModelCosts,
-    cluster: Cluster,
-    batch_norm: BatchNormName = "synchronized",
-) -> Plan:
+def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan:
     """Return an assignment as a plan, in which layers and variables are named."""
     used = sorted(
         {span.device for replica in assignment.replicas for span in replica.spans}
@@ -146,7 +140,6 @@ def plan_of(
         replicas=replicas,
         owners=_owners(assignment, model, cluster),
         recompute=recompute,
-        batch_norm=batch_norm,
     )
 
 
@@ -177,7 +170,7 @@ def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: i
     return Assignment(
         replicas=replicas,
         owners=_owner_places(plan, model, cluster, replicas),
-        recompute=tuple(_matches(layer.name, plan.recompute) for layer in model.layers),
+        recompute=tuple(matches(layer.name, plan.recompute) for layer in model.layers),
     )
 
 
@@ -281,14 +274,14 @@ def _spans(
     if len(replica.stages) == 1:
         return (Span(places[replica.stages[0].device], 0, len(model.layers)),)
     names = [layer.name for layer in model.layers]
-    stage_of: list[int] = []
+    numbers: list[int] = []
     for name in names:
-        found = [k for k, stage in enumerate(replica.stages) if _matches(name, stage.layers)]
+        found = stage_of(name, replica.stages)
         # A layer that no stage names is computed with the one before it.
-        stage_of.append(found[0] if found else stage_of[-1] if stage_of else 0)
+        numbers.append(found if found is not None else numbers[-1] if numbers else 0)
     for index, stage in enumerate(replica.stages):
         for pattern in stage.layers:
-            if not any(_matches(name, [pattern]) for name in names):
+            if not any(matches(name, [pattern]) for name in names):
                 raise PlanError(
                     "PLAN-040",
                     f"replicas[{number}].stages[{index}] names {pattern!r}, but the model "
@@ -296,19 +289,19 @@ def _spans(
                     why=f"Its layers are {_listed(names)}.{did_you_mean(pattern, names)}",
                     fix="Correct the pattern, or profile the model again if it has changed.",
                 )
-    if stage_of != sorted(stage_of) or len(set(stage_of)) < len(replica.stages):
+    if numbers != sorted(numbers) or len(set(numbers)) < len(replica.stages):
         raise PlanError(
             "PLAN-041",
             f"The stages of replicas[{number}] cannot be costed.",
             why="Each stage must have layers, and samples must pass the stages in their order: "
-            f"the layers {_listed(names)} are in the stages {stage_of}.",
+            f"the layers {_listed(names)} are in the stages {numbers}.",
             fix="Give each stage layers that follow one another.",
         )
     return tuple(
         Span(
             places[stage.device],
-            stage_of.index(index),
-            len(stage_of) - stage_of[::-1].index(index),
+            numbers.index(index),
+            len(numbers) - numbers[::-1].index(index),
         )
         for index, stage in enumerate(replica.stages)
     )
@@ -333,11 +326,6 @@ def _is_host_rule(name: str, plan: Plan) -> bool:
     assert not isinstance(plan.owners, str)
     rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
     return owner_of(f"{name}/kernel", rules) == f"<{HOST}>"
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    names = [name, *(name[k + 1 :] for k, letter in enumerate(name) if letter == "/")]
-    return any(fnmatchcase(one, pattern) for one in names for pattern in patterns)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -216,13 +216,18 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
     """Return what makes replicas take the same time: all but which devices of a type they use."""
     cluster = profile.cluster
     pairs = itertools.pairwise(span.device for span in replica.spans)
-    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
     return (
         tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
-        tuple(order[span.device] for span in replica.spans),
+        _numbered_devices(replica),
         tuple(cluster.link(one, other) for one, other in pairs),
         (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
     )
+
+
+def _numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
+    """Return the device of each stage, numbered from 0 in the order of their first stages."""
+    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
+    return tuple(order[span.device] for span in replica.spans)
 
 
 def _replica(
@@ -251,9 +256,8 @@ def _timeline(
     replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
 ) -> Timeline:
     """Return when the tasks of a pipeline run; what crosses stages is hidden by nothing."""
-    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
     schedule = _schedule(
-        tuple(order[span.device] for span in replica.spans),
+        _numbered_devices(replica),
         replica.num_micro_batches,
         replica.in_flight,
         replica.schedule,

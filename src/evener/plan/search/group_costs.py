@@ -9,7 +9,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import Assignment, ReplicaAssignment, Span
+from evener.plan.costing.assignment import (
+    EACH_MACHINE,
+    Assignment,
+    ReplicaAssignment,
+    Span,
+)
 from evener.plan.costing.memory import span_memory
 from evener.plan.search.cuts import best_cuts
 from evener.plan.search.groupings import Group
@@ -279,7 +284,8 @@ class GroupCosts:
             spans=(),
             num_micro_batches=2 if accumulates else 1,
         )
-        nobody = Assignment(replicas=(), owners=(-2,) * len(self._layers), recompute=self.recompute)
+        owners = (EACH_MACHINE,) * len(self._layers)
+        nobody = Assignment(replicas=(), owners=owners, recompute=self.recompute)
         needs = span_memory(Span(0, first, end), replica, 1, nobody, self.profile.model)
         fixed = needs["fetched"] + needs["gradients"]
         return fixed, needs["activations"], needs["workspace"]

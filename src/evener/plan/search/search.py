@@ -51,7 +51,6 @@ class Choices:
 
     Args:
         num_micro_batches: The numbers of micro-batches that are tried.
-        pipelines: Whether layers may be spread over devices.
         recompute: Whether activations may be computed again.
         host: Whether the host may own variables, beside devices that are not the host itself.
         simpler_within: A plan that is slower by no more than this fraction is better if it does
@@ -60,7 +59,6 @@ class Choices:
     """
 
     num_micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    pipelines: bool = True
     recompute: bool = True
     host: bool = True
     simpler_within: float = 0.02
@@ -190,12 +188,7 @@ class _Search:
     def groupings(self) -> list[tuple[float, Grouping]]:
         """Return the groupings with a time that none of their plans is below, in its order."""
         found = groupings_of(self._profile.cluster, len(self._profile.model.layers))
-        allowed = (
-            grouping
-            for grouping in found
-            if self._choices.pipelines or all(len(group) == 1 for group in grouping)
-        )
-        return sorted((self._least_seconds(one), one) for one in allowed)
+        return sorted((self._least_seconds(one), one) for one in found)
 
     def is_hopeless(self, seconds: float, least_found: float) -> bool:
         """Whether a time by the formula is too long to look closer."""

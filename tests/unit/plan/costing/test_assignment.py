@@ -121,3 +121,13 @@ def test_the_rule_of_the_host_and_that_of_a_cpu_are_told_apart() -> None:
         owners=rules,
     )
     assert assignment_of(plan, MODEL, cluster_of(2), 4).owners == (HOST_OWNER, 1)
+
+
+def test_a_stage_may_name_a_layer_around_those_of_the_model() -> None:
+    """As in the engine: the outermost layer that a stage names decides."""
+    layers = [LayerCosts(name=name) for name in ("encoder/a", "encoder/b", "head")]
+    model = ModelCosts(name="nested", layers=tuple(layers))
+    plan = Plan.pipeline({"gpu:0": "encoder", "gpu:1": "head"}, recompute=["encoder"])
+    found = assignment_of(plan, model, cluster_of(2), 4)
+    assert found.replicas[0].spans == (Span(0, 0, 2), Span(1, 2, 3))
+    assert found.recompute == (True, True, False)
