@@ -106,7 +106,15 @@ def _by_maximum(
 def _greedy(
     num_stages: int, num_layers: int, most: float, seconds: Seconds, fits: Fits
 ) -> tuple[int, ...] | None:
-    """Give each stage as many layers as it can have in some time; None if some are left."""
+    """Give each stage as many layers as it can have in some time; None if some are left.
+
+    A stage that cannot have even the next layer may be on a slow device, and a faster one behind
+    it: then earlier stages may have to take fewer.
+    """
+
+    def is_too_long(stage: int, first: int, end: int) -> bool:
+        return seconds(stage, first, end) > most or not fits(stage, first, end)
+
     cuts = [0]
     for stage in range(num_stages):
         first = cuts[-1]
@@ -116,11 +124,31 @@ def _greedy(
         count = bisect.bisect_left(
             ends,
             True,
-            key=lambda end, stage=stage, first=first: (
-                seconds(stage, first, end) > most or not fits(stage, first, end)
-            ),
+            key=lambda end, stage=stage, first=first: is_too_long(stage, first, end),
         )
         if count == 0:
-            return None
+            return _reachable(num_stages, num_layers, is_too_long)
         cuts.append(first + count)
     return tuple(cuts) if cuts[-1] == num_layers else None
+
+
+def _reachable(
+    num_stages: int, num_layers: int, is_too_long: Callable[[int, int, int], bool]
+) -> tuple[int, ...] | None:
+    """Return cuts of which no stage is too long, by all ends that each stage can have."""
+    begins: list[dict[int, int]] = [{0: 0}]
+    for stage in range(num_stages):
+        last = num_layers - (num_stages - stage - 1)
+        following: dict[int, int] = {}
+        for first in begins[-1]:
+            for end in range(first + 1, last + 1):
+                if is_too_long(stage, first, end):
+                    break
+                following.setdefault(end, first)
+        begins.append(following)
+    if num_layers not in begins[-1]:
+        return None
+    cuts = [num_layers]
+    for of_stage in reversed(begins[1:]):
+        cuts.append(of_stage[cuts[-1]])
+    return tuple(reversed(cuts))
