@@ -118,6 +118,10 @@ def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import keras
 
+    from evener.engine import strategy
+
+    # What a module's fixtures hold is not what the program of this test left unused.
+    strategy._STRATEGIES.clear()
     keras.utils.set_random_seed(SEED)
     yield
     keras.config.set_dtype_policy("float32")

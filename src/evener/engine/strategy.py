@@ -7,6 +7,7 @@ changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
 import weakref
@@ -379,8 +380,12 @@ class Strategy(tf.distribute.Strategy):
         Args:
             name: Of a model without a strategy, which begins to train.
         """
+        if not any(strategy._is_unused() for strategy in tuple(_STRATEGIES)):
+            return
+        # A strategy that the program has dropped is part of reference cycles.
+        gc.collect()
         for strategy in tuple(_STRATEGIES):
-            if strategy.is_partitioned and not strategy._has_run and not owns_a_model(strategy):
+            if strategy._is_unused():
                 devices = ", ".join(strategy._plan.device_names)
                 strategy._warn_once(
                     "ENG-088",
@@ -389,6 +394,11 @@ class Strategy(tf.distribute.Strategy):
                     why="It was created, and is fitted, outside of strategy.scope().",
                     fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
                 )
+
+    def _is_unused(self) -> bool:
+        """Whether it should divide something, has not, and has not warned of it."""
+        is_idle = self.is_partitioned and not self._has_run and "ENG-088" not in self._warned
+        return is_idle and not owns_a_model(self)
 
     def _refuse_xla(self) -> None:
         raise EngineError(
