@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from evener.devices import problem
 from evener.devices.fallback import fallback_of
@@ -64,7 +64,10 @@ def join(
         asked_for = {gpu.name for gpu in spec.gpus} if spec.kind == "gpu" else None
         fallback = fallback_of(gpus, problems, asked_for=asked_for)
     return Inventory(
-        devices=(*gpus, *_cpus(host, num_stand_ins, feeds_gpus=_computing(gpus))),
+        devices=(
+            *gpus,
+            *_cpus(host, num_stand_ins, spec.stand_in_caps, feeds_gpus=_computing(gpus)),
+        ),
         links=_links(machine.gpus, {gpu.nvml_index: gpu.name for gpu in gpus}),
         problems=problems,
         fallback=fallback,
@@ -122,7 +125,9 @@ def _gpu(
     )
 
 
-def _cpus(host: Host, num_stand_ins: int, *, feeds_gpus: bool) -> Iterable[Device]:
+def _cpus(
+    host: Host, num_stand_ins: int, caps: Sequence[int], *, feeds_gpus: bool
+) -> Iterable[Device]:
     for index in range(num_stand_ins or 1):
         yield Device(
             name=f"cpu:{index}",
@@ -132,6 +137,7 @@ def _cpus(host: Host, num_stand_ins: int, *, feeds_gpus: bool) -> Iterable[Devic
             memory_total_bytes=host.memory_total_bytes,
             memory_free_bytes=host.memory_free_bytes,
             num_cores=host.num_cores,
+            caps_bytes=tuple(caps[index : index + 1]),
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evener.devices.inventory import DeviceKind, Inventory
 from evener.devices.spec import DeviceSpec, GpuRequest
@@ -30,7 +30,7 @@ class UsedDevice:
         name: TensorFlow's logical name in lower case, such as ``"gpu:0"``.
         kind: ``"gpu"`` or ``"cpu"``.
         memory_bytes: The cap on its memory, or all the memory of a GPU; None where there is
-            neither, as for the CPU and its stand-ins, which share the host's memory.
+            neither, as for the CPU and stand-ins without a cap, which share the host's memory.
         physical: The name of the physical device behind it, as a device spec writes it.
 
     >>> UsedDevice(name="gpu:0", kind="gpu", memory_bytes=2**30, physical="gpu:1").name
@@ -50,11 +50,13 @@ class Layout:
     Args:
         gpus: The logical GPUs; empty for the CPU alone.
         num_cpus: Number of logical CPU devices.
+        cpu_caps: The memory that is planned with, of each CPU device; empty for no limit.
         limit_threads: Whether every CPU device computes with one thread, as stand-ins do.
     """
 
     gpus: tuple[GpuRequest, ...] = ()
     num_cpus: int = 1
+    cpu_caps: tuple[int, ...] = ()
     limit_threads: bool = False
 
     def __str__(self) -> str:
@@ -79,7 +81,7 @@ def layout_of(spec: DeviceSpec, found: Inventory) -> Layout:
         )
     if gpus:
         return Layout(gpus=gpus)
-    return Layout(num_cpus=len(used), limit_threads=spec.kind == "cpu")
+    return Layout(num_cpus=len(used), cpu_caps=spec.stand_in_caps, limit_threads=spec.kind == "cpu")
 
 
 def smaller_layouts(layout: Layout) -> Iterator[Layout]:
@@ -130,9 +132,12 @@ def select_devices(
     running = running_devices(view, found)
     if not layout.gpus:
         cpus = tuple(device for device in running if device.kind == "cpu")[: layout.num_cpus]
-        return cpus if len(cpus) == layout.num_cpus else None
-    caps = [cap for gpu in view.gpus if gpu.visible for cap in (gpu.caps_bytes or (None,))]
-    left = [(device, _mebibytes(cap)) for device, cap in zip(running, caps, strict=False)]
+        if len(cpus) < layout.num_cpus:
+            return None
+        caps = layout.cpu_caps or (None,) * layout.num_cpus
+        return tuple(replace(cpu, memory_bytes=cap) for cpu, cap in zip(cpus, caps, strict=True))
+    gpu_caps = [cap for gpu in view.gpus if gpu.visible for cap in (gpu.caps_bytes or (None,))]
+    left = [(device, _mebibytes(cap)) for device, cap in zip(running, gpu_caps, strict=False)]
     picked: list[UsedDevice] = []
     for request in layout.gpus:
         wanted = (request.name, _mebibytes(request.cap_bytes))

@@ -5,15 +5,18 @@
     gpu:0@10GiB,gpu:1        a cap on the memory of one of them
     gpu:0@10GiB,gpu:0@5GiB   one GPU split into two devices
     cpu:2                    two stand-ins: logical CPU devices, to try programs without GPUs
+    cpu:1@2GiB,cpu:1@1GiB    stand-ins that are planned with so much memory each; TensorFlow
+                             cannot limit it
 
 It means the same as an argument, as ``--devices`` and in the environment (`ENVIRONMENT`).
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from evener.errors import DeviceError, did_you_mean
@@ -57,11 +60,7 @@ class GpuRequest:
 
     def __str__(self) -> str:
         """Return the item as a spec writes it."""
-        if self.cap_bytes is None:
-            return self.name
-        units = {"GiB": 2**30, "MiB": _MEBIBYTE, "B": 1}
-        unit = next(unit for unit, size in units.items() if self.cap_bytes % size == 0)
-        return f"{self.name}@{self.cap_bytes // units[unit]}{unit}"
+        return f"{self.name}{_cap_text(self.cap_bytes)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +70,14 @@ class DeviceSpec:
     Args:
         kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
         num_stand_ins: With kind ``"cpu"``: how many logical CPU devices, from 1.
+        stand_in_caps: The memory that is planned with, of each of them; empty for no limit.
         gpus: With kind ``"gpu"``: the GPUs, in the order in which they were named.
         source: The origin of the spec.
     """
 
     kind: SpecKind
     num_stand_ins: int = 0
+    stand_in_caps: tuple[int, ...] = ()
     gpus: tuple[GpuRequest, ...] = ()
     source: SpecSource = "argument"
 
@@ -90,6 +91,9 @@ class DeviceSpec:
         """Return the spec as text."""
         if self.kind == "all":
             return "all"
+        if self.kind == "cpu" and self.stand_in_caps:
+            alike = itertools.groupby(self.stand_in_caps)
+            return ",".join(f"cpu:{len(list(some))}{_cap_text(cap)}" for cap, some in alike)
         if self.kind == "cpu":
             return f"cpu:{self.num_stand_ins}"
         return ",".join(map(str, self.gpus))
@@ -138,15 +142,20 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
         )
     parsed = [_parse_item(item, place) for item in items]
     if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
-        only = parsed[0]
-        return DeviceSpec(kind=only.kind, num_stand_ins=only.num_stand_ins, source=source)
+        return replace(parsed[0], source=source)
+    capped = [item for item in parsed if isinstance(item, DeviceSpec) and item.stand_in_caps]
+    if len(capped) == len(parsed):
+        caps = tuple(cap for item in capped for cap in item.stand_in_caps)
+        _check_number_of_stand_ins(len(caps), str(len(caps)), place)
+        return DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=caps, source=source)
     gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
     if len(gpus) < len(parsed):
         raise SpecError(
             "DEV-007",
             f"{place} mixes {_first_exclusive(parsed)!r} with other devices.",
-            why="'all' and cpu:N must be the whole spec; only GPUs can be listed together. The "
-            "host's CPU always prepares the input and is not listed.",
+            why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
+            "stand-ins with a memory size each. The host's CPU always prepares the input and is "
+            "not listed.",
             fix=_examples_text(),
         )
     _refuse_repeats(gpus, place)
@@ -160,16 +169,18 @@ def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
         raise _no_device(place, item)
     if word == "gpu":
         return GpuRequest(index=_gpu_index(number or "", place), cap_bytes=_cap(cap, place))
-    if cap is not None:
+    if word == "all" and cap is not None:
         raise bad_cap(
             f"{place}: {item!r} has a memory cap",
-            why="only a GPU can have a memory cap; TensorFlow cannot limit the memory of "
-            "logical CPU devices.",
+            why="a cap is that of one device.",
             fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
         )
     if word == "all":
         return DeviceSpec(kind="all")
-    return DeviceSpec(kind="cpu", num_stand_ins=_stand_ins(number or "", place))
+    count = _stand_ins(number or "", place)
+    cap_bytes = _cap(cap, place)
+    caps = () if cap_bytes is None else (cap_bytes,) * count
+    return DeviceSpec(kind="cpu", num_stand_ins=count, stand_in_caps=caps)
 
 
 def _no_device(place: str, item: str) -> SpecError:
@@ -177,14 +188,21 @@ def _no_device(place: str, item: str) -> SpecError:
     close = suggestion(item, _EXAMPLES).replace("'cpu:0'", "'cpu:1'")
     return not_a_device(
         f"{place}: {item!r} is not a device.{close}",
-        why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE or cpu:COUNT, in lower case.",
+        why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "
+        "lower case.",
         fix=_examples_text(),
     )
 
 
 def _stand_ins(number: str, place: str) -> int:
-    if _NUMBER.fullmatch(number) and 1 <= int(number) <= MAX_STAND_INS:
-        return int(number)
+    count = int(number) if _NUMBER.fullmatch(number) else 0
+    _check_number_of_stand_ins(count, number, place)
+    return count
+
+
+def _check_number_of_stand_ins(count: int, number: str, place: str) -> None:
+    if 1 <= count <= MAX_STAND_INS:
+        return
     raise SpecError(
         "DEV-003",
         f"{place}: {number!r} is not a number of stand-ins.",
@@ -220,6 +238,14 @@ def _cap(cap: str | None, place: str) -> int | None:
         why=f"{reason}.",
         fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
     )
+
+
+def _cap_text(cap_bytes: int | None) -> str:
+    if cap_bytes is None:
+        return ""
+    units = {"GiB": 2**30, "MiB": _MEBIBYTE, "B": 1}
+    unit = next(unit for unit, size in units.items() if cap_bytes % size == 0)
+    return f"@{cap_bytes // units[unit]}{unit}"
 
 
 def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:

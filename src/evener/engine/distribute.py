@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
 from evener.engine.memory.exhausted import add_note_on_memory
+from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
@@ -35,7 +36,7 @@ def distribute(
     *,
     plan: Plan | None = None,
     devices: str | Sequence[str] | None = None,
-    shares: Sequence[float] | None = None,
+    shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
     verify: bool = False,
@@ -48,7 +49,7 @@ def distribute(
     *,
     plan: Plan | None = None,
     devices: str | Sequence[str] | None = None,
-    shares: Sequence[float] | None = None,
+    shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
     verify: bool = False,
@@ -60,7 +61,7 @@ def distribute(
     *,
     plan: Plan | None = None,
     devices: str | Sequence[str] | None = None,
-    shares: Sequence[float] | None = None,
+    shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
     verify: bool = False,
@@ -79,7 +80,9 @@ def distribute(
             variables of the step stay where they are made.
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
             Default: ``EVENER_DEVICES``, else all usable GPUs.
-        shares: Relative shares of each batch, one per device. Default: even.
+        shares: Relative shares of each batch, one per device; ``"even"``; or None (default): even
+            at first, within the memory of each device, then rebalanced by the measured time of
+            each device in steps that train.
         in_axes: Which axis of each argument counts samples, as in ``jax.vmap``: an axis, None for
             an argument that is not part of the batch, or a nest of them. Default: axis 0 of all
             tensors whose first size is that of the largest tensor. It is a matter of speed and
@@ -117,8 +120,14 @@ def distribute(
             batch_norm=batch_norm,
             verify=verify,
         )
+    sharing = None
     if plan is None:
         plan = data_parallel_plan(used_devices(devices), shares, None, batch_norm)
+        if shares is None and len(plan.devices) > 1:
+            memory_bytes = [device.memory_bytes for device in plan.devices]
+            sharing = Sharing(
+                plan.device_names, plan.shares, measured=True, memory_bytes=memory_bytes
+            )
     else:
         refuse_with_plan(devices=devices, shares=shares, batch_norm=batch_norm)
         use_devices_of(plan)
@@ -126,6 +135,7 @@ def distribute(
         step,
         layout=Layout.of(plan),
         shares=plan.shares,
+        sharing=sharing,
         in_axes=in_axes,
         verify=verify,
     )
@@ -143,6 +153,8 @@ class DistributedStep(Generic[P, R]):
         sharing: Shares that can change between the runs of a graph, and take the times of the
             devices; None for shares of the step's own.
         signature: The input signature, if the step is not the `tf.function` that has it.
+        owned_bytes: Returns the bytes of all variables on each device, such as ``"gpu:0"``; None
+            for those of the step alone.
         when_traced: Called with every partitioned step that is made.
         paths: Returns the paths of the variables of the program, whose layers a plan may name.
     """
@@ -157,6 +169,7 @@ class DistributedStep(Generic[P, R]):
         verify: bool = False,
         sharing: Sharing | None = None,
         signature: Sequence[Any] | None = None,
+        owned_bytes: Callable[[], Mapping[str, int]] | None = None,
         when_traced: Callable[[PartitionedStep], Any] | None = None,
         paths: Callable[[], Iterable[str]] = tuple,
     ) -> None:
@@ -169,12 +182,13 @@ class DistributedStep(Generic[P, R]):
         self._devices = [tf_device(name) for name in layout.devices]
         self._in_axes = in_axes
         self._sharing = sharing
+        self._owned_bytes = owned_bytes
         self._when_traced = when_traced
         self._verifies = verify
         self.verifications: list[Verification] = []
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
-        self.set_shares(shares)
+        self._shares = check_shares(shares, num_expected=len(self._names))
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -184,7 +198,8 @@ class DistributedStep(Generic[P, R]):
     @property
     def shares(self) -> tuple[float, ...]:
         """The part of every batch that each device computes; sums to 1."""
-        return tuple(share / sum(self._shares) for share in self._shares)
+        shares = self._current_shares()
+        return tuple(share / sum(shares) for share in shares)
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
@@ -196,6 +211,8 @@ class DistributedStep(Generic[P, R]):
             PlanError: If a share is negative, all are 0, or their number is wrong.
         """
         self._shares = check_shares(shares, num_expected=len(self._names))
+        if self._sharing is not None:
+            self._sharing.assign(self._shares)
 
     def report(self) -> StepReport:
         """Return what was gathered in all traces of the step so far."""
@@ -231,7 +248,7 @@ class DistributedStep(Generic[P, R]):
                 return self._step(*args, **kwargs)
         trace = self._trace_for(arguments)
         if not tf.executing_eagerly():
-            sizes = self._sizes_in_graph(arguments)
+            sizes = self._sizes_in_graph(arguments, trace.memory_limits)
             return trace.inline(arguments.tensors, sizes, num_samples)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
@@ -239,6 +256,8 @@ class DistributedStep(Generic[P, R]):
         if num_samples is None:
             sizes = [1, *[0] * (len(self._devices) - 1)]
         else:
+            if self._sharing is not None:
+                self._sharing.limit_for(num_samples, trace.memory_limits)
             sizes = list(split_batch(num_samples, self._current_shares()))
         try:
             return trace(arguments.tensors, sizes)
@@ -255,15 +274,16 @@ class DistributedStep(Generic[P, R]):
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares
 
-    def _sizes_in_graph(self, arguments: Arguments) -> tf.Tensor:
+    def _sizes_in_graph(self, arguments: Arguments, limits: MemoryLimits | None) -> tf.Tensor:
         pairs = zip(arguments.tensors, arguments.axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
             return tf.constant([1, *[0] * (len(self._devices) - 1)])
-        sharing = self._sharing
-        shares = self._shares if sharing is None else sharing.variable.read_value()
         with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
-            return part_sizes_in_graph(tf.identity(counts[0]), shares)
+            count = tf.identity(counts[0])
+            sharing = self._sharing
+            shares = self._shares if sharing is None else sharing.shares_in_graph(count, limits)
+            return part_sizes_in_graph(count, shares)
 
     def _trace_for(self, arguments: Arguments) -> PreparedStep:
         key = arguments.key()
@@ -307,6 +327,7 @@ class DistributedStep(Generic[P, R]):
             self._layout,
             num_samples=num_samples,
             sharing=self._sharing,
+            owned_bytes=self._owned_bytes,
             paths=self._paths(),
             verifier=Verifier(self.verifications.append) if self._verifies else None,
         )

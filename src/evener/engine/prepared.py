@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from evener import _tf_private
 from evener.engine.arguments import Arguments
+from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import device_name, tf_device
 from evener.engine.partition import PartitionedStep, partition_step
@@ -34,8 +35,13 @@ class PreparedStep:
         layout: The parts.
         num_samples: The size of all batches, if the specs name it.
         sharing: Takes the times of steps that train; None for none.
+        owned_bytes: Returns the bytes of all variables on each device, such as ``"gpu:0"``; None
+            for those of the step alone.
         paths: Paths of the variables of the program.
         verifier: Compares the first run with one device; None for no comparison.
+
+    Attributes:
+        memory_limits: What the devices can hold, if shares are chosen and memory is limited.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class PreparedStep:
         *,
         num_samples: int | None = None,
         sharing: Sharing | None = None,
+        owned_bytes: Callable[[], Mapping[str, int]] | None = None,
         paths: Iterable[str] = (),
         verifier: Verifier | None = None,
     ) -> None:
@@ -75,6 +82,11 @@ class PreparedStep:
         # Nothing may read the clock where all operations have to be deterministic.
         is_timed = is_timed and not _tf_private.is_deterministic()
         self._recorder = sharing if is_timed else None
+        self.memory_limits: MemoryLimits | None = None
+        if sharing is not None and sharing.has_memory_limits and self._traced.trains:
+            self.memory_limits = MemoryLimits(
+                self.partitioned, sharing.memory_bytes, owned_bytes or self.owned_bytes
+            )
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
         """Return whether tensors of other specs can be given to it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from evener.engine.memory.limits import MemoryLimits
+from evener.engine.step_history import StepHistory
 from evener.plan import Rebalanced, ShareRebalancer, rebalance_shares
+from evener.plan.run_times import StepRecord
+from evener.plan.speeds import ideal_shares
 
 WINDOW = 8
 """Steps between two looks at the measured times."""
@@ -39,13 +44,24 @@ class Sharing:
         devices: Names of the replicas' devices, for the log.
         shares: Relative shares to begin with.
         measured: Whether the shares are rebalanced by the measured times.
+        memory_bytes: The memory of each device, which rebalanced shares obey; None where it is not
+            limited, empty for no limits.
 
     Attributes:
         before_part: See `evener.engine.partition.times.Recorder`.
+        memory_bytes: As given.
     """
 
-    def __init__(self, devices: Sequence[str], shares: Sequence[float], *, measured: bool) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str],
+        shares: Sequence[float],
+        *,
+        measured: bool,
+        memory_bytes: Sequence[int | None] = (),
+    ) -> None:
         self._devices = tuple(devices)
+        self.memory_bytes = tuple(memory_bytes)
         self._measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
         self._least = min(0.01, 0.5 / len(devices))
@@ -53,6 +69,7 @@ class Sharing:
             shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
         )
         self._events: list[Rebalanced] = []
+        self._largest: weakref.WeakKeyDictionary[MemoryLimits, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
@@ -62,6 +79,10 @@ class Sharing:
                 tf.constant(self._rebalancer.shares, tf.float64),
                 trainable=False,
                 name="evener_shares",
+            )
+            # Of each step whose devices have limits, the largest batch that they were taken for.
+            self._largest_batches = tf.Variable(
+                tf.zeros([0], tf.int32), trainable=False, shape=[None]
             )
             self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
             self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
@@ -83,6 +104,11 @@ class Sharing:
         return self._measured
 
     @property
+    def has_memory_limits(self) -> bool:
+        """Whether shares are chosen by evener, for devices whose memory is limited."""
+        return self._measured and any(size is not None for size in self.memory_bytes)
+
+    @property
     def is_timed(self) -> bool:
         """Whether steps measure their replicas; one replica has nothing to be rebalanced with."""
         return len(self._devices) > 1
@@ -99,6 +125,7 @@ class Sharing:
                 tf.zeros([len(self._devices)], tf.float64), trainable=False
             )
             self._busy_seconds = tf.Variable(tf.zeros([len(devices)], tf.float64), trainable=False)
+        self._history = StepHistory(len(self._devices), len(devices))
 
     @property
     def counts(self) -> bool:
@@ -113,10 +140,20 @@ class Sharing:
         """Return the seconds in which each device computed since `count`, by its name."""
         return dict(zip(self._counted, map(float, self._busy_seconds.numpy()), strict=True))
 
-    def record_totals(self, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]) -> None:
+    def step_records(self) -> list[StepRecord]:
+        """Return the last counted steps, without the first ones of the run.
+
+        Their busy seconds are those of the devices that were given to `count`, in order.
+        """
+        return self._history.records() if self._counted else []
+
+    def record_totals(
+        self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
+    ) -> None:
         """Add a step to the totals; part of the step's graph.
 
         Args:
+            began: When its first part began, seconds in float64.
             samples: Samples of each replica, float64 of shape ``[num_replicas]``.
             seconds: Busy seconds of each device in the step, float32 or float64 scalars.
         """
@@ -125,6 +162,7 @@ class Sharing:
         with tf.device(_HOST):
             self._total_samples.assign_add(samples)
             self._busy_seconds.assign_add(tf.stack(by_device))
+        self._history.record(began, samples, by_device)
 
     def assign(self, shares: Sequence[float]) -> None:
         """Use other shares from the next step on."""
@@ -133,6 +171,69 @@ class Sharing:
                 self._rebalancer, shares=tuple(shares), doubted=None
             )
             self.variable.assign(self._rebalancer.shares)
+
+    def limit(self, maximum_shares: Sequence[float]) -> tuple[float, ...]:
+        """Let no replica get more than a part of each batch from now on; return the shares.
+
+        Args:
+            maximum_shares: One per replica, 0 or more. Earlier limits stay.
+        """
+        with self._lock:
+            before = self._rebalancer.maximum_shares or (1.0,) * len(self._devices)
+            most = tuple(map(min, before, maximum_shares))
+            least = self._rebalancer.minimum_share
+            shares = self._rebalancer.shares
+            if any(share > limit for share, limit in zip(shares, most, strict=True)):
+                shares = ideal_shares(shares, minimum_share=least, maximum_shares=most)
+                _LOG.info(
+                    "shares of %s within their memory: %s",
+                    ", ".join(self._devices),
+                    " ".join(f"{share:.3f}" for share in shares),
+                )
+            self._rebalancer = dataclasses.replace(
+                self._rebalancer, shares=shares, maximum_shares=most
+            )
+            return self._rebalancer.shares
+
+    def shares_in_graph(self, num_samples: tf.Tensor, limits: MemoryLimits | None) -> tf.Tensor:
+        """Return the shares in the graph that is being made, float64 of shape ``[num_replicas]``.
+
+        Args:
+            num_samples: Samples of the global batch, int32 scalar.
+            limits: Of the memory of the devices in the step; None for no limits.
+        """
+        if limits is None:
+            return self.variable.read_value()
+        # Variables cannot be made while a function is traced again; this one can grow.
+        with tf.init_scope(), tf.device(_HOST):
+            place = int(tf.size(self._largest_batches))
+            self._largest_batches.assign(tf.concat([self._largest_batches, [0]], 0))
+
+        def limited(count: Any) -> npt.NDArray[np.float64]:
+            return np.asarray(self.limit(limits.maximum_shares(int(count))))
+
+        def limit_now() -> tf.Tensor:
+            shares = tf.numpy_function(limited, [num_samples], tf.float64)
+            assigned = self.variable.assign(tf.ensure_shape(shares, self.variable.shape))
+            entered = self._largest_batches.scatter_nd_update([[place]], [num_samples])
+            with tf.control_dependencies([entered]):
+                return tf.identity(assigned)
+
+        # Only a batch larger than those before needs more memory.
+        with tf.device(_HOST):
+            largest = self._largest_batches.read_value()[place]
+            return tf.cond(num_samples > largest, limit_now, self.variable.read_value)
+
+    def limit_for(self, num_samples: int, limits: MemoryLimits | None) -> None:
+        """As `shares_in_graph`, outside of graphs.
+
+        Args:
+            num_samples: Samples of the global batch.
+            limits: Of the memory of the devices in the step; None for no limits.
+        """
+        if limits is not None and num_samples > self._largest.get(limits, 0):
+            self._largest[limits] = num_samples
+            self.variable.assign(self.limit(limits.maximum_shares(num_samples)))
 
     def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
         """Enter one step into the ring; part of the step's graph.

@@ -61,7 +61,7 @@ class Strategy(tf.distribute.Strategy):
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device, in samples or fractions;
             ``"even"``; or None (default): even at first, then rebalanced while training by the
-            measured time of each device.
+            measured time of each device, always within the memory of each device.
         owners: ``"sharded"`` (default) spreads variables over the devices by bytes,
             ``"central"`` keeps them on the host, a mapping gives patterns of variable paths
             and their devices, first match first.
@@ -112,7 +112,12 @@ class Strategy(tf.distribute.Strategy):
         self._verifies = verify
         self._verifications: list[list[Verification]] = []
         self._replica_devices = self._layout.devices
-        self._sharing = Sharing(self._replica_devices, plan.shares, measured=measured)
+        self._sharing = Sharing(
+            self._replica_devices,
+            plan.shares,
+            measured=measured,
+            memory_bytes=[device.memory_bytes for device in plan.devices] if measured else (),
+        )
         self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices], HOST)
         patch_keras(Strategy)
         super().__init__(Extended(self))
@@ -350,6 +355,7 @@ class Strategy(tf.distribute.Strategy):
             shares=self._sharing.shares,
             sharing=self._sharing,
             signature=getattr(signature, "input_signature", None),
+            owned_bytes=self._owner_registry.owned_bytes,
             when_traced=self._remember,
             paths=lambda: [variable.path for variable in self._owner_registry.variables],
             verify=self._verifies,

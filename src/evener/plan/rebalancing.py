@@ -48,6 +48,8 @@ class ShareRebalancer:
         minimum_share: The least fraction a replica is given, so that it goes on being
             measured; at most 1 / number of replicas. A replica is sure to get a sample of
             every batch if this is 1 / batch size or more.
+        maximum_shares: The largest fraction of each replica, 0 or more, such as what its memory
+            holds; empty for no limit.
         doubted: The speeds of the last window, if they were for a change that waits for a
             second window; else None. Set by `rebalance_shares`.
 
@@ -61,6 +63,7 @@ class ShareRebalancer:
     threshold: float = 0.05
     at_once: float = 0.20
     minimum_share: float = 0.01
+    maximum_shares: tuple[float, ...] = ()
     doubted: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -157,7 +160,7 @@ def rebalance_shares(
     if len(speeds) < len(latest):
         return dataclasses.replace(rebalancer, speeds=latest), None
     errors = [0.0 if new is None else new.relative_error for new in measured]
-    ideal = ideal_shares(speeds, minimum_share=rebalancer.minimum_share)
+    ideal = _ideal(rebalancer, speeds)
     improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
     if improvement < rebalancer.threshold or improvement <= 0:
         return dataclasses.replace(rebalancer, speeds=latest, doubted=None), None
@@ -171,6 +174,14 @@ def rebalance_shares(
         improvement=_improvement(rebalancer.shares, ideal, speeds),
     )
     return dataclasses.replace(rebalancer, shares=ideal, speeds=latest, doubted=None), event
+
+
+def _ideal(rebalancer: ShareRebalancer, speeds: Sequence[float]) -> tuple[float, ...]:
+    return ideal_shares(
+        speeds,
+        minimum_share=rebalancer.minimum_share,
+        maximum_shares=rebalancer.maximum_shares,
+    )
 
 
 def _improvement(before: Sequence[float], after: Sequence[float], speeds: Sequence[float]) -> float:
@@ -196,7 +207,7 @@ def _said_before(
     """Whether the change that the previous window was for is worth it by this one as well."""
     if rebalancer.doubted is None:
         return False
-    proposed = ideal_shares(rebalancer.doubted, minimum_share=rebalancer.minimum_share)
+    proposed = _ideal(rebalancer, rebalancer.doubted)
     return _sure_improvement(rebalancer.shares, proposed, speeds, errors) >= rebalancer.threshold
 
 
@@ -222,6 +233,12 @@ def _check_settings(rebalancer: ShareRebalancer) -> None:
         if speed is not None and not is_usable(speed):
             place = f"speeds[{number}]"
             raise _wrong_setting(place, speed, "finite and above 0", f"None for {place}")
+    for number, most in enumerate(rebalancer.maximum_shares):
+        if not most >= 0:
+            raise _wrong_setting(f"maximum_shares[{number}]", most, "0 or more", "1.0 for no limit")
+    if rebalancer.maximum_shares and len(rebalancer.maximum_shares) != num_replicas:
+        every = f"one for each of {num_replicas} replicas, or none"
+        raise _wrong_setting("maximum_shares", rebalancer.maximum_shares, every, "()")
     if len(rebalancer.speeds) != num_replicas:
         every = f"one for each of {num_replicas} replicas"
         raise _wrong_setting("speeds", rebalancer.speeds, every, f"speeds={(None,) * num_replicas}")

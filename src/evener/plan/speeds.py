@@ -50,34 +50,52 @@ def is_usable(speed: float) -> bool:
     return 1e-100 <= speed <= 1e100
 
 
-def ideal_shares(speeds: Sequence[float], *, minimum_share: float = 0.0) -> tuple[float, ...]:
-    """Return fractions proportional to speed, none below the minimum.
+def ideal_shares(
+    speeds: Sequence[float],
+    *,
+    minimum_share: float = 0.0,
+    maximum_shares: Sequence[float] = (),
+) -> tuple[float, ...]:
+    """Return fractions proportional to speed, within bounds.
 
-    Replicas that would fall below the minimum get it, and the others divide the rest by
-    speed; that can push another one below, so it is done until none is.
+    Replicas that would fall below the minimum get it, those that would exceed their maximum get
+    that, and the others divide the rest by speed.
 
     Args:
-        speeds: In samples per second, above 0.
-        minimum_share: From 0 to 1 / number of speeds.
+        speeds: In samples per second, above 0; also shares, to keep them but for the bounds.
+        minimum_share: From 0 to 1 / number of speeds. A maximum below it wins.
+        maximum_shares: For each replica the most it can hold, 0 or more; empty for no limit. If
+            they add up to less than 1, the fractions are proportional to them.
 
     >>> ideal_shares([300, 100])
     (0.75, 0.25)
+    >>> ideal_shares([100, 100, 100], maximum_shares=[1, 0.2, 1])
+    (0.4, 0.2, 0.4)
     """
+    most = tuple(maximum_shares) or (1.0,) * len(speeds)
+    if math.fsum(most) <= 1.0:
+        total = math.fsum(most)
+        return tuple(part / total for part in most) if total else ideal_shares(speeds)
     fastest = max(speeds)
     relative = [speed / fastest for speed in speeds]
-    raised: set[int] = set()
+    bounds = [(min(minimum_share, upper), upper) for upper in most]
+    bounded: dict[int, float] = {}
     while True:
-        rest = 1.0 - minimum_share * len(raised)
-        total = math.fsum(part for index, part in enumerate(relative) if index not in raised)
-        shares = [
-            minimum_share if index in raised else rest * part / total
-            for index, part in enumerate(relative)
-        ]
-        below = {index for index, share in enumerate(shares) if share < minimum_share} - raised
-        # All below at once is rounding: there, minimum_share is 1 / number of replicas.
-        if not below or len(raised | below) == len(shares):
+        rest = 1.0 - math.fsum(bounded.values())
+        total = math.fsum(part for index, part in enumerate(relative) if index not in bounded)
+        if total == 0.0:
+            # Rounding: there, all are at a bound.
+            return tuple(bounded[index] for index in range(len(relative)))
+        shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
+        below = {k: low - shares[k] for k, (low, _) in enumerate(bounds) if shares[k] < low}
+        above = {k: shares[k] - high for k, (_, high) in enumerate(bounds) if shares[k] > high}
+        # What is too much for some, and too little for others: the larger of both stays so.
+        is_above = math.fsum(above.values()) >= math.fsum(below.values())
+        outside = {k: bounds[k][is_above] for k in (above if is_above else below)}
+        outside = {k: bound for k, bound in outside.items() if k not in bounded}
+        if not outside or len(bounded) + len(outside) == len(shares):
             return tuple(shares)
-        raised |= below
+        bounded |= outside
 
 
 def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:

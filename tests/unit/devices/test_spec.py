@@ -23,6 +23,10 @@ def gpus(*requests: tuple[int, int | None]) -> DeviceSpec:
         ("all", DeviceSpec(kind="all")),
         ("cpu:1", DeviceSpec(kind="cpu", num_stand_ins=1)),
         (" cpu:12 ", DeviceSpec(kind="cpu", num_stand_ins=12)),
+        (
+            "cpu:1@2GiB, cpu:2@1GiB",
+            DeviceSpec(kind="cpu", num_stand_ins=3, stand_in_caps=(2**31, 2**30, 2**30)),
+        ),
         ("gpu:0", gpus((0, None))),
         ("gpu:2,gpu:0", gpus((2, None), (0, None))),
         ("gpu:1@10GiB", gpus((1, 10 * GIB))),
@@ -68,7 +72,9 @@ def test_spec_is_taken_apart(text: str, expected: DeviceSpec) -> None:
         ("gpu:0@-1GiB", "DEV-006", "'-1GiB'"),
         ("gpu:0@0", "DEV-006", "less than 1 MiB"),
         ("gpu:0@5", "DEV-006", "less than 1 MiB"),
-        ("cpu:2@1GiB", "DEV-006", "cannot limit the memory of logical CPU devices"),
+        ("cpu:1@1GiB,cpu:1", "DEV-007", "mixes 'cpu:1"),
+        ("cpu:1,cpu:2", "DEV-007", "mixes 'cpu:1'"),
+        ("cpu:200@1GiB,cpu:100@1GiB", "DEV-003", "'300' is not a number of stand-ins"),
         ("all@1GiB", "DEV-006", "'all@1GiB'"),
         ("all,gpu:0", "DEV-007", "mixes 'all'"),
         ("gpu:0,cpu:2", "DEV-007", "mixes 'cpu:2'"),
@@ -115,6 +121,9 @@ REQUESTS = st.builds(GpuRequest, index=st.integers(0, 999_999), cap_bytes=st.int
     st.one_of(
         st.just(DeviceSpec(kind="all")),
         st.builds(DeviceSpec, kind=st.just("cpu"), num_stand_ins=st.integers(1, 256)),
+        st.lists(st.integers(2**20, 2**50), min_size=1, max_size=8).map(
+            lambda caps: DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=tuple(caps))
+        ),
         st.builds(
             DeviceSpec,
             kind=st.just("gpu"),

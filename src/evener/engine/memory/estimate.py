@@ -7,28 +7,30 @@
     gradients    partial sums that wait for their owner, and the next ones to be added
     activations  what else tasks hand to later ones, and samples
 
-The figures of a device are those of one moment, its worst. What single operations need while they
-run comes on top.
+The figures of a device are those of one moment, its worst. What kernels need while they run comes
+on top.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
+from evener.engine.memory.temporaries import shape_in_part, temporaries
 from evener.engine.ownership import device_name
 from evener.engine.partition.emit import PartitionedStep, element_dtype
 from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task
 from evener.engine.pipeline.order import Unit
-from evener.engine.sharding.states import Partial, PerPart, Sharded, part_sizes
+from evener.engine.sharding.states import Partial, PerPart, Sharded
 from evener.engine.trace.dims import Size, evaluate, symbols_of
-from evener.engine.trace.graph import Tensor
+from evener.engine.trace.graph import Node, Tensor
 from evener.plan import Replica, split_batch
 
 Kind = Literal["fetched", "gradients", "activations"]
@@ -56,14 +58,30 @@ class MemoryEstimate:
         return self.variables + self.fetched + self.gradients + self.activations
 
 
+class Moment(NamedTuple):
+    """A moment of a device in a step.
+
+    Attributes:
+        call: The number of the device's call.
+        place: The place of a node in the call's task, from 0; -1 as the call begins.
+    """
+
+    call: int
+    place: int = -1
+
+
+_LAST = 2**31
+"""The place after all nodes of a call."""
+
+
 class LiveRange(NamedTuple):
     """A tensor in the memory of a device.
 
     Attributes:
         device: TensorFlow's name of the device.
         kind: What it is counted as.
-        begin: The number of the device's call that makes it, or the first that needs it.
-        end: The number of the device's last call during which it is there.
+        begin: When it is made, or the begin of the first call that needs it.
+        end: The last moment when it is there.
         shape: With the symbols of the step; ``b`` is the samples of its micro-batch.
         num_bytes: Of one element.
         micro_batch: The number of its micro-batch; None for what all micro-batches share.
@@ -71,8 +89,8 @@ class LiveRange(NamedTuple):
 
     device: str
     kind: Kind
-    begin: int
-    end: int
+    begin: Moment
+    end: Moment
     shape: tuple[Size, ...]
     num_bytes: int
     micro_batch: int | None
@@ -106,27 +124,56 @@ def estimate_memory(
         for share, replica in zip(shares, replicas, strict=True)
         for size in split_batch(share, [1.0] * replica.num_micro_batches)
     ]
-    changes: dict[str, list[tuple[int, int, Kind, int]]] = defaultdict(list)
+    by_device: dict[str, list[LiveRange]] = defaultdict(list)
     for one in live_ranges:
-        values = dict.fromkeys((s for size in one.shape for s in symbols_of(size)), 1)
-        values |= {
-            "B": num_samples,
-            "b": num_samples if one.micro_batch is None else sizes[one.micro_batch],
-        }
-        count = math.prod(int(evaluate(size, values)) for size in one.shape)
-        of_device = changes[device_name(one.device)]
-        of_device.append((one.begin, 1, one.kind, count * one.num_bytes))
-        of_device.append((one.end + 1, 0, one.kind, -count * one.num_bytes))
+        by_device[device_name(one.device)].append(one)
     needs = {name: MemoryEstimate(variables=num_bytes) for name, num_bytes in owned.items()}
-    for name, of_device in changes.items():
-        now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
-        worst = dict(now)
-        for _, _, kind, num_bytes in sorted(of_device):
-            now[kind] += num_bytes
-            if sum(now.values()) > sum(worst.values()):
-                worst = dict(now)
-        needs[name] = MemoryEstimate(variables=owned.get(name, 0), **worst)
+    for name, of_device in by_device.items():
+        worst = worst_moment(of_device, sizes, num_samples)
+        needs[name] = dataclasses.replace(worst, variables=owned.get(name, 0))
     return needs
+
+
+def worst_moment(
+    live_ranges: Iterable[LiveRange], sizes: Sequence[int], num_samples: int
+) -> MemoryEstimate:
+    """Return what is in the memory of a device when that is the most, besides variables.
+
+    Args:
+        live_ranges: Of one device.
+        sizes: The samples of each micro-batch, of all replicas.
+        num_samples: Samples of the global batch.
+    """
+    counts: dict[tuple[tuple[Size, ...], int], int] = {}
+    changes: list[tuple[Moment, int, Kind, int]] = []
+    for one in live_ranges:
+        samples = num_samples if one.micro_batch is None else sizes[one.micro_batch]
+        if (one.shape, samples) not in counts:
+            counts[one.shape, samples] = num_elements(one.shape, samples, num_samples)
+        num_bytes = counts[one.shape, samples] * one.num_bytes
+        changes.append((one.begin, 1, one.kind, num_bytes))
+        # Before what begins at the next place.
+        changes.append((Moment(one.end.call, one.end.place + 1), 0, one.kind, -num_bytes))
+    now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
+    worst = dict(now)
+    for _, _, kind, num_bytes in sorted(changes):
+        now[kind] += num_bytes
+        if sum(now.values()) > sum(worst.values()):
+            worst = dict(now)
+    return MemoryEstimate(**worst)
+
+
+def num_elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
+    """Return the elements of a tensor; a size that the data alone decides counts as 1.
+
+    Args:
+        shape: With the symbols of the step.
+        samples: Samples of its micro-batch.
+        num_samples: Samples of the global batch.
+    """
+    values = dict.fromkeys((s for size in shape for s in symbols_of(size)), 1)
+    values |= {"B": num_samples, "b": samples}
+    return math.prod(int(evaluate(size, values)) for size in shape)
 
 
 class _Reader:
@@ -141,6 +188,7 @@ class _Reader:
         self._functions = step.functions
         self._number_of = {one.task: number for number, one in enumerate(step.functions)}
         self._units = step.units
+        self._places: dict[Task, dict[Node, int]] = {}
         # For every device its calls so far, and the call of each unit.
         self._calls: dict[str, int] = defaultdict(int)
         self._call_of: dict[Unit, int] = {}
@@ -161,6 +209,26 @@ class _Reader:
         for (tensor, micro_batch), units in users.items():
             yield from self._of_tensor(tensor, micro_batch, units)
         yield from self._sums()
+        for task, number in self._number_of.items():
+            if task.is_parts:
+                yield from self._temporaries(task, number)
+
+    def _temporaries(self, task: Task, number: int) -> Iterator[LiveRange]:
+        """Yield what is only in memory during a task, at its worst moments."""
+        found = list(temporaries(task, self._partition.sharding.states))
+        for micro_batch in range(len(self._partition.layout.micro_batches)):
+            unit = Unit(number, micro_batch)
+            device, call = self._device(unit), self._call_of[unit]
+            for place, one in found:
+                yield LiveRange(
+                    device,
+                    "activations",
+                    Moment(call, place),
+                    Moment(call, place),
+                    one.shape,
+                    one.num_bytes,
+                    micro_batch,
+                )
 
     def _number_calls(self) -> None:
         stages: dict[str, object] = {}
@@ -195,16 +263,17 @@ class _Reader:
                     yield from self._fetched(tensor, device, of_device)
                 continue
             # What comes from elsewhere arrives while the call before runs.
-            begin = max(0, min(calls) - 1)
+            begin = Moment(max(0, min(calls) - 1))
             if task is not None and task.is_parts:
                 maker = Unit(self._number_of[task], micro_batch)
                 if self._device(maker) == device:
-                    begin = self._call_of[maker]
-            shape = part_sizes(tensor.shape, state) if isinstance(state, Sharded) else tensor.shape
+                    begin = Moment(self._call_of[maker], self._place_in(task)[tensor.node])
+            shape = shape_in_part(tensor, state)
             num_bytes = (
                 element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
             )
-            yield LiveRange(device, "activations", begin, max(calls), shape, num_bytes, micro_batch)
+            end = Moment(max(calls), _LAST)
+            yield LiveRange(device, "activations", begin, end, shape, num_bytes, micro_batch)
 
     def _fetched(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[LiveRange]:
         """Yield what is fetched of a tensor for each turn, from the begin of the turn before."""
@@ -213,9 +282,9 @@ class _Reader:
         numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
         for number in numbers:
             used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
-            begin = turns[number - 1].start
+            begin, end = Moment(turns[number - 1].start), Moment(max(used), _LAST)
             shape = tensor.shape or ()
-            yield LiveRange(device, "fetched", begin, max(used), shape, tensor.dtype.size, None)
+            yield LiveRange(device, "fetched", begin, end, shape, tensor.dtype.size, None)
 
     def _sums(self) -> Iterator[LiveRange]:
         """Yield the partial sums of every device, and the next ones that are added to them."""
@@ -227,6 +296,7 @@ class _Reader:
         for number, function in enumerate(self._functions):
             if not function.task.is_parts:
                 continue
+            places = self._place_in(function.task)
             calls: dict[str, list[int]] = defaultdict(list)
             for micro_batch in range(len(self._partition.layout.micro_batches)):
                 unit = Unit(number, micro_batch)
@@ -246,12 +316,18 @@ class _Reader:
                         yield LiveRange(
                             device,
                             "gradients",
-                            begin,
-                            end,
+                            Moment(begin, places[tensor.node]),
+                            Moment(end, _LAST),
                             tensor.shape,
                             tensor.dtype.size,
                             None,
                         )
+
+    def _place_in(self, task: Task) -> Mapping[Node, int]:
+        """Return the place of every node of a task."""
+        if task not in self._places:
+            self._places[task] = {node: place for place, node in enumerate(task.nodes)}
+        return self._places[task]
 
     def _device(self, unit: Unit) -> str:
         assert unit.micro_batch is not None
