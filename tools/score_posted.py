@@ -32,10 +32,15 @@ _ALSO_LINE = re.compile(r"also line (\d+)")
 
 
 class Half(Enum):
-    """Half a is to work with; half b is scored once."""
+    """Halves a and b have the first 100 programs, c and d the second.
+
+    Halves a and c are to work with; b and d are only scored.
+    """
 
     A = "a"
     B = "b"
+    C = "c"
+    D = "d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ def _meets(finding: Finding, expected: Expectation) -> bool:
 
 def main(
     folder: Annotated[Path, typer.Argument(help="Where the programs are.", exists=True)],
-    half: Annotated[Half | None, typer.Option(help="Only this half.")] = None,
+    half: Annotated[list[Half] | None, typer.Option(help="Only this half; repeatable.")] = None,
     corrected: Annotated[
         bool, typer.Option("--corrected", help="With the labels that were corrected afterwards.")
     ] = False,
@@ -170,7 +175,9 @@ def main(
     """Judge the posted programs of FOLDER for two GPUs, and print how well the doctor does."""
     console = Console(soft_wrap=True, highlight=False)
     chosen = [
-        one for one in read_posted(EXPECTATIONS, is_corrected=corrected) if half in (None, one.half)
+        one
+        for one in read_posted(EXPECTATIONS, is_corrected=corrected)
+        if not half or one.half in half
     ]
     absent = [one.name for one in chosen if not (folder / one.name).is_file()]
     if absent:

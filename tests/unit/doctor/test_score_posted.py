@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from evener.doctor import Finding, Severity, all_rules
 
@@ -106,5 +110,27 @@ def test_corrections_stand_beside_what_was_first_written(tool: ModuleType, tmp_p
 def test_the_expectations_can_be_read(tool: ModuleType) -> None:
     posted = tool.read_posted(tool.EXPECTATIONS, is_corrected=True)
     codes = {one.code for each in posted for one in each.expectations}
-    assert len({one.name for one in posted}) == len(posted) >= 100
+    assert len({one.name for one in posted}) == len(posted) >= 200
     assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
+
+
+def test_the_names_tell_the_order_and_the_halves(tool: ModuleType) -> None:
+    names = [one.name for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
+    halves = [one.half.value for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
+    digests = [hashlib.sha1(name.encode()).digest() for name in names]
+    sets = ["ab"] * 100 + ["cd"] * 100
+    assert digests == sorted(digests)
+    assert halves == [one[digest[-1] & 1] for one, digest in zip(sets, digests, strict=True)]
+
+
+def test_one_half_of_several_can_be_scored(tool: ModuleType, tmp_path: Path) -> None:
+    for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False):
+        (tmp_path / one.name).write_text("import keras\n", "utf-8")
+    app = typer.Typer()
+    app.command()(tool.main)
+    printed = [
+        CliRunner().invoke(app, [str(tmp_path), *options]).output
+        for options in (["--half", "c"], ["--half", "c", "--half", "d"])
+    ]
+    numbers = [re.search(r"^programs +(\d+)$", text, re.MULTILINE) for text in printed]
+    assert [one and one[1] for one in numbers] == ["47", "100"]

@@ -11,6 +11,8 @@ from evener.analysis import FUNCTIONS, Call, Kind, Module, Place, Program, last_
 
 _FITS = ("fit", "fit_generator")
 _UPDATES = ("apply_gradients", "minimize", "apply")
+# Libraries whose models have a `fit` too, and run on no device of TensorFlow.
+_OTHERS = ("catboost", "lightgbm", "prophet", "sklearn", "statsmodels", "xgboost")
 # What Keras calls in the steps of fit.
 _BY_KERAS = ("train_step", "compute_loss_and_updates")
 
@@ -58,9 +60,36 @@ def is_of_model(program: Program, call: Call) -> bool:
     kinds = program.kinds(call.module, call.owner)
     if Kind.MODEL in kinds:
         return True
+    if _is_of_others(program, call.module, call.owner):
+        return False
     name = last_name(call.owner).lower()
     is_called_model = "model" in name or name in ("net", "network", "autoencoder", "vae")
     return is_called_model and not kinds - {Kind.LAYER}
+
+
+def _is_of_others(program: Program, module: Module, model: ast.expr) -> bool:
+    """Return whether other libraries make all that a model may be."""
+    names = {program.callee(*made) for made in program.made_by(module, model)}
+    return bool(names) and all(name.partition(".")[0] in _OTHERS for name in names)
+
+
+def is_beside_strategy(program: Program, fit: Call) -> bool:
+    """Return whether ``fit`` trains a model that is certainly made outside of every scope.
+
+    A model that a function makes is made where the function is called.
+    """
+    owner = fit.owner
+    if not isinstance(owner, ast.Name):
+        return False
+    if program.context.in_scope(fit.module, fit.node) is not False:
+        return False
+    bindings = list(program.bindings(fit.module, owner))
+    made = [(where, binding.value) for where, binding in bindings if binding.value is not None]
+    if not made or len(made) != len(bindings):
+        return False
+    made += program.made_by(fit.module, owner)
+    here = [program.context.in_scope(*one) is False for one in made[: len(bindings)]]
+    return all(here) and not any(program.context.in_scope(*one) for one in made)
 
 
 @functools.lru_cache(maxsize=4)

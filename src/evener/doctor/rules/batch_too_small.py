@@ -10,6 +10,7 @@ from evener.doctor.finding import Severity
 from evener.doctor.queries.batch_sizes import BatchSize, batch_sizes
 from evener.doctor.queries.source_text import observed_place
 from evener.doctor.queries.strategies import strategies, the_number_of_replicas
+from evener.doctor.queries.training import is_beside_strategy
 from evener.doctor.rule import Case, Violation
 
 # With fewer samples a device waits for the launch of its kernels more than it computes.
@@ -28,28 +29,9 @@ def check(case: Case) -> Iterator[Violation]:
     if made and num_replicas is not None and num_replicas > 1:
         if not all(one.is_evener for one in made):
             for size in batch_sizes(program):
-                if not _is_beside_the_strategy(program, size):
+                if not (size.is_fit and is_beside_strategy(program, size.use)):
                     yield from _check_size(program, size, num_replicas)
     yield from _measured(case)
-
-
-def _is_beside_the_strategy(program: Program, size: BatchSize) -> bool:
-    """Return whether ``fit`` trains a model that is certainly made outside of every scope.
-
-    A model that a function makes is made where the function is called.
-    """
-    fit, owner = size.use, size.use.owner
-    if not size.is_fit or not isinstance(owner, ast.Name):
-        return False
-    if program.context.in_scope(fit.module, fit.node) is not False:
-        return False
-    bindings = list(program.bindings(fit.module, owner))
-    made = [(where, binding.value) for where, binding in bindings if binding.value is not None]
-    if not made or len(made) != len(bindings):
-        return False
-    made += program.made_by(fit.module, owner)
-    here = [program.context.in_scope(*one) is False for one in made[: len(bindings)]]
-    return all(here) and not any(program.context.in_scope(*one) for one in made)
 
 
 def _check_size(program: Program, size: BatchSize, num_replicas: int) -> Iterator[Violation]:

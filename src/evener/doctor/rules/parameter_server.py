@@ -8,7 +8,7 @@ from evener.analysis import Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import Made, strategies
-from evener.doctor.queries.training import fits
+from evener.doctor.queries.training import fits, is_beside_strategy
 from evener.doctor.rule import Case, Violation
 
 _SERVERS = ("ParameterServerStrategy", "ParameterServerStrategyV2")
@@ -38,7 +38,7 @@ def _central(case: Case, made: Made) -> Iterator[Violation]:
 
 
 def _servers(program: Program, made: Made) -> Iterator[Violation]:
-    trained = fits(program)
+    trained = [call for call in fits(program) if not is_beside_strategy(program, call)]
     for call in trained[:1]:
         yield Violation(
             call.place,
