@@ -18,17 +18,13 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.client import device_lib
 from tensorflow.python.data.ops import iterator_ops
-from tensorflow.python.distribute import (
-    input_lib,
-    mirrored_run,
-    values,
-)
+from tensorflow.python.distribute import input_lib, values
 from tensorflow.python.eager import backprop, imperative_grad, record
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
-from tensorflow.python.framework import config, kernels, op_callbacks, op_def_registry
+from tensorflow.python.framework import config, kernels, op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import (
     control_flow_util,
@@ -38,16 +34,12 @@ from tensorflow.python.ops import (
     resource_variable_ops,
     while_v2,
 )
-from tensorflow.python.types import distribute as distribute_types
 from tensorflow.python.util import tf_stack
 
-# Why: AutoGraph knows a loop over a distributed dataset by these classes, and `tf.function` an
-# argument made of tensors. There are no public names for them.
-# If they change: such loops and arguments fail in a graph.
+# Why: an argument of a step may be a sparse, ragged or other composite tensor, which is made of
+# tensors, and there is no public name for the class.
+# If it changes: `strategy.run` and `evener.distribute` take no such arguments.
 CompositeTensor = tf.__internal__.CompositeTensor
-DistributedDatasetInterface = distribute_types.DistributedDatasetInterface
-DistributedIteratorInterface = distribute_types.DistributedIteratorInterface
-
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns the replacement of a function."""
@@ -85,11 +77,6 @@ def keras_variable_being_made(initial_value: Any) -> Any | None:
         if isinstance(cell.cell_contents, keras.Variable):
             return cell.cell_contents
     return None
-
-
-def compiled_loss(model: keras.Model) -> Any | None:
-    """Return the object that holds the losses given to ``compile``, or None."""
-    return model._compile_loss
 
 
 def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:
@@ -148,26 +135,13 @@ def outer_tensor(tensor: tf.Tensor) -> Any | None:
 def without_program_order(operation: tf.Operation) -> None:
     """Take an operation out of the order in which a function's stateful operations run.
 
-    Why: reading the clock is stateful, and so is a replica whose function checks something
-    (some losses of Keras do). TensorFlow would run them in the order of the program: the
-    second replica's beginning after the first one's end.
-    If it changes: replicas run one after the other, and take no time or each other's.
+    Why: reading the clock is stateful, and TensorFlow runs stateful operations in the order of
+    the program: the clock would be read after other parts of the step, too late.
+    If it changes: the times of the parts are wrong, and so are the shares made from them.
     """
     order = getattr(operation.graph, "experimental_acd_manager", None)
     if order is not None:
         order.run_independently(operation)
-
-
-def call_for_each_replica(
-    strategy: tf.distribute.Strategy, fn: Callable[..., Any], args: Any, kwargs: Any
-) -> Any:
-    """Call a function once per replica, in threads that wait for each other at every merge.
-
-    Why: it is what `MirroredStrategy` runs replicas with, and keeps name scopes, control
-    dependencies, summaries and variable creation right. The strategy's own scope is there.
-    If it changes: `strategy.run` fails at its first call.
-    """
-    return mirrored_run._call_for_each_replica(strategy, fn, args, kwargs)
 
 
 def is_traced_function(fn: Any) -> bool:
@@ -212,8 +186,8 @@ def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., An
 def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function as AutoGraph converts it, if it converts the code around.
 
-    Why: loops and conditions on tensors in a replica's function must work as they do under
-    `MirroredStrategy`. If it changes: they raise in a graph.
+    Why: loops and conditions on tensors in a function given to `strategy.run` must work as they
+    do under `MirroredStrategy`. If it changes: they raise in a graph.
     """
     autograph = tf.__internal__.autograph
     return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
@@ -235,34 +209,11 @@ def is_per_replica(value: Any) -> bool:
     return isinstance(value, values.DistributedValues)
 
 
-def per_replica(parts: Sequence[Any]) -> Any:
-    """Return one distributed value of what each replica has. See `regroup`."""
-    return values.PerReplica(tuple(parts))
-
-
-class PerReplica(values.PerReplica):
-    """A distributed value that functions are traced with for batches of every size.
-
-    Why: shares change, and a function must not be traced again for each of them.
-    If it changes: it is, and a test that counts the traces fails.
-    """
-
-    def __init__(self, parts: Sequence[Any], loosen: Callable[[Any], Any]) -> None:
-        super().__init__(parts)
-        self._loosen = loosen
-
-    @property
-    def _type_spec(self) -> Any:
-        specs = [tf.type_spec_from_value(value) for value in self._values]
-        return values.PerReplicaSpec(*(self._loosen(spec) for spec in specs))
-
-
 def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
     """Return a variable that no creator scope knows of.
 
-    Why: scratch variables of the engine are nobody's weights: they must neither get an owner
-    nor be shared between replicas, as variables made in a replica are.
-    If it changes: no strategy can be made.
+    Why: the doctor's counters in a graph are not weights of the program: a strategy must not give
+    them an owner or mirror them. If it changes: the doctor's watched run fails.
     """
     return resource_variable_ops.ResourceVariable(
         initial_value=initial_value, dtype=dtype, trainable=False
@@ -276,33 +227,6 @@ def stack() -> list[tuple[str, int]]:
     If it changes: messages name lines of generated files.
     """
     return [(frame.filename, frame.lineno) for frame in tf_stack.extract_stack()]
-
-
-@contextlib.contextmanager
-def watching_operations(watch: Callable[[str, Any, Any], None]) -> Iterator[None]:
-    """Call ``watch(type, inputs, outputs)`` after every eager operation inside.
-
-    Why: in a graph it can be seen how a number was computed; eagerly nothing keeps that.
-    If it changes: metrics of losses that a person composes are wrong in eager replicas.
-    """
-
-    def callback(
-        op_type: str,
-        inputs: Any,
-        attrs: Any,
-        outputs: Any,
-        op_name: str | None = None,
-        graph: Any = None,
-    ) -> None:
-        del attrs, op_name
-        if graph is None:
-            watch(op_type, inputs, outputs)
-
-    op_callbacks.add_op_callback(callback)
-    try:
-        yield
-    finally:
-        op_callbacks.remove_op_callback(callback)
 
 
 @contextlib.contextmanager

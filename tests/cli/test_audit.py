@@ -16,11 +16,11 @@ import pytest
 import evener
 from evener.errors import EvenerError
 from evener.launch import audit_subprocess
-from evener.launch.audit_subprocess import audit_in_subprocess, order_for
+from evener.launch.audit_request import TargetError
+from evener.launch.audit_subprocess import audit_in_subprocess, request_for
 from evener.launch.child_process import ProcessResult, run_child_process
 from evener.launch.first_step import FirstStep
 from evener.launch.named import step_of
-from evener.launch.order import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -125,8 +125,8 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        order = order_for(args[0], args[1:], devices="cpu:2", meant_for=None, batch=None)
-        audit_in_subprocess(order, limit_seconds=limit_seconds)
+        request = request_for(args[0], args[1:], devices="cpu:2", meant_for=None, batch=None)
+        audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
 
@@ -184,11 +184,11 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     given = {"devices": None, "meant_for": None, "batch": None, **choices}
-    order = order_for(f"steps:{name}" if ":" not in name else name, (), **given)
-    first = HereFirst(order)
-    module, _, function = order.target.partition(":")
+    request = request_for(f"steps:{name}" if ":" not in name else name, (), **given)
+    first = HereFirst(request)
+    module, _, function = request.target.partition(":")
     with pytest.raises(Answered) as answered:
-        first.run(lambda: step_of(importlib.import_module, module, function, order, first))
+        first.run(lambda: step_of(importlib.import_module, module, function, request, first))
     return answered.value.args[0]
 
 
@@ -286,8 +286,8 @@ def test_every_ending_without_an_audit_is_an_error(
 ) -> None:
     def run_child_process(command, *, environ, limit_seconds):
         if found is not None:
-            order = json.loads(command[-1])
-            Path(order["answer"]).write_text(json.dumps(found), encoding="utf-8")
+            request = json.loads(command[-1])
+            Path(request["answer"]).write_text(json.dumps(found), encoding="utf-8")
         return ending
 
     monkeypatch.setattr(audit_subprocess, "run_child_process", run_child_process)

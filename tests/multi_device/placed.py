@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks  # noqa: TID251
 
 import evener
-from evener import _tf_private
 from evener.placement import Audit
 
 # They hand on what others computed, ask for shapes, count the rounds of a loop, or keep what a
@@ -65,13 +65,18 @@ def eager_devices(call: Callable[[], Any]) -> tuple[Any, set[str]]:
     """Return what a call returns, and the devices on which its eager operations computed."""
     devices: set[str] = set()
 
-    def watch(op_type: str, inputs: Any, outputs: Any) -> None:
-        del inputs
-        if not _NO_WORK.fullmatch(tf.compat.as_str(op_type)):
+    def watch(
+        op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
+    ) -> None:
+        del inputs, attrs, op_name
+        if graph is None and not _NO_WORK.fullmatch(tf.compat.as_str(op_type)):
             devices.update(o.device[-5:].lower() for o in outputs if o.dtype.is_floating)
 
-    with _tf_private.watching_operations(watch):
+    op_callbacks.add_op_callback(watch)
+    try:
         result = call()
+    finally:
+        op_callbacks.remove_op_callback(watch)
     return result, devices
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 import evener
-from evener.placement.record import Audit
+from evener.placement.audit_result import Audit
 from evener.placement.table import print_audit
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")

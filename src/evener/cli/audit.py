@@ -70,7 +70,7 @@ def audit(
     """Show where each operation of a training step runs, and why. The step is not executed."""
     from evener.cli.status import status
     from evener.devices.spec import spec_from
-    from evener.launch.audit_subprocess import audit_in_subprocess, order_for
+    from evener.launch.audit_subprocess import audit_in_subprocess, request_for
     from evener.versions import check_installed
 
     if meant_for not in (None, "gpu"):
@@ -83,7 +83,7 @@ def audit(
         raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
-    order = order_for(
+    request = request_for(
         target,
         tuple(args or ()),
         devices=None if spec.source == "default" else str(spec),
@@ -93,7 +93,7 @@ def audit(
     )
     check_installed()
     with status(f"Running {target} up to its first training step"):
-        found, _ = audit_in_subprocess(order, limit_seconds=time_limit)
+        found, _ = audit_in_subprocess(request, limit_seconds=time_limit)
     if graph is not None:
         from evener.report.traffic import draw
 

@@ -1,7 +1,7 @@
 """Running an unchanged script on all devices.
 
     script       a file, run as `python FILE` runs it
-    place        the script's line of a call
+    user_line    the script's line of a call
     notes        notes about the script on standard error, each printed once
     strategies   evener's strategy replaces those of tf.distribute
     models       Keras models and variables belong to the strategy
@@ -17,7 +17,7 @@
 An audit runs a program in a subprocess, up to its first training step:
 
     audit_subprocess   starts the subprocess and reads the audit
-    order              the request that it gets
+    audit_request      the request that it gets
     child_process      a child process with a time limit
     output             the output of a process: its size and its end
     first_step         the code in the subprocess

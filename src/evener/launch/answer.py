@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from evener import errors
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError
-from evener.launch.order import TargetError
+from evener.launch.audit_request import TargetError
 
 _SHOWN_LINES = 15
 # TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.

@@ -11,21 +11,21 @@ from typing import Any
 
 from evener.errors import PlacementError
 from evener.launch.answer import ending, last_lines, quiet_environment, read_answer
+from evener.launch.audit_request import AuditRequest, TargetError
 from evener.launch.child_process import ProcessResult, run_child_process
-from evener.launch.order import Order, TargetError, order_text
 from evener.launch.script import read_script
-from evener.placement.record import Audit
+from evener.placement.audit_result import Audit
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
-    """Return the order for the target on the command line.
+def request_for(target: str, args: tuple[str, ...], **choices: Any) -> AuditRequest:
+    """Return the request for the target on the command line.
 
     Args:
         target: A path, or ``"module:function"``.
         args: The arguments after it.
-        **choices: ``devices``, ``meant_for``, ``batch`` and ``gpu_names`` of `Order`.
+        **choices: ``devices``, ``meant_for``, ``batch`` and ``gpu_names`` of `AuditRequest`.
 
     Raises:
         RunError: RUN-001 to RUN-003 if a script cannot be read.
@@ -42,14 +42,14 @@ def order_for(target: str, args: tuple[str, ...], **choices: Any) -> Order:
             "input_signature, or from a function that returns them.",
             fix="Remove them, or name a function that ends with: return train_step, (x, y).",
         )
-    return Order(target=target, args=args, is_script=is_script, answer="", **choices)
+    return AuditRequest(target=target, args=args, is_script=is_script, answer="", **choices)
 
 
-def audit_in_subprocess(order: Order, *, limit_seconds: float) -> tuple[Audit, str]:
+def audit_in_subprocess(request: AuditRequest, *, limit_seconds: float) -> tuple[Audit, str]:
     """Run a program up to its first training step.
 
     Args:
-        order: What to audit.
+        request: What to audit.
         limit_seconds: The time limit until its first training step.
 
     Returns:
@@ -62,7 +62,7 @@ def audit_in_subprocess(order: Order, *, limit_seconds: float) -> tuple[Audit, s
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        text = order_text(replace(order, answer=str(answer)))
+        text = replace(request, answer=str(answer)).to_json()
         command = [sys.executable, "-m", "evener.launch.first_step", text]
         result = run_child_process(
             command, environ=quiet_environment(), limit_seconds=limit_seconds
@@ -73,7 +73,7 @@ def audit_in_subprocess(order: Order, *, limit_seconds: float) -> tuple[Audit, s
         for note in found.get("notes", ()):
             print(note, file=sys.stderr)
         return Audit.from_json(found["audit"]), result.output
-    raise _no_audit(order.target, found, result, limit_seconds)
+    raise _no_audit(request.target, found, result, limit_seconds)
 
 
 def _no_audit(

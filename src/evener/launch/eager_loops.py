@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from evener.launch.place import own_place
 from evener.launch.replace import instead_of
+from evener.launch.user_line import user_line
 
 
 class EagerLoops:
@@ -58,7 +58,7 @@ class EagerLoops:
             self._taken(self._first_line)
 
     def _see(self, sources: Any) -> None:
-        line = str(own_place() or "")
+        line = str(user_line() or "")
         with self._lock:
             self._first_line = self._first_line or line
             for variable in _variables(sources):

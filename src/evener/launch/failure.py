@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from evener.errors import EvenerError, RunError
-from evener.launch.place import Place, is_own
+from evener.launch.user_line import UserLine
+from evener.own_code import is_own
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
@@ -44,10 +45,10 @@ def without_evener_frames(path: str, show: Hook) -> Hook:
         for one in _chain(error):
             one.__traceback__ = without_frames(one.__traceback__)
         left = from_file(without_frames(found), path)
-        place = user_place_of(found)
+        line = last_user_line(found)
         shown = show(kind, error.with_traceback(left), left)
-        if place is not None and _PER_REPLICA in str(error):
-            print(_per_replica_value_used(place), file=sys.stderr)
+        if line is not None and _PER_REPLICA in str(error):
+            print(_per_replica_value_used(line), file=sys.stderr)
         return shown
 
     return hook
@@ -61,11 +62,11 @@ def _wrapped(error: BaseException, found: TracebackType | None) -> EvenerError |
     return next((one for one in _chain(error) if isinstance(one, EvenerError)), None)
 
 
-def _per_replica_value_used(place: Place) -> RunError:
+def _per_replica_value_used(line: UserLine) -> RunError:
     """Return the explanation of a failure in which a per-replica value was used as a tensor."""
     return RunError(
         "RUN-010",
-        f"{place}: a per-replica value was used as a tensor, outside of strategy.run.",
+        f"{line}: a per-replica value was used as a tensor, outside of strategy.run.",
         why="The batches of a distributed dataset and the results of strategy.run hold one value "
         "for each replica.",
         fix="Pass a batch to a function by strategy.run(function, args=(batch,)), and combine a "
@@ -78,18 +79,18 @@ def _source_lines(error: EvenerError, found: TracebackType | None) -> list[str]:
 
     The traceback of a function that AutoGraph has converted does not have the line.
     """
-    place = user_place_of(found)
-    return getattr(error, "__notes__", []) or ([place.as_in_a_traceback()] if place else [])
+    line = last_user_line(found)
+    return getattr(error, "__notes__", []) or ([line.as_in_a_traceback()] if line else [])
 
 
-def user_place_of(found: TracebackType | None) -> Place | None:
+def last_user_line(found: TracebackType | None) -> UserLine | None:
     """Return the innermost line of user code in a traceback, or None."""
-    places = [
-        Place(path=frame.f_code.co_filename, line=line, function=frame.f_code.co_name)
-        for frame, line in traceback.walk_tb(found)
+    lines = [
+        UserLine(path=frame.f_code.co_filename, number=number, function=frame.f_code.co_name)
+        for frame, number in traceback.walk_tb(found)
         if is_own(frame.f_code.co_filename)
     ]
-    return places[-1] if places else None
+    return lines[-1] if lines else None
 
 
 def without_frames(found: TracebackType | None) -> TracebackType | None:

@@ -1,13 +1,12 @@
 """Runs a program up to its first training step, and audits the step instead of running it.
 
-The module runs in a subprocess, ``python -m evener.launch.first_step ORDER``, and writes the
-result as JSON into a file. ``ORDER`` is JSON too; see `Order`.
+The module runs in a subprocess, ``python -m evener.launch.first_step REQUEST``, and writes the
+result as JSON into a file. ``REQUEST`` is JSON too; see `AuditRequest`.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import sys
@@ -18,8 +17,8 @@ from typing import Any, NoReturn
 
 from evener.errors import EvenerError
 from evener.launch.answer import error_fields, write_answer
+from evener.launch.audit_request import AuditRequest
 from evener.launch.notes import Notes
-from evener.launch.order import Order
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 
@@ -28,12 +27,12 @@ class FirstStep:
     """Runs a program, and ends the process at its first training step.
 
     Args:
-        order: The program, and the file for the result.
+        request: The program, and the file for the result.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, request: AuditRequest) -> None:
         self.notes = Notes()
-        self._order = order
+        self._request = request
         self._process = os.getpid()
         self._trains: dict[bytes, bool] = {}
 
@@ -51,8 +50,8 @@ class FirstStep:
 
     def answer(self, found: Mapping[str, Any]) -> NoReturn:
         """Write the result, and end the process: the program does not continue."""
-        notes = [str(note) for note in self.notes.told]
-        write_answer(self._order.answer, {**found, "notes": notes})
+        notes = [str(note) for note in self.notes.printed]
+        write_answer(self._request.answer, {**found, "notes": notes})
 
     def _before_function(self, function: Any, inputs: tuple[Any, ...]) -> None:
         from evener.placement.auditing import audit_of
@@ -69,7 +68,7 @@ class FirstStep:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
         self.answer(self._audited(lambda: audit_of(
-            stopped, step=self._name(stopped.name), meant_for=self._order.meant_for, draw=True
+            stopped, step=self._name(stopped.name), meant_for=self._request.meant_for, draw=True
         )))  # fmt: skip
 
     def _audited(self, make: Callable[[], Any]) -> dict[str, Any]:
@@ -82,34 +81,33 @@ class FirstStep:
 
     def _name(self, function: str) -> str:
         match = _FUNCTION_NAME.fullmatch(function)
-        return f"{self._order.target}: {match.group(1) if match else function}"
+        return f"{self._request.target}: {match.group(1) if match else function}"
 
     def _detect_eager_optimizers(self) -> None:
         import keras
         import tensorflow as tf
 
-        from evener.launch.place import own_place
         from evener.launch.replace import instead_of
+        from evener.launch.user_line import user_line
 
         original = keras.optimizers.Optimizer.apply
 
         @instead_of(original)
         def apply(optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
-                self.answer({"outcome": "eager", "line": str(own_place() or "")})
+                self.answer({"outcome": "eager", "line": str(user_line() or "")})
             return original(optimizer, *args, **kwargs)
 
         keras.optimizers.Optimizer.apply = apply
 
 
 def main() -> None:
-    """Run the order on the command line."""
-    fields = json.loads(sys.argv[1])
-    order = Order(**{**fields, "args": tuple(fields["args"])})
-    first = FirstStep(order)
+    """Run the request on the command line."""
+    request = AuditRequest.from_json(sys.argv[1])
+    first = FirstStep(request)
     try:
-        _take_devices(order, first.notes)
-        target = _script(order) if order.is_script else _function(order, first)
+        _take_devices(request, first.notes)
+        target = _script(request) if request.is_script else _function(request, first)
     except EvenerError as error:
         first.answer({"error": error_fields(error)})
     try:
@@ -120,34 +118,34 @@ def main() -> None:
     first.answer({"outcome": "ended"})
 
 
-def _take_devices(order: Order, notes: Notes) -> None:
+def _take_devices(request: AuditRequest, notes: Notes) -> None:
     used = None
-    if order.devices is not None:
+    if request.devices is not None:
         from evener.devices import use_devices
         from evener.launch.settings import skip_late_settings
 
-        used = [device.name for device in use_devices(order.devices)]
+        used = [device.name for device in use_devices(request.devices)]
         skip_late_settings(used, Notes())
-    if order.gpu_names:
+    if request.gpu_names:
         from evener.launch.gpu_names import answer_as_gpus
 
-        answer_as_gpus(used, notes.tell)
+        answer_as_gpus(used, notes.add)
 
 
-def _script(order: Order) -> Callable[[], Any]:
+def _script(request: AuditRequest) -> Callable[[], Any]:
     from evener.launch.script import read_script, run_as_main
 
-    read = read_script(order.target)
-    return lambda: run_as_main(read, order.args)
+    read = read_script(request.target)
+    return lambda: run_as_main(read, request.args)
 
 
-def _function(order: Order, first: FirstStep) -> Callable[[], Any]:
+def _function(request: AuditRequest, first: FirstStep) -> Callable[[], Any]:
     """Return a call that reaches a training step: the function, or what it returns."""
     from evener.launch.named import step_of
 
     sys.path.insert(0, str(Path.cwd()))
-    module, _, name = order.target.partition(":")
-    return lambda: step_of(importlib.import_module, module, name, order, first)
+    module, _, name = request.target.partition(":")
+    return lambda: step_of(importlib.import_module, module, name, request, first)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.launch.place import callers, own_place
 from evener.launch.replace import instead_of
 from evener.launch.stand_ins import Report, StandIns, joined
+from evener.launch.user_line import callers, user_line
 from evener.placement.devices import ASKED
 
 REPLACED = {
@@ -256,7 +256,7 @@ class _Replacements:
                 f"set_visible_devices: tf.config lists {joined(names) or 'no GPU'} from here "
                 f"on, but evener still trains on {', '.join(self._used.all)}; use --devices "
                 "to select devices",
-                own_place(),
+                user_line(),
             )
 
     def get_memory_growth(self, original: Any, device: Any) -> bool | None:
@@ -290,7 +290,7 @@ class _Replacements:
         self._report(
             f"set_logical_device_configuration of GPU:{index}: "
             f"{parts if len(logical_devices) > 1 else ''}memory_limit has no effect",
-            own_place(),
+            user_line(),
         )
 
     def get_device_details(self, original: Any, device: Any) -> dict[str, Any]:

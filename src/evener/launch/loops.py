@@ -1,8 +1,8 @@
-"""A script's own training loops: traced functions run on all devices, eager steps are told of.
+"""A script's own training loops: traced functions run on all devices, eager steps get a note.
 
 A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has the
 results that it has on one device. What nobody traced runs as it is written, on one device,
-because tracing could change what it means; the script is told of the line that prevents more.
+because tracing could change what it means; a note names the line that prevents more.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from evener.engine import Strategy
 from evener.engine.arguments import has_batch
 from evener.launch.advice import advice_for
 from evener.launch.notes import Notes
-from evener.launch.place import Place, callers, is_own, own_place, place_of
 from evener.launch.replace import instead_of
+from evener.launch.user_line import UserLine, callers, line_of, user_line
+from evener.own_code import is_own
 
 # The modules in whose hands an optimizer is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
 
 
 def run_loops(strategy: Strategy, notes: Notes) -> None:
-    """Let the script's traced functions run on all devices, and tell of eager training steps.
+    """Let the script's traced functions run on all devices, and note eager training steps.
 
     Args:
         strategy: Runs them.
-        notes: Where it is told.
+        notes: Gets a note for each function, and for the first eager step.
     """
     if not strategy.is_partitioned:
         return
@@ -51,7 +52,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             if not _is_called_by_script(sys._getframe(2)) or not has_batch((args, kwargs)):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
-            notes.tell(f"{name} runs on {devices}", own_place())
+            notes.add(f"{name} runs on {devices}", user_line())
             return strategy.run(function, args=args, kwargs=kwargs)
 
         return __call__
@@ -69,25 +70,25 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
 
 
 def _notice_steps(strategy: Strategy, notes: Notes) -> None:
-    """Tell of the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
+    """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
     original = keras.optimizers.Optimizer.apply
-    told = False
+    is_noted = False
 
     @instead_of(original)
     def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        nonlocal told
-        place = _place_of_a_loop() if not told and _is_outside(strategy) else None
-        if place is not None:
-            source = "".join(linecache.getlines(place.path))
-            advice = advice_for(source, place.line, is_traced=not tf.executing_eagerly())
+        nonlocal is_noted
+        line = _line_of_loop() if not is_noted and _is_outside(strategy) else None
+        if line is not None:
+            source = "".join(linecache.getlines(line.path))
+            advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
             if advice is not None:
-                told = True
+                is_noted = True
                 first, *idle = strategy.plan.device_names
                 if not idle:
                     return original(self, *args, **kwargs)
                 has = "have" if len(idle) > 1 else "has"
                 what = f"this training step computes every batch on {first}"
-                notes.tell(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", place)
+                notes.add(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", line)
         return original(self, *args, **kwargs)
 
     keras.optimizers.Optimizer.apply = apply
@@ -100,12 +101,12 @@ def _is_outside(strategy: Strategy) -> bool:
     return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
 
 
-def _place_of_a_loop() -> Place | None:
+def _line_of_loop() -> UserLine | None:
     """Return the script's line, or None if Keras runs the loop or no line is the script's."""
-    own: Place | None = None
+    own: UserLine | None = None
     for frame in callers():
         if str(frame.f_globals.get("__name__", "")).startswith(_TRAINERS):
             return None
         if own is None and is_own(frame.f_code.co_filename):
-            own = place_of(frame)
+            own = line_of(frame)
     return own

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.errors import RunError
-from evener.launch.place import Place, callers, is_own
 from evener.launch.replace import instead_of
+from evener.launch.user_line import UserLine, callers
+from evener.own_code import is_own
 
 _HARDWARE = "physical_device:"
 _LAYER = "keras.src.layers.layer"
@@ -46,26 +47,26 @@ def _naming_logical_devices(
         given = next(iter([*args, *kwargs.values()]), None)
         name = getattr(given, "name", given)
         if isinstance(name, str) and name.lstrip("/").startswith(_HARDWARE):
-            place = next(_own_places(), None)
-            if place is not None:
-                raise _name_of_hardware(name, place)
+            line = next(_user_lines(), None)
+            if line is not None:
+                raise _name_of_hardware(name, line)
         return original(*args, **kwargs)
 
     return device
 
 
-def _name_of_hardware(name: str, place: Place) -> RunError:
+def _name_of_hardware(name: str, line: UserLine) -> RunError:
     logical = "/" + name.lstrip("/").removeprefix(_HARDWARE)
     error = RunError(
         "RUN-008",
-        f"{place}: tf.device({name!r}) names a piece of hardware.",
+        f"{line}: tf.device({name!r}) names a piece of hardware.",
         why="tf.config.list_physical_devices gives names for tf.config alone; tf.device takes "
         "those of logical devices, into which hardware may be cut.",
         fix=f"write tf.device({logical!r}), or take the names from "
         "tf.config.list_logical_devices. To use all devices, leave tf.device out and call the "
         "step by strategy.run.",
     )
-    return _at(place, error)
+    return _at(line, error)
 
 
 def _refuse_fresh_layers() -> None:
@@ -73,15 +74,15 @@ def _refuse_fresh_layers() -> None:
     adding = keras.Layer.add_weight
     made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _Made] = weakref.WeakKeyDictionary()
     # For each layer that is called: the lines in it that have made a layer with weights.
-    first: weakref.WeakKeyDictionary[keras.Layer, dict[Place, weakref.ref[keras.Layer]]]
+    first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
 
     @instead_of(making)
     def __init__(self: keras.Layer, *args: Any, **kwargs: Any) -> None:
         outer = _layer_being_called()
-        place = None if outer is None else _line_in_call()
-        if outer is not None and place is not None:
-            made_in_calls[self] = _Made(weakref.ref(outer), place)
+        line = None if outer is None else _line_in_call()
+        if outer is not None and line is not None:
+            made_in_calls[self] = _Made(weakref.ref(outer), line)
         making(self, *args, **kwargs)
 
     @instead_of(adding)
@@ -89,9 +90,9 @@ def _refuse_fresh_layers() -> None:
         made = made_in_calls.get(self)
         outer = None if made is None else made.outer()
         if made is not None and outer is not None and not _holds(outer, self):
-            before = first.setdefault(outer, {}).setdefault(made.place, weakref.ref(self))
+            before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(self))
             if before() is not self:
-                raise _fresh_layer(self, outer, made.place)
+                raise _fresh_layer(self, outer, made.line)
         return adding(self, *args, **kwargs)
 
     keras.Layer.__init__ = __init__
@@ -102,7 +103,7 @@ class _Made(NamedTuple):
     """A layer that was made while another was called."""
 
     outer: weakref.ref[keras.Layer]
-    place: Place
+    line: UserLine
 
 
 def _layer_being_called() -> keras.Layer | None:
@@ -121,44 +122,44 @@ def _self_of(frame: FrameType) -> Any:
     return frame.f_locals.get("self")
 
 
-def _line_in_call() -> Place | None:
+def _line_in_call() -> UserLine | None:
     """Return the line of the person's ``call`` from which this happens, or None."""
-    place = None
-    for file, line in reversed(_tf_private.stack()):
+    line = None
+    for file, number in reversed(_tf_private.stack()):
         if file.endswith(_LAYER_FILE):
             break
         if is_own(file):
-            place = Place(path=file, line=line)
-    return place
+            line = UserLine(path=file, number=number)
+    return line
 
 
 def _holds(outer: Any, inner: keras.Layer) -> bool:
     return any(layer is inner for layer in _tf_private.all_layers(outer))
 
 
-def _fresh_layer(layer: keras.Layer, outer: keras.Layer, place: Place) -> RunError:
+def _fresh_layer(layer: keras.Layer, outer: keras.Layer, line: UserLine) -> RunError:
     kind = type(layer).__name__
     error = RunError(
         "RUN-009",
-        f"{place}: {type(outer).__name__} makes a new {kind} every time it is called.",
+        f"{line}: {type(outer).__name__} makes a new {kind} every time it is called.",
         why="Each of them has weights of its own, drawn anew, which belong to no model: they are "
         "never trained, and not saved.",
         fix=f"make it once, in __init__: self.layer = keras.layers.{kind}(...); and call "
         "self.layer(...) here.",
     )
-    return _at(place, error)
+    return _at(line, error)
 
 
-def _own_places() -> Iterator[Place]:
+def _user_lines() -> Iterator[UserLine]:
     """Yield the person's lines that have led here, innermost first, as they were written."""
-    for file, line in reversed(_tf_private.stack()):
+    for file, number in reversed(_tf_private.stack()):
         if is_own(file):
-            yield Place(path=file, line=line)
+            yield UserLine(path=file, number=number)
 
 
-def _at(place: Place, error: RunError) -> RunError:
+def _at(line: UserLine, error: RunError) -> RunError:
     """Return an error that is shown with the line of the mistake."""
-    error.add_note(f'  File "{place.path}", line {place.line}')
+    error.add_note(f'  File "{line.path}", line {line.number}')
     # Else Keras, in the call of a layer, raises an error of its own in place of it.
     vars(error)["_keras_call_info_injected"] = True
     return error

@@ -17,8 +17,8 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine import Strategy
 from evener.launch.notes import Notes
-from evener.launch.place import own_place
 from evener.launch.replace import instead_of
+from evener.launch.user_line import user_line
 
 
 def attach_models(strategy: Strategy, notes: Notes) -> None:
@@ -56,7 +56,7 @@ def _init_in_scope(
             return
         if not is_reported:
             is_reported = True
-            notes.tell(f"Keras models are created {where}", own_place())
+            notes.add(f"Keras models are created {where}", user_line())
         with strategy.scope():
             original(self, *args, **kwargs)
 

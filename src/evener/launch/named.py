@@ -17,15 +17,19 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.errors import EvenerError, did_you_mean
-from evener.launch.order import TargetError
+from evener.launch.audit_request import TargetError
 
 if TYPE_CHECKING:
+    from evener.launch.audit_request import AuditRequest
     from evener.launch.first_step import FirstStep
-    from evener.launch.order import Order
 
 
 def step_of(
-    load: Callable[[str], ModuleType], module: str, name: str, order: Order, first: FirstStep
+    load: Callable[[str], ModuleType],
+    module: str,
+    name: str,
+    request: AuditRequest,
+    first: FirstStep,
 ) -> None:
     """Audit what a module calls by a name, and answer.
 
@@ -36,22 +40,22 @@ def step_of(
     """
     function = _found(load, module, name)
     if _tf_private.is_traced_function(function):
-        _answer(first, order, function, _inputs(function, order))
+        _answer(first, request, function, _inputs(function, request))
     if not callable(function):
-        raise _not_callable(order.target, f"it is a {type(function).__name__}")
+        raise _not_callable(request.target, f"it is a {type(function).__name__}")
     needed = _needed(function)
     if needed:
-        raise _not_callable(order.target, f"it needs {', '.join(needed)}, and has no values")
+        raise _not_callable(request.target, f"it needs {', '.join(needed)}, and has no values")
     returned = function()
     step, args = _pair(returned)
     if callable(step):
-        _answer(first, order, step, args)
+        _answer(first, request, step, args)
 
 
-def _answer(first: FirstStep, order: Order, step: Any, args: tuple[Any, ...]) -> None:
+def _answer(first: FirstStep, request: AuditRequest, step: Any, args: tuple[Any, ...]) -> None:
     from evener.placement import audit
 
-    first.answer({"audit": audit(step, *args, meant_for=order.meant_for).to_json()})
+    first.answer({"audit": audit(step, *args, meant_for=request.meant_for).to_json()})
 
 
 def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
@@ -94,29 +98,31 @@ def _needed(function: Any) -> list[str]:
     ]
 
 
-def _inputs(function: Any, order: Order) -> tuple[Any, ...]:
+def _inputs(function: Any, request: AuditRequest) -> tuple[Any, ...]:
     """Return zeros for the input signature of a `tf.function`."""
     if function.input_signature is None:
         needed = _needed(function.python_function)
         if needed:
             raise _not_callable(
-                order.target, f"it needs {', '.join(needed)}, and has no input_signature"
+                request.target, f"it needs {', '.join(needed)}, and has no input_signature"
             )
         return ()
-    return tf.nest.map_structure(lambda spec: _zeros(spec, order), tuple(function.input_signature))
+    return tf.nest.map_structure(
+        lambda spec: _zeros(spec, request), tuple(function.input_signature)
+    )
 
 
-def _zeros(spec: tf.TensorSpec, order: Order) -> tf.Tensor:
+def _zeros(spec: tf.TensorSpec, request: AuditRequest) -> tf.Tensor:
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
-        raise _not_callable(order.target, f"nothing can stand for {spec} of its signature")
-    if not spec.shape.is_fully_defined() and order.batch is None:
+        raise _not_callable(request.target, f"nothing can stand for {spec} of its signature")
+    if not spec.shape.is_fully_defined() and request.batch is None:
         raise TargetError(
             "PLACE-041",
-            f"{order.target} has sizes that are not known.",
+            f"{request.target} has sizes that are not known.",
             why=f"its input_signature has {spec.shape}, and bytes depend on it.",
             fix="say what stands for None: --batch 32.",
         )
-    shape = [order.batch if size is None else size for size in spec.shape]
+    shape = [request.batch if size is None else size for size in spec.shape]
     return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from evener.launch.place import Place
+from evener.launch.user_line import UserLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,14 +14,14 @@ class Note:
 
     Args:
         text: The text; continuation lines are indented.
-        place: The script's line it refers to, or None.
+        line: The script's line it refers to, or None.
     """
 
     text: str
-    place: Place | None = None
+    line: UserLine | None = None
 
     def __str__(self) -> str:
-        return ": ".join(str(part) for part in ("evener", self.place, self.text) if part)
+        return ": ".join(str(part) for part in ("evener", self.line, self.text) if part)
 
 
 class Notes:
@@ -29,16 +29,16 @@ class Notes:
 
     def __init__(self) -> None:
         # A dict keeps the order.
-        self._told: dict[Note, None] = {}
+        self._printed: dict[Note, None] = {}
 
-    def tell(self, text: str, place: Place | None = None) -> None:
+    def add(self, text: str, line: UserLine | None = None) -> None:
         """Print a note, unless it was printed for the same line before."""
-        note = Note(text=text, place=place)
-        if note not in self._told:
-            self._told[note] = None
+        note = Note(text=text, line=line)
+        if note not in self._printed:
+            self._printed[note] = None
             print(note, file=sys.stderr, flush=True)
 
     @property
-    def told(self) -> tuple[Note, ...]:
+    def printed(self) -> tuple[Note, ...]:
         """All printed notes, in order."""
-        return tuple(self._told)
+        return tuple(self._printed)

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.launch.notes import Notes
-from evener.launch.place import own_place
+from evener.launch.user_line import user_line
 
 _DEVICE_CALLS = (
     (tf.config, "set_visible_devices"),
@@ -55,7 +55,7 @@ def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[
             return original(*args, **kwargs)
         except RuntimeError:
             # TensorFlow raises it for every setting that is fixed once it has started.
-            notes.tell(f"{original.__name__} is skipped: {why}", own_place())
+            notes.add(f"{original.__name__} is skipped: {why}", user_line())
             return None
 
     return call
@@ -77,10 +77,10 @@ def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:
             return
         # The event comes before the change.
         if value not in (environ.get(name), _IN_EFFECT.get(name)):
-            notes.tell(
+            notes.add(
                 f"{name}={value} may have no effect: TensorFlow has started; set it in the "
                 "environment, before evener run",
-                own_place(),
+                user_line(),
             )
 
     # An audit hook cannot be removed, but the script runs until the end of the process.

@@ -14,9 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from evener.devices.tensorflow_view import lowest_capability, runtime_initialised
-from evener.launch.place import Place, own_place
+from evener.launch.user_line import UserLine, user_line
 
-Report = Callable[[str, Place | None], None]
+Report = Callable[[str, UserLine | None], None]
 """Reports something about a line of the script."""
 
 
@@ -157,7 +157,7 @@ class StandIns:
         self._report(
             f"no GPU was found: {joined(self.all)} {appear} as {joined(gpus)}; "
             "--no-gpu-names turns this off",
-            own_place(),
+            user_line(),
         )
 
 

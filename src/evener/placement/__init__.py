@@ -18,8 +18,10 @@
     tensor_sizes    bytes of tensors
     devices         device names in graphs
     kernels         which operations have a GPU kernel
-    record, parts   the Audit, and the records in it; do not import TensorFlow
+    audit_result    the Audit, as a value; does not import TensorFlow
+    audit_records   the operations, copies and fallbacks in it; does not import TensorFlow
     serialise       audits to and from JSON
+    table           audits as tables for the terminal
 
 Importing this package does not import TensorFlow.
 """
@@ -30,23 +32,31 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from evener.placement.audit_records import (
+        Collective,
+        Copy,
+        Fallback,
+        Line,
+        Operation,
+        Total,
+        Traffic,
+    )
+    from evener.placement.audit_result import Audit
     from evener.placement.auditing import audit
     from evener.placement.gradients import pinned_gradients
-    from evener.placement.parts import Collective, Copy, Fallback, Line, Operation, Total, Traffic
     from evener.placement.pins import Pin, pin
-    from evener.placement.record import Audit
 
-_PARTS = "evener.placement.parts"
+_RECORDS = "evener.placement.audit_records"
 _HOMES = {
-    "Audit": "evener.placement.record",
-    "Collective": _PARTS,
-    "Copy": _PARTS,
-    "Fallback": _PARTS,
-    "Line": _PARTS,
-    "Operation": _PARTS,
+    "Audit": "evener.placement.audit_result",
+    "Collective": _RECORDS,
+    "Copy": _RECORDS,
+    "Fallback": _RECORDS,
+    "Line": _RECORDS,
+    "Operation": _RECORDS,
     "Pin": "evener.placement.pins",
-    "Total": _PARTS,
-    "Traffic": _PARTS,
+    "Total": _RECORDS,
+    "Traffic": _RECORDS,
     "audit": "evener.placement.auditing",
     "pin": "evener.placement.pins",
     "pinned_gradients": "evener.placement.gradients",

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from evener.errors import PlacementError
 from evener.placement import devices, kernels
+from evener.placement.audit_result import Audit
 from evener.placement.drawn_batch import draw_batches
 from evener.placement.dry_run import StoppedCall, place, stop_at
 from evener.placement.graph_reader import GraphReader
 from evener.placement.keras_step import stopped_fit
-from evener.placement.record import Audit
 from evener.placement.tracing import traced, unchanged_random_state
 from evener.tf_compat.gathered import read_gathered
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from evener.placement.audit_records import Kind
 from evener.placement.origins import Origins
-from evener.placement.parts import Kind
 
 # These only carry tensors in and out of functions and devices.
 PLUMBING = frozenset(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from evener.placement import devices, kernels
+from evener.placement.audit_records import Collective, Copy, Fallback, Kind, Operation
 from evener.placement.dry_run import Placed
 from evener.placement.flow import (
     CALLS,
@@ -21,7 +22,6 @@ from evener.placement.flow import (
     kinds_of,
 )
 from evener.placement.origins import Origins
-from evener.placement.parts import Collective, Copy, Fallback, Kind, Operation
 from evener.placement.tensor_sizes import TensorSizes, num_bytes_of
 
 _COLLECTIVE = re.compile(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.placement.parts import Reason
+from evener.placement.audit_records import Reason
 
 # A kernel for every kind of device is registered as one for "DEFAULT".
 _ON_GPUS = ("GPU", "DEFAULT")

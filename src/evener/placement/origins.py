@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.own_code import is_own
-from evener.placement.parts import Line
+from evener.placement.audit_records import Line
 
 _TAPES = (
     ("tensorflow/python/eager/imperative_grad.py", "imperative_grad"),

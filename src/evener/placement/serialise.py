@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evener.errors import PlacementError
-from evener.placement.parts import VERSION, Collective, Copy, Fallback, Line, Operation
+from evener.placement.audit_records import VERSION, Collective, Copy, Fallback, Line, Operation
 from evener.tf_compat.gathered import GatheredOperation
 
 if TYPE_CHECKING:
-    from evener.placement.record import Audit
+    from evener.placement.audit_result import Audit
 
 T = TypeVar("T")
 

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.placement.parts import KINDS, Copy, Fallback, Line
+from evener.placement.audit_records import KINDS, Copy, Fallback, Line
 from evener.terminal import standard_output
 from evener.units import format_bytes
 
 if TYPE_CHECKING:
-    from evener.placement.record import Audit
+    from evener.placement.audit_result import Audit
 
 _TOP_COPIES = 10
 _TOP_FALLBACKS = 20

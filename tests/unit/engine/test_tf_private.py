@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable
@@ -13,26 +12,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Plan, Strategy, _tf_private, colocation
+from evener import Strategy, _tf_private, colocation
 
 
 @pytest.fixture
 def strategy() -> Strategy:
     return Strategy(devices=["cpu:0", "cpu:1"], shares="even")
-
-
-@pytest.fixture
-def cut() -> Strategy:
-    """A strategy of two replicas: two micro-batches of one device."""
-    (replica,) = Plan.data_parallel(["cpu:0"]).replicas
-    replicas = (dataclasses.replace(replica, num_micro_batches=2),)
-    return Strategy(dataclasses.replace(Plan.data_parallel(["cpu:0"]), replicas=replicas))
-
-
-def compiled_model() -> keras.Model:
-    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
-    model.compile("sgd", "mse", metrics=["mae"])
-    return model
 
 
 def test_explicit_device_is_seen() -> None:
@@ -466,14 +451,6 @@ def test_what_a_captured_tensor_stands_for_is_found() -> None:
     assert found[2] is None
     with tf.Graph().as_default():
         assert _tf_private.outer_tensor(tf.constant(1.0)) is None
-
-
-def test_eager_operations_are_seen_and_then_no_more() -> None:
-    seen = []
-    with _tf_private.watching_operations(lambda by, given, made: seen.append(by)):
-        tf.reduce_mean(tf.constant([1.0, 2.0]))
-    tf.reduce_sum(tf.constant([1.0, 2.0]))
-    assert "Mean" in seen and "Sum" not in seen
 
 
 def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

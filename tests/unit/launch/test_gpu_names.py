@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from evener.launch import gpu_names
-from evener.launch.place import Place
 from evener.launch.stand_ins import StandIns
+from evener.launch.user_line import UserLine
 from evener.placement.devices import ASKED
 
 GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
@@ -20,7 +20,7 @@ LEFT_ALONE = {"experimental_connect_to_cluster", "experimental_connect_to_host"}
 class Said(list[str]):
     """What was told, without the places."""
 
-    def __call__(self, text: str, place: Place | None) -> None:
+    def __call__(self, text: str, line: UserLine | None) -> None:
         self.append(text)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from evener.placement import Audit
 from evener.placement.table import print_audit
-from unit.placement.test_record import AUDIT
+from unit.placement.test_audit_result import AUDIT
 
 
 def printed(audit: Audit, width: int) -> str:

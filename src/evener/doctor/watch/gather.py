@@ -19,7 +19,7 @@ from evener.doctor.watch.observation import (
     Traced,
 )
 from evener.doctor.watch.stacks import innermost_in_dump
-from evener.launch.place import is_own
+from evener.own_code import is_own
 
 Event = dict[str, Any]
 

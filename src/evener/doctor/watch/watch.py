@@ -20,7 +20,7 @@ from evener.devices.spec import spec_from
 from evener.doctor.watch import supervisor
 from evener.doctor.watch.gather import Run, observation_of, read_events
 from evener.doctor.watch.observation import Observation
-from evener.doctor.watch.probes.run import Order
+from evener.doctor.watch.probes.run import WatchRequest
 from evener.launch.output import Output
 from evener.launch.script import read_script
 
@@ -76,7 +76,7 @@ def watch(
     found = read_script(os.fspath(script))
     spec = spec_from(devices, os.environ)
     with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
-        order = Order(
+        request = WatchRequest(
             script=found.given,
             args=list(args),
             devices=None if spec.source == "default" else str(spec),
@@ -86,15 +86,17 @@ def watch(
             num_steps=num_steps,
             min_seconds=min_seconds,
         )
-        run = _run(order, time_limit_seconds, grace_seconds, clock)
-        run = dataclasses.replace(run, stacks=_text(order.stacks))
-        return observation_of(read_events(_text(order.events)), run)
+        run = _run(request, time_limit_seconds, grace_seconds, clock)
+        run = dataclasses.replace(run, stacks=_text(request.stacks))
+        return observation_of(read_events(_text(request.events)), run)
 
 
-def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], float]) -> Run:
+def _run(
+    request: WatchRequest, limit: float, grace_seconds: float, clock: Callable[[], float]
+) -> Run:
     output = Output()
     began, timed_out = clock(), False
-    with _kept(order, output, grace_seconds) as (process, report):
+    with _kept(request, output, grace_seconds) as (process, report):
         while not select.select([report], [], [], _POLL_SECONDS)[0]:
             if not timed_out and clock() - began >= limit:
                 timed_out = True
@@ -113,14 +115,14 @@ def _run(order: Order, limit: float, grace_seconds: float, clock: Callable[[], f
 
 @contextlib.contextmanager
 def _kept(
-    order: Order, output: Output, grace_seconds: float
+    request: WatchRequest, output: Output, grace_seconds: float
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """Start the supervisor, which starts the program; whatever happens inside, both end."""
     source, sink = os.pipe()
     with os.fdopen(source, "rb") as report:
         try:
             process = subprocess.Popen(
-                _command(order, sink, grace_seconds),
+                _command(request, sink, grace_seconds),
                 stdin=subprocess.PIPE,
                 stdout=output.sink,
                 stderr=output.sink,
@@ -144,10 +146,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _command(order: Order, report: int, grace_seconds: float) -> list[str]:
+def _command(request: WatchRequest, report: int, grace_seconds: float) -> list[str]:
     root = str(Path(evener.__file__).parents[1])
     keep = [sys.executable, "-I", "-S", str(supervisor.__file__), str(report), str(grace_seconds)]
-    boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(order))]
+    boot = [sys.executable, "-u", "-c", _BOOT, root, json.dumps(dataclasses.asdict(request))]
     return keep + boot
 
 

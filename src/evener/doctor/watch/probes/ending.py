@@ -17,7 +17,8 @@ from evener.doctor.watch.observation import Line
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.stacks import innermost_in_message
 from evener.doctor.watch.supervisor import STACKS_SIGNAL
-from evener.launch.place import is_own, own_place
+from evener.launch.user_line import user_line
+from evener.own_code import is_own
 
 _CODE = re.compile(r"\[([A-Z]{3,6}-\d{3})\]")
 # Programs that close all files close the first ones by their numbers, and get them again.
@@ -128,8 +129,8 @@ def where_raised(error: BaseException) -> Line | None:
 
 def own_line() -> Line | None:
     """Return the innermost own line that is running in this thread."""
-    place = own_place()
-    return None if place is None else Line(file=place.path, line=place.line)
+    line = user_line()
+    return None if line is None else Line(file=line.path, line=line.number)
 
 
 def as_json(where: Line | None) -> list[Any] | None:

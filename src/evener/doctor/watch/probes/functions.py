@@ -15,7 +15,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.doctor.watch.probes.entries import Entries
 from evener.doctor.watch.probes.events import Events
-from evener.launch.place import is_own
+from evener.own_code import is_own
 
 _MOST_ARGUMENTS = 8
 _MOST_TEXT = 200

@@ -17,7 +17,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
-from evener.launch.place import is_own
+from evener.own_code import is_own
 
 _KERAS = str(Path(keras.__file__ or "").parent) + os.sep
 # What Keras reads for its own logs and callbacks is no line of the program.

@@ -16,7 +16,7 @@ from evener.launch.script import read_script, run_as_main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class WatchRequest:
     """What to run and when to end.
 
     Args:
@@ -41,12 +41,12 @@ class Order:
 
 
 def main() -> None:
-    """Run what the first argument orders; it ends as the script ends."""
-    order = Order(**json.loads(sys.argv[1]))
-    events = Events(order.events)
-    progress = Progress(events, num_steps=order.num_steps, min_seconds=order.min_seconds)
+    """Run what the first argument requests; it ends as the script ends."""
+    request = WatchRequest(**json.loads(sys.argv[1]))
+    events = Events(request.events)
+    progress = Progress(events, num_steps=request.num_steps, min_seconds=request.min_seconds)
     ending = Ending(events, progress.flush)
-    dump_stacks(order.stacks)
+    dump_stacks(request.stacks)
     events.write("began", thread=threading.get_ident())
     ending.watch()
 
@@ -62,16 +62,16 @@ def main() -> None:
 
     progress.end = end
     Loading(("tensorflow", "keras"), install).watch()
-    if order.gpu_names:
+    if request.gpu_names:
         Loading(("tensorflow",), lambda: _answer_as_gpus(events)).watch()
     with ending.recorded():
-        if order.devices is not None:
+        if request.devices is not None:
             from evener.devices.use import lay_out
 
-            lay_out(order.devices)
-        script = read_script(order.script)
+            lay_out(request.devices)
+        script = read_script(request.script)
         try:
-            run_as_main(script, order.args)
+            run_as_main(script, request.args)
         except SystemExit:
             raise
         except BaseException:
@@ -83,10 +83,10 @@ def _answer_as_gpus(events: Events) -> None:
     """Let CPU devices appear as GPUs: the program has imported TensorFlow just now."""
     from evener.launch.gpu_names import answer_as_gpus
     from evener.launch.notes import Note
-    from evener.launch.place import Place
+    from evener.launch.user_line import UserLine
 
-    def record_note(text: str, place: Place | None) -> None:
-        events.write_once("note", text=str(Note(text=text, place=place)))
+    def record_note(text: str, line: UserLine | None) -> None:
+        events.write_once("note", text=str(Note(text=text, line=line)))
 
     try:
         answer_as_gpus(None, record_note)

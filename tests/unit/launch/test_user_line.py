@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 import evener
-from evener.launch import place
-from evener.launch.place import Place, is_own, own_place
+from evener.launch import user_line as module
+from evener.launch.user_line import UserLine, user_line
+from evener.own_code import is_own
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from evener.launch.place import Place, is_own, own_place
         "/tmp/__autograph_generated_fileabc.py",
         "<frozen runpy>",
         evener.__file__,
-        place.__file__,
+        module.__file__,
     ],
 )
 def test_libraries_and_evener_are_not_own(file: str) -> None:
@@ -32,14 +33,16 @@ def test_a_file_beside_a_virtual_environment_is_own() -> None:
     assert is_own(__file__)
 
 
-def test_the_own_place_is_the_line_that_asks() -> None:
-    here = own_place()
+def test_the_user_line_is_the_line_of_the_caller() -> None:
+    here = user_line()
     assert here is not None
-    assert (here.path, here.function) == (__file__, "test_the_own_place_is_the_line_that_asks")
-    assert here.as_in_a_traceback() == f'  File "{__file__}", line {here.line}, in {here.function}'
+    assert (here.path, here.function) == (__file__, "test_the_user_line_is_the_line_of_the_caller")
+    assert (
+        here.as_in_a_traceback() == f'  File "{__file__}", line {here.number}, in {here.function}'
+    )
 
 
-def test_a_place_is_short_where_it_can_be(tmp_path: Path, monkeypatch) -> None:
+def test_the_path_of_a_line_is_relative_where_it_can_be(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert str(Place(path=str(tmp_path / "train.py"), line=3)) == "train.py:3"
-    assert str(Place(path="/elsewhere/train.py", line=3)) == "/elsewhere/train.py:3"
+    assert str(UserLine(path=str(tmp_path / "train.py"), number=3)) == "train.py:3"
+    assert str(UserLine(path="/elsewhere/train.py", number=3)) == "/elsewhere/train.py:3"

@@ -14,7 +14,7 @@ class TargetError(PlacementError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class AuditRequest:
     """A request for an audit.
 
     Args:
@@ -37,7 +37,12 @@ class Order:
     gpu_names: bool = False
     answer: str
 
+    def to_json(self) -> str:
+        """Return the request as the subprocess reads it."""
+        return json.dumps(asdict(self))
 
-def order_text(order: Order) -> str:
-    """Return a request as JSON, as the subprocess reads it."""
-    return json.dumps(asdict(order))
+    @classmethod
+    def from_json(cls, text: str) -> AuditRequest:
+        """Return the request that a text of `to_json` holds."""
+        fields = json.loads(text)
+        return cls(**{**fields, "args": tuple(fields["args"])})

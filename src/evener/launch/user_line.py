@@ -1,4 +1,4 @@
-"""The line of user code that led to a call."""
+"""The line of user code that led to a call, from the frames of the stack: without TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from types import FrameType
 
 from evener.own_code import is_own, short_path
 
-__all__ = ["Place", "callers", "is_own", "own_place", "place_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class UserLine:
     """A line of user code.
 
     Args:
         path: The absolute path of the file.
-        line: The line number, from 1.
+        number: The line number, from 1.
         function: The enclosing function; ``"<module>"`` outside of functions.
     """
 
     path: str
-    line: int
+    number: int
     function: str = "<module>"
 
     def __str__(self) -> str:
-        return f"{short_path(self.path)}:{self.line}"
+        return f"{short_path(self.path)}:{self.number}"
 
     def as_in_a_traceback(self) -> str:
         """Return the line in the form in which Python's tracebacks name it."""
-        return f'  File "{self.path}", line {self.line}, in {self.function}'
+        return f'  File "{self.path}", line {self.number}, in {self.function}'
 
 
 def callers() -> Iterator[FrameType]:
@@ -42,12 +40,12 @@ def callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def own_place() -> Place | None:
+def user_line() -> UserLine | None:
     """Return the innermost line of user code on the stack of this thread, or None."""
-    return next((place_of(f) for f in callers() if is_own(f.f_code.co_filename)), None)
+    return next((line_of(f) for f in callers() if is_own(f.f_code.co_filename)), None)
 
 
-def place_of(frame: FrameType) -> Place:
+def line_of(frame: FrameType) -> UserLine:
     """Return the current line of a frame."""
     code = frame.f_code
-    return Place(path=code.co_filename, line=frame.f_lineno, function=code.co_name)
+    return UserLine(path=code.co_filename, number=frame.f_lineno, function=code.co_name)

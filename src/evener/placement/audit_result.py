@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.placement.parts import (
+from evener.placement.audit_records import (
     KINDS,
     VERSION,
     Collective,
