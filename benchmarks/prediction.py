@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,10 +20,15 @@ from rich.table import Table
 from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.layouts import HALVES, MODELS, PLANS_OF, case_name, half_of
 from side_by_side.predicted import Expected, Planned
+from side_by_side.predicted_memory import DeviceMemory, measure_memory
 from side_by_side.quiet import MOST_FOREIGN, Quiet, Turn
 from side_by_side.workers import Worker, closing
 
+from evener.units import format_bytes
+
 MOST_OFF = 0.1
+MOST_MEMORY_OFF = 0.05
+MOST_MEMORY_BELOW = 0.02
 _LEAST_TURNS = 3
 _LEAST_STEPS = 4
 
@@ -133,19 +138,23 @@ def main(
     json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
         "results/prediction.json"
     ),
+    memory: Annotated[
+        bool, typer.Option("--memory", help="compare bytes on each device instead of times")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="exit 1 if an aim is missed")] = False,
 ) -> None:
     """Compare the predicted time of a step with the measured one, for models under plans."""
     halves = _asked(half, (*HALVES, "both"))
     console = terminal()
+    if memory:
+        aims = _compare_memory(console, _asked(models, tuple(MODELS)), halves, optimizer, json)
+        if check and not all(aim.is_met for aim in aims):
+            raise typer.Exit(1)
+        return
     cases: list[Case] = []
     profiles: dict[str, Any] = {}
     for model in _asked(models, tuple(MODELS)):
-        plans = [
-            plan
-            for plan in PLANS_OF[model]
-            if halves == ["both"] or half_of(case_name(model, plan)) in halves
-        ]
+        plans = _plans_of(model, halves)
         if plans:
             found, profiles[model] = measure(
                 model,
@@ -179,6 +188,59 @@ def _report(console: Console, cases: Sequence[Case]) -> list[Aim]:
     if disturbed:
         console.print(f"{disturbed} cases had no turn that other programs did not disturb.")
     return aims
+
+
+def _plans_of(model: str, halves: Sequence[str]) -> list[str]:
+    return [
+        plan
+        for plan in PLANS_OF[model]
+        if halves == ["both"] or half_of(case_name(model, plan)) in halves
+    ]
+
+
+def _compare_memory(
+    console: Console, models: Sequence[str], halves: Sequence[str], optimizer: str, json: Path
+) -> list[Aim]:
+    """Print the peak bytes of every device under every plan, and whether the aims are met."""
+    found = {
+        case_name(model, plan): measure_memory(model, plan, optimizer)
+        for model in models
+        for plan in _plans_of(model, halves)
+    }
+    console.print(_memory_table(found))
+    ratios = [one.ratio for of_case in found.values() for one in of_case]
+    aims = [
+        Aim(
+            what=f"memory of {len(ratios)} devices, off the measured one, median",
+            wanted=MOST_MEMORY_OFF,
+            got=statistics.median(abs(ratio - 1) for ratio in ratios),
+            at_least=False,
+        ),
+        Aim(
+            what="memory, the least predicted over measured",
+            wanted=1 - MOST_MEMORY_BELOW,
+            got=min(ratios),
+        ),
+    ]
+    for aim in aims:
+        console.print(str(aim), highlight=False, soft_wrap=True)
+    figures = {name: [asdict(one) for one in of_case] for name, of_case in found.items()}
+    write_json(json, {"memory": figures}, aims)
+    console.print(f"figures: {json}")
+    return aims
+
+
+def _memory_table(found: Mapping[str, Sequence[DeviceMemory]]) -> Table:
+    table = Table(title="peak of a device in a step", title_justify="left")
+    for heading in ("case", "device"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("predicted", "measured", "between steps", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, of_case in found.items():
+        for one in of_case:
+            sizes = (round(one.total), one.peak, one.between)
+            table.add_row(name, one.device, *map(format_bytes, sizes), f"{one.ratio:.2f}")
+    return table
 
 
 def _asked(text: str, known: Sequence[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Measurements that are kept from one run to the next, for each kind of device.
 
 One JSON file per identity of a device, in ``$XDG_CACHE_HOME/evener`` or ``~/.cache/evener``. A file
-that cannot be used is measured again and replaced.
+that cannot be used is measured again and replaced. Nothing expires: what makes a device slower or
+faster is part of its identity, and the time of each measurement is kept beside it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from evener.errors import warn
 from evener.profile.costs import LayerTimes
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-measurements", 1
+_FORMAT, _VERSION = "evener-measurements", 4
+"""The version rises with the form of the file, and when layers are measured in another way."""
 
 T = TypeVar("T")
 
@@ -32,15 +35,21 @@ class DeviceIdentity:
 
     Args:
         hardware: The name of the device, such as ``"NVIDIA A100"`` or that of the processor.
+        machine: The name of its machine. Devices of one name differ between machines: in memory,
+            power limits and cooling, and GPUs in the processor that starts their operations; and
+            the folder of a user may be that of many machines.
         driver: The version of its driver; empty if it has none.
         tensorflow: The version of TensorFlow.
         num_threads: Of one operation on a CPU; 0 where it does not count.
+        settings: Of TensorFlow, as far as they choose other kernels: ``"name=value, ..."``.
     """
 
     hardware: str
+    machine: str = ""
     driver: str = ""
     tensorflow: str = ""
     num_threads: int = 0
+    settings: str = ""
 
     @property
     def file_name(self) -> str:
@@ -48,6 +57,19 @@ class DeviceIdentity:
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
         readable = "".join(one if one.isalnum() else "-" for one in self.hardware.lower())
         return f"{readable[:40].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept(Generic[T]):
+    """A measurement.
+
+    Args:
+        value: What was measured.
+        since: When, if that was in an earlier run; None if it was measured now.
+    """
+
+    value: T
+    since: datetime | None = None
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -63,11 +85,19 @@ class MeasurementCache:
     Args:
         folder: Of the files; None for that of the user.
         refresh: Whether everything is measured again.
+        now: Returns the time, with its zone.
     """
 
-    def __init__(self, folder: Path | None = None, *, refresh: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        refresh: bool = False,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._folder = cache_folder() if folder is None else folder
         self._refresh = refresh
+        self._now = now
 
     def get_or_measure(
         self,
@@ -77,7 +107,7 @@ class MeasurementCache:
         *,
         to_json: Callable[[T], Any],
         from_json: Callable[[Any], T],
-    ) -> T:
+    ) -> Kept[T]:
         """Return a measurement that is known, or measure and keep it.
 
         Args:
@@ -90,12 +120,15 @@ class MeasurementCache:
         entries = {} if self._refresh else self._read(identity)
         if key in entries:
             try:
-                return from_json(entries[key])
+                entry = entries[key]
+                since = datetime.fromisoformat(entry["measured"])
+                return Kept(value=from_json(entry["value"]), since=since)
             except Exception as error:
                 self._warn_unusable(identity, f"its entry {key!r} is no measurement: {error}")
         measured = measure()
-        self._write(identity, {**self._read(identity, warns=False), key: to_json(measured)})
-        return measured
+        entry = {"measured": self._now().isoformat(timespec="seconds"), "value": to_json(measured)}
+        self._write(identity, {**self._read(identity, warns=False), key: entry})
+        return Kept(value=measured)
 
     def _read(self, identity: DeviceIdentity, *, warns: bool = True) -> dict[str, Any]:
         """Return the entries of a file; none if there is no file that can be used."""
@@ -171,6 +204,9 @@ def times_to_json(times: LayerTimes) -> dict[str, Any]:
     return {
         "forward": [list(point) for point in times.forward.points],
         "backward": [list(point) for point in times.backward.points],
+        "backward_apart": None
+        if times.backward_apart is None
+        else [list(point) for point in times.backward_apart.points],
         "update_seconds": times.update_seconds,
         "accumulate_seconds": times.accumulate_seconds,
     }
@@ -183,9 +219,11 @@ def times_from_json(value: Any) -> LayerTimes:
         ProfileError: If points cannot be those of a curve.
         KeyError, TypeError, ValueError: If the value is something else.
     """
+    apart = value["backward_apart"]
     return LayerTimes(
         forward=_curve_of(value["forward"]),
         backward=_curve_of(value["backward"]),
+        backward_apart=None if apart is None else _curve_of(apart),
         update_seconds=float(value["update_seconds"]),
         accumulate_seconds=float(value.get("accumulate_seconds", 0.0)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +26,10 @@ class LayerCosts:
             gradients.
         workspace_bytes: Per sample: what is needed only while it is computed.
         forward_flops: Per sample, of the forward pass.
+        forward_meetings: How often all micro-batches of all replicas meet in its forward pass,
+            as at a `BatchNormalization` of the whole batch.
+        backward_meetings: How often they meet in its backward pass.
+        meeting_bytes: Per sample: what waits at such a meeting besides what is kept anyway.
         kind: Layers of one kind cost the same; empty where each has its own costs.
     """
 
@@ -36,6 +41,9 @@ class LayerCosts:
     boundary_bytes: float = 0.0
     workspace_bytes: float = 0.0
     forward_flops: float = 0.0
+    forward_meetings: int = 0
+    backward_meetings: int = 0
+    meeting_bytes: float = 0.0
     kind: str = ""
 
     @property
@@ -73,6 +81,15 @@ class ModelCosts:
             )
 
     @property
+    def last_meeting(self) -> int:
+        """The place of the last layer at which all micro-batches meet; -1 if there is none."""
+        places = range(len(self.layers))
+        met = (
+            k for k in places if self.layers[k].forward_meetings + self.layers[k].backward_meetings
+        )
+        return max(met, default=-1)
+
+    @property
     def weight_bytes(self) -> int:
         """Of all trained weights."""
         return sum(layer.weight_bytes for layer in self.layers)
@@ -89,15 +106,44 @@ class LayerTimes:
 
     Args:
         forward: The forward pass of one micro-batch.
-        backward: The backward pass of one micro-batch.
+        backward: What the backward pass of one micro-batch adds to a call of both passes.
+        backward_apart: The backward pass in a call of its own, where kernels cannot use what those
+            of the forward pass have left for them; None if it takes as long as `backward`.
         update_seconds: The optimizer's update of its weights, once per step.
         accumulate_seconds: Adding the gradients of one more micro-batch to those before.
     """
 
     forward: Curve
     backward: Curve
+    backward_apart: Curve | None = None
     update_seconds: float = 0.0
     accumulate_seconds: float = 0.0
+
+    def backward_seconds(self, samples: float, *, again: bool, apart: bool) -> float:
+        """Return the time of the backward pass of one micro-batch.
+
+        Args:
+            samples: Of the micro-batch.
+            again: Whether activations are computed again, in the same call.
+            apart: Whether the backward pass is a call of its own.
+        """
+        return sum(one(samples) for one in self.backward_curves(again=again, apart=apart))
+
+    def backward_curves(self, *, again: bool, apart: bool) -> tuple[Curve, ...]:
+        """Return the curves whose sum is the time of the backward pass; see `backward_seconds`."""
+        if again:
+            return self.forward, self.backward
+        return (self.backward_apart or self.backward if apart else self.backward,)
+
+    def scaled(self, factor: float) -> LayerTimes:
+        """Return the times of a device that computes both passes ``factor`` times as long."""
+        apart = self.backward_apart
+        return dataclasses.replace(
+            self,
+            forward=self.forward.scaled(factor),
+            backward=self.backward.scaled(factor),
+            backward_apart=None if apart is None else apart.scaled(factor),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

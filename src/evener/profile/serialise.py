@@ -13,7 +13,7 @@ from evener.profile.cache import times_from_json, times_to_json
 from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
 
-_FORMAT, _VERSION = "evener-profile", 1
+_FORMAT, _VERSION = "evener-profile", 2
 
 
 def profile_to_json(profile: CostProfile) -> str:

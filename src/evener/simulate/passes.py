@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment
 from evener.plan.costing.memory import entering_bytes
+from evener.plan.costing.prediction import passes_are_apart
 from evener.plan.parts import Replica, Stage
 from evener.plan.schedule import Schedule, schedule_for
 from evener.plan.task import Task, dependencies
@@ -173,7 +174,12 @@ class PassBuilder:
         if task.kind == "forward":
             return once
         added = 1 - 1 / self._replica.num_micro_batches
-        both = times.backward(samples) + (once if self._recompute[layer] else 0.0)
+        end = self._replica.spans[task.stage].end
+        both = times.backward_seconds(
+            samples,
+            again=self._recompute[layer],
+            apart=passes_are_apart(end, self._recompute),
+        )
         both += added * times.accumulate_seconds
         # Of a backward pass, about half is the gradients of weights.
         return both / 2 if self._is_split else both

@@ -195,7 +195,9 @@ class WeightBuilder:
 
     def _update(self, place: int, owner: int, summands: Sequence[int], *, part: float) -> int:
         """Add an update of a layer: when its gradients are there, and no pass is left."""
-        seconds = owner_update_seconds(place, owner, self._profile)
+        is_shared = self._owners[place] == EACH_MACHINE
+        num_sums = 1 if is_shared else len(self._holders[place])
+        seconds = owner_update_seconds(place, owner, self._profile, num_sums=num_sums)
         return self._graph.add(
             Activity(
                 kind="update",

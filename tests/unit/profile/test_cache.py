@@ -4,13 +4,14 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evener.errors import EvenerWarning
-from evener.profile import Curve, LayerTimes
+from evener.profile import Curve, LayerTimes, cache
 from evener.profile.cache import (
     DeviceIdentity,
     MeasurementCache,
@@ -34,7 +35,11 @@ class Measuring:
 
 
 def get(cache: MeasurementCache, measure: Callable[[], float], key: str = "speed") -> float:
-    return cache.get_or_measure(GPU, key, measure, to_json=float, from_json=float)
+    return cache.get_or_measure(GPU, key, measure, to_json=float, from_json=float).value
+
+
+def entry(value: Any) -> dict[str, Any]:
+    return {"measured": "2026-01-31T12:00:00+00:00", "value": value}
 
 
 def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
@@ -56,7 +61,14 @@ def test_refresh_measures_again_and_keeps_the_rest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"driver": "551.0"}, {"tensorflow": "2.22.0"}, {"num_threads": 2}]
+    "change",
+    [
+        {"machine": "other"},
+        {"driver": "551.0"},
+        {"tensorflow": "2.22.0"},
+        {"num_threads": 2},
+        {"settings": "jit=autoclustering"},
+    ],
 )
 def test_another_identity_is_measured_apart(tmp_path: Path, change: dict[str, Any]) -> None:
     other = dataclasses.replace(GPU, **change)
@@ -64,15 +76,26 @@ def test_another_identity_is_measured_apart(tmp_path: Path, change: dict[str, An
     cache, measure = MeasurementCache(tmp_path), Measuring()
     get(cache, measure)
     found = cache.get_or_measure(other, "speed", measure, to_json=float, from_json=float)
-    assert found == 2.0
+    assert found.value == 2.0
+
+
+def test_it_is_known_since_when(tmp_path: Path) -> None:
+    then = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    first = MeasurementCache(tmp_path, now=lambda: then).get_or_measure(
+        GPU, "speed", Measuring(), to_json=float, from_json=float
+    )
+    later = MeasurementCache(tmp_path).get_or_measure(
+        GPU, "speed", Measuring(), to_json=float, from_json=float
+    )
+    assert (first.since, later.since) == (None, then)
 
 
 def whole(**changes: Any) -> str:
     content = {
         "format": "evener-measurements",
-        "version": 1,
+        "version": cache._VERSION,
         "identity": dataclasses.asdict(GPU),
-        "entries": {"speed": 7.0},
+        "entries": {"speed": entry(7.0)},
     }
     return json.dumps({**content, **changes})
 
@@ -89,10 +112,12 @@ def test_the_file_of_these_tests_can_be_used(tmp_path: Path) -> None:
         ("", "cannot be read"),
         ("[1]", "holds no object"),
         ("{}", "something else"),
-        (whole(version=2), "has version 2"),
+        (whole(version=1), "has version 1"),
         (whole(identity={"hardware": "NVIDIA H100"}), "another device"),
         (whole(entries=[]), "has no entries"),
-        (whole(entries={"speed": "fast"}), "'speed' is no measurement"),
+        (whole(entries={"speed": entry("fast")}), "'speed' is no measurement"),
+        (whole(entries={"speed": 7.0}), "'speed' is no measurement"),
+        (whole(entries={"speed": {"measured": "once", "value": 7.0}}), "'speed' is no measurement"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_told_and_replaced(
@@ -104,7 +129,8 @@ def test_a_file_that_cannot_be_used_is_told_and_replaced(
         assert get(MeasurementCache(tmp_path), Measuring()) == 1.0
     assert len(warned) == 1
     assert get(MeasurementCache(tmp_path), Measuring()) == 1.0
-    assert json.loads(path.read_text())["entries"] == {"speed": 1.0}
+    entries = json.loads(path.read_text())["entries"]
+    assert {key: one["value"] for key, one in entries.items()} == {"speed": 1.0}
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -140,4 +166,6 @@ def test_times_stay_the_same_on_their_way() -> None:
     times = LayerTimes(
         forward=Curve(((1, 0.25), (8, 1.0 / 3))), backward=Curve(((1, 0.5),)), update_seconds=0.1
     )
-    assert times_from_json(json.loads(json.dumps(times_to_json(times)))) == times
+    apart = dataclasses.replace(times, backward_apart=Curve(((1, 0.75),)))
+    for one in (times, apart):
+        assert times_from_json(json.loads(json.dumps(times_to_json(one)))) == one

@@ -7,6 +7,7 @@ A function that TensorFlow runs calls them again and again in a loop, each time 
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +24,7 @@ _ROUND_SECONDS = 0.002
 _LONG_SECONDS = 0.05
 """Against such a call, what it takes to start a loop does not count."""
 _ENOUGH_SECONDS = 0.02
-_LEAST_ROUNDS, _MOST_ROUNDS = 2, 10
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 10
 _MOST_CALLS = 2048
 _LEAST_SECONDS = 1e-7
 
@@ -110,12 +111,14 @@ class Clock:
         self._wait = wait
         self.overhead = 0.0
         empty = Calls([], device)
-        self.overhead = min(self._timed(empty, 1, ()) for _ in range(20))
+        self.overhead = statistics.median(self._timed(empty, 1, ()) for _ in range(21))
 
     def measure(self, calls: Calls, arguments: Sequence[Any]) -> float:
         """Return how many seconds calls take.
 
-        The least of several times is taken: other programs only make them longer.
+        The median of several times is taken, as a step takes one after the other: the least is
+        that of a moment in which caches and memory happened to be at their best, for convolutions
+        10 % less.
 
         Args:
             calls: What is called.
@@ -123,19 +126,20 @@ class Clock:
         """
         # The first call makes what all others use: traces, memory, kernels.
         self._timed(calls, 1, arguments)
-        once = min(self._timed(calls, 1, arguments) for _ in range(_LEAST_ROUNDS))
-        if once > _LONG_SECONDS:
-            return once - self.overhead
+        once = [self._timed(calls, 1, arguments) for _ in range(_LEAST_ROUNDS)]
+        if min(once) > _LONG_SECONDS:
+            return statistics.median(once) - self.overhead
         count = 2
-        several = self._timed(calls, count, arguments)
-        while several < once + _ROUND_SECONDS / 2 and count < _MOST_CALLS:
+        several = [self._timed(calls, count, arguments)]
+        while several[0] < min(once) + _ROUND_SECONDS / 2 and count < _MOST_CALLS:
             count *= 4
-            several = self._timed(calls, count, arguments)
-        rounds = round(_ENOUGH_SECONDS / several)
+            several = [self._timed(calls, count, arguments)]
+        rounds = round(_ENOUGH_SECONDS / several[0])
         for _ in range(max(_LEAST_ROUNDS, min(_MOST_ROUNDS, rounds))):
-            once = min(once, self._timed(calls, 1, arguments))
-            several = min(several, self._timed(calls, count, arguments))
-        return max((several - once) / (count - 1), _LEAST_SECONDS)
+            once.append(self._timed(calls, 1, arguments))
+            several.append(self._timed(calls, count, arguments))
+        longer = statistics.median(several) - statistics.median(once)
+        return max(longer / (count - 1), _LEAST_SECONDS)
 
     def _timed(self, calls: Calls, count: int, arguments: Sequence[Any]) -> float:
         given = tf.constant(count)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from evener.engine.costs.flops import flops_per_sample
 from evener.engine.costs.kept import LayerBytes, bytes_of_layers
 from evener.engine.costs.kinds import kinds_of
+from evener.engine.costs.meetings import meetings_of
 from evener.engine.costs.sizes import bytes_per_sample
 from evener.engine.costs.split import SplitStep, split_step
 from evener.engine.trace.step import TracedStep
@@ -25,7 +28,16 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     split = step if isinstance(step, SplitStep) else split_step(step)
     kinds = kinds_of(split)
     found = bytes_of_layers(split)
-    layers = [_costs_of(split, k, found[k], kinds[k]) for k in range(len(split.layers))]
+    met = meetings_of(split)
+    layers = [
+        dataclasses.replace(
+            _costs_of(split, k, found[k], kinds[k]),
+            forward_meetings=met[k].forward,
+            backward_meetings=met[k].backward,
+            meeting_bytes=met[k].waiting_bytes,
+        )
+        for k in range(len(split.layers))
+    ]
     traced = split.traced
     samples = [
         tensor

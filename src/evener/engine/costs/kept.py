@@ -19,39 +19,10 @@ import tensorflow as tf
 
 from evener.engine.costs.sizes import bytes_per_sample
 from evener.engine.costs.split import SplitStep
+from evener.engine.memory.temporaries import IN_PLACE, buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, Partial
 from evener.engine.trace.graph import Tensor
-
-_VIEWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"})
-"""Operations whose result is the memory of their first input."""
-
-_IN_PLACE = frozenset(
-    {
-        "Add",
-        "AddN",
-        "AddV2",
-        "BiasAdd",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Mul",
-        "Neg",
-        "RealDiv",
-        "Relu",
-        "ReluGrad",
-        "Rsqrt",
-        "Sigmoid",
-        "SigmoidGrad",
-        "Softmax",
-        "Sqrt",
-        "Square",
-        "Sub",
-        "Tanh",
-        "TanhGrad",
-    }
-)
-"""Operations whose result takes the memory of an input that nothing else reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +88,6 @@ def given(split: SplitStep, task: Task) -> Iterator[Tensor]:
                 yield tensor
 
 
-def buffer_of(tensor: Tensor) -> Tensor:
-    """Return the tensor whose memory a tensor is: what is only reshaped is not copied."""
-    while tensor.node.op in _VIEWS and tensor.dtype == tensor.node.inputs[0].dtype:
-        tensor = tensor.node.inputs[0]
-    return tensor
-
-
 def _workspace(split: SplitStep, task: Task) -> float:
     """Return the most that is in memory in a task beside what it is given and hands over."""
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
@@ -136,7 +100,7 @@ def _workspace(split: SplitStep, task: Task) -> float:
     for place, node in enumerate(task.nodes):
         read = {buffer_of(tensor) for tensor in node.inputs}
         ended = sum(living.pop(one, 0.0) for one in read if last[one] <= place)
-        if node.op in _IN_PLACE:
+        if node.op in IN_PLACE:
             now, ended = now - ended, 0.0
         for tensor in _made(node.outputs, handed_over):
             living[tensor] = bytes_per_sample(tensor)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from evener.engine.costs.split import LayerTasks, SplitStep
+from evener.engine.costs.split import SplitStep
 from evener.engine.partition.tasks import Task
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -19,8 +19,20 @@ _NOT_COMPARED = frozenset({"_class", "_output_shapes", "container", "shared_name
 
 def kinds_of(split: SplitStep) -> list[str]:
     """Return for every layer a text that is equal for layers of one kind."""
-    shapes = {one.handle: f"{one.dtype.name}{one.shape}" for one in split.variables}
-    return [_Signature(split, shapes).of(layer) for layer in split.layers]
+    shapes = _shapes(split)
+    return [
+        _Signature(split, shapes).of((layer.forward, layer.backward, layer.once))
+        for layer in split.layers
+    ]
+
+
+def kind_of_rest(split: SplitStep) -> str:
+    """Return a text that is equal for steps with the same work beside their layers."""
+    return _Signature(split, _shapes(split)).of((split.rest,))
+
+
+def _shapes(split: SplitStep) -> dict[Tensor, str]:
+    return {one.handle: f"{one.dtype.name}{one.shape}" for one in split.variables}
 
 
 class _Signature:
@@ -32,10 +44,10 @@ class _Signature:
         self._tensors: dict[Tensor, int] = {}
         self._symbols: dict[str, str] = {}
 
-    def of(self, layer: LayerTasks) -> str:
-        """Return the signature of a layer in a few characters."""
+    def of(self, groups: Iterable[Sequence[Task]]) -> str:
+        """Return the signature of groups of tasks in a few characters."""
         text = hashlib.sha256()
-        for group in (layer.forward, layer.backward, layer.once):
+        for group in groups:
             text.update(b"|")
             for task in group:
                 for line in self._task(task):

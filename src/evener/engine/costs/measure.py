@@ -7,8 +7,10 @@ measured once.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,8 @@ import tensorflow as tf
 
 from evener.engine.costs.clock import Calls, Clock
 from evener.engine.costs.estimate import estimated_times
-from evener.engine.costs.kinds import kinds_of
+from evener.engine.costs.indices import index_limits
+from evener.engine.costs.kinds import kind_of_rest, kinds_of
 from evener.engine.costs.split import LayerTasks, SplitStep, split_step
 from evener.engine.costs.synthetic import NotMeasurableError, Values
 from evener.engine.ownership import tf_device
@@ -25,6 +28,7 @@ from evener.engine.trace.step import TracedStep
 from evener.errors import ProfileError
 from evener.profile import Curve, LayerTimes
 from evener.profile.device_speed import DeviceSpeed, measure_device
+from evener.profile.known import KnownTimes
 
 Progress = Callable[[int, int, str], object]
 """Called with the layers done, their number, and the name of the layer that comes next."""
@@ -69,6 +73,7 @@ def measure_step(
     speed: DeviceSpeed | None = None,
     clock: Clock | None = None,
     whole_at: int | None = None,
+    before: KnownTimes | None = None,
 ) -> StepTimes:
     """Return how long a device takes for a step, layer by layer.
 
@@ -82,42 +87,60 @@ def measure_step(
         whole_at: Samples for which the device has memory for all layers together, which are then
             called in one step too: a layer that is called again and again finds its weights in the
             cache. None to leave it out.
+        before: What was measured on such a device before, and is not measured again.
 
     Raises:
         ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
     """
     split = step if isinstance(step, SplitStep) else split_step(step, device=device)
     name = tf_device(device)
-    measuring = _Measuring(split, clock or Clock(name), name, _checked(batch_sizes))
+    sizes = _checked(batch_sizes)
+    before = before or KnownTimes()
+    measuring = _Measuring(split, clock, name, sizes)
+    at = ", ".join(map(str, sizes))
     known: dict[str, LayerTimes] = {}
     reasons: dict[str, str] = {}
     kinds = kinds_of(split)
+    counts = Counter(kinds)
     for number, (kind, tasks) in enumerate(zip(kinds, split.layers, strict=True)):
         if progress is not None:
             progress(number, len(kinds), split.chain.names[number])
         if kind in known:
             continue
         try:
-            known[kind] = measuring.layer(tasks)
+            known[kind] = before.layer(
+                f"layer {kind} at {at}",
+                functools.partial(measuring.layer, tasks),
+                num_layers=counts[kind],
+            )
         except NotMeasurableError as error:
             speed = speed or measure_device(device)
             reasons[kind] = str(error)
             known[kind] = estimated_times(tasks, speed, batch_sizes)
     in_step = 1.0
     if whole_at is not None and not reasons:
-        together = measuring.together(split.layers, whole_at)
+        together = before.seconds(
+            f"step {_digest(kinds)} at {whole_at}",
+            functools.partial(measuring.together, split.layers, whole_at),
+        )
         alone = sum(known[k].forward(whole_at) + known[k].backward(whole_at) for k in kinds)
         in_step = together / alone if alone else 1.0
     return StepTimes(
-        layers=tuple(_scaled(known[kind], in_step) for kind in kinds),
+        layers=tuple(known[kind].scaled(in_step) for kind in kinds),
         in_step=in_step,
-        overhead_seconds=measuring.rest(),
+        overhead_seconds=before.seconds(
+            f"rest {kind_of_rest(split)} at {sizes[0]}", measuring.rest
+        ),
         not_measured=tuple(
             f"{layer}: {reasons[kind]}"
             for layer, kind in zip(split.chain.names, kinds, strict=True)
             if kind in reasons
         ),
     )
+
+
+def _digest(kinds: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(kinds).encode()).hexdigest()[:16]
 
 
 def _checked(batch_sizes: Sequence[int]) -> list[int]:
@@ -137,13 +160,15 @@ class _Measuring:
     """Measures the layers of a step on a device."""
 
     def __init__(
-        self, split: SplitStep, clock: Clock, device: str, batch_sizes: Sequence[int]
+        self, split: SplitStep, clock: Clock | None, device: str, batch_sizes: Sequence[int]
     ) -> None:
         self._split = split
         self._clock = clock
         self._device = device
         self._batch_sizes = batch_sizes
         self._variables = {one.handle: one for one in split.variables}
+        shapes = {one.handle: one.shape for one in split.variables}
+        self._limits = index_limits(split.traced.graph, shapes)
 
     def layer(self, tasks: LayerTasks) -> LayerTimes:
         """Return the times of a layer.
@@ -159,8 +184,30 @@ class _Measuring:
         whole = first
         if both is not forward:
             whole = _curve([(size, self._run(both, size)) for size in sizes])
+        backward = _difference(whole, first)
         update = self._run(self._calls(tasks.once), sizes[0])
-        return LayerTimes(forward=first, backward=_difference(whole, first), update_seconds=update)
+        return LayerTimes(
+            forward=first,
+            backward=backward,
+            backward_apart=self._apart(tasks.backward, backward),
+            update_seconds=update,
+        )
+
+    def _apart(self, tasks: Sequence[Task], joint: Curve) -> Curve | None:
+        """Return the time of a backward pass in a call of its own, as a stage makes it.
+
+        A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it
+        the gradient takes more than ten times as long. What would be less than in a call of both
+        passes is noise.
+        """
+        calls = self._calls(tasks)
+        if calls is None:
+            return None
+        try:
+            took = [(size, self._run(calls, size)) for size in self._batch_sizes]
+            return _curve([(size, max(seconds, joint(size))) for size, seconds in took])
+        except NotMeasurableError:
+            return None
 
     def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
         """Return the time of both passes of all layers in one call."""
@@ -169,8 +216,12 @@ class _Measuring:
         return self._run(self._calls(tasks), num_samples)
 
     def rest(self) -> float:
-        """Return the time of what belongs to no layer, as far as it can be measured."""
-        total = 0.0
+        """Return the time of what belongs to no layer, as far as it can be measured.
+
+        A step is called from Python once; layers are measured without such a call.
+        """
+        self._clock = self._clock or Clock(self._device)
+        total = self._clock.overhead
         for task in self._split.rest:
             try:
                 total += self._run(self._calls([task]), self._batch_sizes[0])
@@ -188,16 +239,11 @@ class _Measuring:
         """Return the time of calls for so many samples."""
         if calls is None:
             return 0.0
-        values = Values(num_samples, self._variables)
+        values = Values(num_samples, self._variables, self._limits)
         with tf.device(self._device):
             arguments = [values.of(one) for one in calls.arguments]
+        self._clock = self._clock or Clock(self._device)
         return self._clock.measure(calls, arguments)
-
-
-def _scaled(times: LayerTimes, factor: float) -> LayerTimes:
-    return dataclasses.replace(
-        times, forward=times.forward.scaled(factor), backward=times.backward.scaled(factor)
-    )
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:

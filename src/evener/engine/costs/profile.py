@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +17,13 @@ from evener.engine.costs.split import split_step
 from evener.engine.ownership import tf_device
 from evener.engine.trace.step import TracedStep
 from evener.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
-from evener.profile.device_speed import make_cluster, measure_device, measure_links
+from evener.profile.device_speed import (
+    make_cluster,
+    measure_device,
+    measure_links,
+    speed_from_json,
+)
+from evener.profile.known import KnownTimes
 
 _NUM_POINTS = 5
 
@@ -28,6 +35,7 @@ def profile_step(
     *,
     name: str = "",
     progress: Progress | None = None,
+    known: Callable[[str], KnownTimes] = lambda _: KnownTimes(),
 ) -> tuple[CostProfile, tuple[str, ...]]:
     """Measure what a step costs on devices.
 
@@ -39,6 +47,7 @@ def profile_step(
         batch_size: The most samples that a device may get.
         name: Of the model, for tables.
         progress: See `measure_step`.
+        known: Returns what was measured before on devices like the one of this name.
 
     Returns:
         The profile, and for each layer that could not be measured a text that says why.
@@ -51,7 +60,13 @@ def profile_step(
     for device, type_name in zip(devices, types, strict=True):
         if type_name not in times:
             split = split_step(traced, device=device.name)
-            speed = measure_device(device.name, dtypes=("float32",))
+            before = known(device.name)
+            speed = before.other(
+                "speed float32",
+                functools.partial(measure_device, device.name, dtypes=("float32",)),
+                to_json=dataclasses.asdict,
+                from_json=speed_from_json,
+            )
             found = measure_step(
                 split,
                 device.name,
@@ -59,6 +74,7 @@ def profile_step(
                 progress=progress,
                 speed=speed,
                 whole_at=_most_at_once(model, sizes, device),
+                before=before,
             )
             times[type_name] = tuple(
                 # Two tensors are read, and one is written.

@@ -3,7 +3,7 @@
 ::
 
     floats     small random numbers; those of variables are positive
-    integers   0, which is a valid index
+    integers   below the number of rows or classes that they name; else 0, a valid index
     bools      True
     symbols    b and B are the number of samples, o is 0
     variables  new ones of the same size, which are freed with the call
@@ -35,9 +35,16 @@ class Values:
     Args:
         num_samples: The samples of the one part.
         variables: By the arguments of the step that stand for them.
+        limits: What integer tensors must not reach; see `index_limits`.
     """
 
-    def __init__(self, num_samples: int, variables: Mapping[Tensor, LayerVariable]) -> None:
+    def __init__(
+        self,
+        num_samples: int,
+        variables: Mapping[Tensor, LayerVariable],
+        limits: Mapping[Tensor, int] | None = None,
+    ) -> None:
+        self._limits = limits or {}
         self._num_samples = num_samples
         self._described = variables
         self._made: dict[Tensor, Any] = {}
@@ -67,7 +74,12 @@ class Values:
             raise NotMeasurableError(f"it is given a tensor of dtype {tensor.dtype.name}")
         if shape is None:
             raise NotMeasurableError("it is given a tensor whose rank is not known")
-        return _filled(numbers(shape, self._num_samples), tensor.dtype)
+        sizes = numbers(shape, self._num_samples)
+        if tensor in self._limits:
+            limit = self._limits[tensor]
+            made = tf.random.stateless_uniform(sizes, (1, 2), 0, limit, tf.int32)
+            return tf.cast(made, tensor.dtype)
+        return _filled(sizes, tensor.dtype)
 
     def _variable(self, handle: Tensor) -> tf.Variable:
         if handle not in self._described:

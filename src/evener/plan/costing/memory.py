@@ -16,6 +16,7 @@ from evener.plan.costing.assignment import (
     by_machine,
     holders_of,
 )
+from evener.plan.costing.meetings import parts_meet
 from evener.profile import Cluster, LayerCosts, ModelCosts
 
 
@@ -28,7 +29,7 @@ class MemoryPrediction:
         fetched: Weights of other owners.
         gradients: Its own partial gradients, and those that arrive for what it owns.
         activations: What is kept from forward to backward passes, and samples.
-        workspace: What is needed only while a layer is computed.
+        workspace: What is needed only while a layer is computed, or on its way between stages.
     """
 
     variables: float = 0.0
@@ -106,19 +107,32 @@ def span_memory(
     """Return the bytes of a stage, besides those of its owned variables."""
     layers = [model.layers[place] for place in span.layers]
     kept = workspace = 0.0
+    last_meeting = model.last_meeting if assignment.meets else -1
+
+    def living(place: int) -> int:
+        # All micro-batches wait for one another at a meeting, also for those of later layers.
+        return replica.num_micro_batches if place <= last_meeting else alive
+
     for place, layer in zip(span.layers, layers, strict=True):
         if assignment.recompute[place]:
             # Its inputs are kept; its own activations are there while its gradient is computed.
-            kept += entering_bytes(model, place)
+            kept += entering_bytes(model, place) * living(place)
             workspace = max(workspace, layer.workspace_bytes + layer.activation_bytes)
         else:
-            kept += layer.activation_bytes
+            kept += layer.activation_bytes * living(place)
             workspace = max(workspace, layer.workspace_bytes)
-    samples = model.input_bytes if span.first == 0 else entering_bytes(model, span.first)
+    if span.first == 0:
+        # All samples of a step are sent at its begin: nothing tells them to wait.
+        kept += model.input_bytes * replica.num_micro_batches
+    else:
+        kept += entering_bytes(model, span.first) * living(span.first)
+    if parts_meet(assignment, model):
+        # The parts meet at one layer at a time.
+        kept += max(layer.meeting_bytes for layer in layers) * replica.num_micro_batches
     gradients = sum(layer.weight_bytes for layer in layers)
     if replica.num_micro_batches > 1:
-        # The next micro-batch's gradient of a layer is added to the sum.
-        gradients += max((layer.weight_bytes for layer in layers), default=0)
+        # A call hands over all gradients of a micro-batch at once; then they are added to the sums.
+        gradients *= 2
     return {
         "fetched": sum(
             model.layers[place].weight_bytes
@@ -126,9 +140,19 @@ def span_memory(
             if assignment.owners[place] != span.device
         ),
         "gradients": gradients,
-        "activations": (kept + samples) * replica.micro_batch * alive,
-        "workspace": workspace * replica.micro_batch,
+        "activations": kept * replica.micro_batch,
+        "workspace": (workspace + _on_the_way(span, model)) * replica.micro_batch,
     }
+
+
+def _on_the_way(span: Span, model: ModelCosts) -> float:
+    """Return the bytes per sample that come from the stages beside one, or go to them.
+
+    In each direction a micro-batch: what comes arrives before its call, what goes leaves after it.
+    """
+    is_last = span.end == len(model.layers)
+    before = entering_bytes(model, span.first) if span.first else 0.0
+    return 2 * (before + (0.0 if is_last else entering_bytes(model, span.end)))
 
 
 def entering_bytes(model: ModelCosts, place: int) -> float:

@@ -12,9 +12,10 @@ long as its slowest replica.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -28,6 +29,7 @@ from evener.plan.costing.assignment import (
     holders_of,
 )
 from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
+from evener.plan.costing.meetings import parts_meet, seconds_with_meetings
 from evener.plan.costing.memory import MemoryPrediction, predict_memory
 from evener.plan.parts import Replica, ScheduleName, Stage
 from evener.plan.plan import Plan
@@ -115,7 +117,7 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
         if key not in known:
             known[key] = _replica(replica, assignment, profile, weights)
         found.append(known[key])
-    replicas = tuple(one for one, _ in found)
+    replicas = _met(tuple(one for one, _ in found), assignment, profile)
     timelines = tuple(times for _, times in found)
     # In one stage, both passes of a micro-batch are one call, but not with recomputation.
     again = any(assignment.recompute)
@@ -131,8 +133,31 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     )
 
 
+def _met(
+    replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
+) -> tuple[ReplicaPrediction, ...]:
+    """Return the replicas with the time for which they wait for each other in mid-model."""
+    if not parts_meet(assignment, profile.model):
+        return replicas
+    passes = seconds_with_meetings(assignment, profile)
+    longer = [max(passes, one.compute_seconds + one.bubble_seconds) for one in replicas]
+    return tuple(
+        dataclasses.replace(
+            one,
+            bubble_seconds=seconds - one.compute_seconds,
+            utilization=tuple(
+                used
+                * one.seconds
+                / (one.seconds + seconds - one.compute_seconds - one.bubble_seconds)
+                for used in one.utilization
+            ),
+        )
+        for one, seconds in zip(replicas, longer, strict=True)
+    )
+
+
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return for each owner how long its updates take."""
+    """Return for each owner how long its updates take, with adding up the sums of its devices."""
     cluster, seconds = profile.cluster, dict[int, float]()
     shared: dict[tuple[int, ...], list[int]] = {}
     holders = holders_of(assignment.replicas, len(assignment.owners))
@@ -140,7 +165,7 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
         if owner == EACH_MACHINE:
             shared.setdefault(holders[place], []).append(place)
             continue
-        took = owner_update_seconds(place, owner, profile)
+        took = owner_update_seconds(place, owner, profile, num_sums=len(holders[place]))
         seconds[owner] = seconds.get(owner, 0.0) + took
     for devices, places in shared.items():
         of_type = {
@@ -154,33 +179,68 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
     return seconds
 
 
-def owner_update_seconds(place: int, owner: int, profile: CostProfile) -> float:
-    """Return how long a device, or the host, takes to update all of a layer."""
+def owner_update_seconds(
+    place: int, owner: int, profile: CostProfile, *, num_sums: int = 1
+) -> float:
+    """Return how long a device, or the host, takes to update all of a layer.
+
+    Args:
+        place: Of the layer.
+        owner: Of the device, or `HOST_OWNER`.
+        profile: What it costs.
+        num_sums: How many devices hand over a sum of gradients.
+    """
     if owner == HOST_OWNER:
-        # It reads the gradient, and reads and writes what it owns.
+        # It adds the sums up, reads the gradient, and reads and writes what it owns.
         layer = profile.model.layers[place]
-        moved = 2 * layer.owned_bytes + layer.weight_bytes
+        added = num_sums + 1 if num_sums > 1 else 0
+        moved = 2 * layer.owned_bytes + layer.weight_bytes * (1 + added)
         return moved / profile.cluster.machines[0].host_update_bytes_per_second
-    return profile.times[profile.cluster.devices[owner].type][place].update_seconds
+    times = profile.times[profile.cluster.devices[owner].type][place]
+    return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
 
 
 def span_seconds(
-    span: Span, replica: ReplicaAssignment, recompute: tuple[bool, ...], profile: CostProfile
+    span: Span,
+    replica: ReplicaAssignment,
+    recompute: tuple[bool, ...],
+    profile: CostProfile,
+    *,
+    meets: bool = False,
 ) -> tuple[float, float]:
     """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
 
     Adding up gradients, which all micro-batches but the first do, is spread over all.
+
+    Args:
+        span: The stage.
+        replica: Of the stage.
+        recompute: Whether each layer is computed again.
+        profile: What layers cost.
+        meets: Whether parts of the batch meet, which parts the passes of all layers up to there.
     """
     micro_batch = replica.micro_batch
     added = 1 - 1 / replica.num_micro_batches
     times = profile.times[profile.cluster.devices[span.device].type]
+    last_meeting = profile.model.last_meeting if meets else -1
+    is_apart = passes_are_apart(span.end, recompute)
     forward = backward = 0.0
     for place in span.layers:
-        once = times[place].forward(micro_batch)
-        forward += once
-        backward += times[place].backward(micro_batch) + (once if recompute[place] else 0.0)
+        again, apart = recompute[place], is_apart or place <= last_meeting
+        forward += times[place].forward(micro_batch)
+        backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
         backward += added * times[place].accumulate_seconds
     return forward, backward
+
+
+def passes_are_apart(end: int, recompute: Sequence[bool]) -> bool:
+    """Whether a stage computes its passes in two calls, as all but the last stage do.
+
+    Args:
+        end: The place behind the last layer of the stage.
+        recompute: Whether each layer is computed again; if any is, no passes are one call.
+    """
+    return end < len(recompute) or any(recompute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +293,11 @@ def _numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
 def _replica(
     replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
 ) -> tuple[ReplicaPrediction, Timeline | None]:
-    passes = [span_seconds(span, replica, assignment.recompute, profile) for span in replica.spans]
+    meets = parts_meet(assignment, profile.model)
+    passes = [
+        span_seconds(span, replica, assignment.recompute, profile, meets=meets)
+        for span in replica.spans
+    ]
     count = replica.num_micro_batches
     busy = [count * (forward + backward) for forward, backward in passes]
     times = _timeline(replica, passes, profile) if len(passes) > 1 else None

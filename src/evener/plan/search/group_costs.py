@@ -15,7 +15,9 @@ from evener.plan.costing.assignment import (
     ReplicaAssignment,
     Span,
 )
+from evener.plan.costing.meetings import is_in_parts, phase_seconds, phases_of
 from evener.plan.costing.memory import span_memory
+from evener.plan.costing.prediction import passes_are_apart
 from evener.plan.search.cuts import best_cuts
 from evener.plan.search.groupings import Group
 from evener.profile import CostProfile, Curve
@@ -91,6 +93,8 @@ class GroupCosts:
         self.profile = profile
         self.recompute = recompute
         self._layers = profile.model.layers
+        has_meetings = profile.model.last_meeting >= 0
+        self._phases = phases_of(self._layers) if has_meetings else []
         # What the first k layers need more where they are owned, and not fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
@@ -132,6 +136,12 @@ class GroupCosts:
             once = total + 2 * self._crossing(group, shape.cuts, size)
             in_flight = min(shape.in_flight, count)
             makespan = once + (count - 1) * max(longest, once / in_flight)
+        replica = shape.assigned(group, samples)
+        if self._phases and is_in_parts(replica):
+            met = sum(
+                phase_seconds(one, replica, self.recompute, self.profile) for one in self._phases
+            )
+            makespan = max(makespan, met)
         return makespan, forwards, total - forwards
 
     def _curves_of_stages(
@@ -201,9 +211,9 @@ class GroupCosts:
         for stage, (device, (first, end)) in enumerate(spans):
             memory = self.profile.cluster.devices[device].memory_bytes
             if memory is not None:
-                fixed, kept, workspace = self._needs(first, end, num_micro_batches > 1)
+                fixed, kept, met, workspace = self._needs(first, end, num_micro_batches > 1)
                 alive = max(1, min(num_micro_batches, in_flight - stage))
-                needed = fixed + (kept * alive + workspace) * size
+                needed = fixed + (kept * alive + met * num_micro_batches + workspace) * size
                 left[device] = memory - needed - owned.get(device, 0.0)
         return left
 
@@ -224,19 +234,24 @@ class GroupCosts:
         cluster = self.profile.cluster
         in_flight = min(num_stages, num_micro_batches)
 
-        sums = [self._sums(self._type(device), size) for device in group]
+        apart, joint = (
+            [self._sums(self._type(device), size, is_apart) for device in group]
+            for is_apart in (True, False)
+        )
 
         def seconds(stage: int, first: int, end: int) -> float:
+            sums = apart if passes_are_apart(end, self.recompute) else joint
             return sums[stage][end] - sums[stage][first]
 
         def fits(stage: int, first: int, end: int) -> bool:
             memory = cluster.devices[group[stage]].memory_bytes
             if memory is None or own_part is None:
                 return True
-            fixed, kept, workspace = self._needs(first, end, num_micro_batches > 1)
+            fixed, kept, met, workspace = self._needs(first, end, num_micro_batches > 1)
             alive = max(1, min(num_micro_batches, in_flight - stage))
             own = (self._own[end] - self._own[first]) * own_part
-            return fixed + own + (kept * alive + workspace) * size <= memory
+            living = kept * alive + met * num_micro_batches
+            return fixed + own + (living + workspace) * size <= memory
 
         return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
 
@@ -244,20 +259,23 @@ class GroupCosts:
         return self.profile.cluster.devices[device].type
 
     def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
-        times = self.profile.times[type_name]
-        again = [times[k].forward for k in range(first, end) if self.recompute[k]]
+        times, apart = self.profile.times[type_name], passes_are_apart(end, self.recompute)
         return (
             Curve.total(one.forward for one in times[first:end]),
-            Curve.total([*(one.backward for one in times[first:end]), *again]),
+            Curve.total(
+                curve
+                for one, again in zip(times[first:end], self.recompute[first:end], strict=True)
+                for curve in one.backward_curves(again=again, apart=apart)
+            ),
         )
 
-    def _sums_of_type(self, type_name: str, size: float) -> list[float]:
+    def _sums_of_type(self, type_name: str, size: float, apart: bool) -> list[float]:
         """Return the seconds of the first k layers, forward and backward, for each k."""
         times = self.profile.times[type_name]
         return list(
             itertools.accumulate(
                 (
-                    one.forward(size) * (2 if again else 1) + one.backward(size)
+                    one.forward(size) + one.backward_seconds(size, again=again, apart=apart)
                     for one, again in zip(times, self.recompute, strict=True)
                 ),
                 initial=0.0,
@@ -277,15 +295,21 @@ class GroupCosts:
             per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
         return latency, per_sample
 
-    def _needs_of_span(self, first: int, end: int, accumulates: bool) -> tuple[float, float, float]:
-        """Return the bytes of a stage that owns nothing: fixed, per live sample, workspace."""
-        replica = ReplicaAssignment(
-            samples=2 if accumulates else 1,
-            spans=(),
-            num_micro_batches=2 if accumulates else 1,
-        )
+    def _needs_of_span(
+        self, first: int, end: int, accumulates: bool
+    ) -> tuple[float, float, float, float]:
+        """Return the bytes of a stage that owns nothing.
+
+        Returns:
+            Fixed; of a sample of each live micro-batch; of a sample of each micro-batch, because
+            all of them are alive up to the last layer at which they meet; of the workspace.
+        """
+        count = 2 if accumulates else 1
+        replica = ReplicaAssignment(samples=count, spans=(), num_micro_batches=count)
         owners = (EACH_MACHINE,) * len(self._layers)
         nobody = Assignment(replicas=(), owners=owners, recompute=self.recompute)
-        needs = span_memory(Span(0, first, end), replica, 1, nobody, self.profile.model)
+        span, model = Span(0, first, end), self.profile.model
+        needs = span_memory(span, replica, 1, nobody, model)
+        met = span_memory(span, replica, 0, nobody, model)["activations"]
         fixed = needs["fetched"] + needs["gradients"]
-        return fixed, needs["activations"], needs["workspace"]
+        return fixed, needs["activations"] - met, met / count, needs["workspace"]

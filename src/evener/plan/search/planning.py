@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from evener.errors import PlanError
-from evener.plan.costing.assignment import HOST_OWNER, plan_of
-from evener.plan.costing.prediction import Prediction, predict_plan
+from evener.plan.costing.assignment import HOST_OWNER, Assignment, assignment_of, plan_of
+from evener.plan.costing.busy import busy_seconds
+from evener.plan.costing.prediction import Prediction, predict
 from evener.plan.names import HOST
 from evener.plan.parts import Predicted
 from evener.plan.plan import Plan
@@ -62,10 +63,11 @@ def make_plan(
         PlanError: PLAN-042 for a batch size that cannot be, PLAN-043 if nothing fits.
     """
     choices = choices or Choices()
+    check_batch_size(batch_size)
     if isinstance(batch_size, str):
         num_samples, found = _chosen(profile, batch_size, choices)
     else:
-        num_samples = _checked(batch_size)
+        num_samples = batch_size
         found = search_plan(profile, num_samples, choices)
     if found.best is None:
         raise _nothing_fits(profile, num_samples, found, choices)
@@ -75,7 +77,7 @@ def make_plan(
     return Planned(
         plan=dataclasses.replace(
             plan,
-            predicted=predicted(best.prediction, profile.cluster),
+            predicted=predicted(best.assignment, best.prediction, profile),
             rejected=rejected(best, others, profile),
         ),
         batch_size=num_samples,
@@ -97,9 +99,11 @@ def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
         PlanError: PLAN-042 for a batch size that cannot be, PLAN-029, PLAN-040 or PLAN-041 if the
             plan is not for these devices and layers.
     """
-    found = predict_plan(plan, profile, _checked(batch_size))
+    check_batch_size(batch_size, words=False)
+    assignment = assignment_of(plan, profile.model, profile.cluster, batch_size)
+    found = predict(assignment, profile)
     return Planned(
-        plan=dataclasses.replace(plan, predicted=predicted(found, profile.cluster)),
+        plan=dataclasses.replace(plan, predicted=predicted(assignment, found, profile)),
         batch_size=batch_size,
         prediction=found,
         profile=profile,
@@ -107,26 +111,41 @@ def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
     )
 
 
-def predicted(prediction: Prediction, cluster: Cluster) -> Predicted:
-    """Return a prediction by the names of the devices, as a plan holds it."""
+def predicted(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Predicted:
+    """Return the prediction of an assignment by the names of the devices, as a plan holds it."""
+    names = {place: device.name for place, device in enumerate(profile.cluster.devices)}
+    names[HOST_OWNER] = HOST
+    busy = busy_seconds(assignment, profile)
     return Predicted(
         step_seconds=prediction.step_seconds,
-        peak_bytes={
-            HOST if device == HOST_OWNER else cluster.devices[device].name: needed.total
-            for device, needed in prediction.memory.items()
-        },
+        peak_bytes={names[place]: needed.total for place, needed in prediction.memory.items()},
+        busy_seconds={names[place]: seconds for place, seconds in busy.items()},
+        batch_size=assignment.batch_size,
     )
 
 
-def _checked(batch_size: int) -> int:
-    if not 1 <= batch_size <= _MOST_SAMPLES:
-        raise PlanError(
-            "PLAN-042",
-            f"There is no plan for a batch of {batch_size} samples.",
-            why=f"The number of samples must be from 1 to {_MOST_SAMPLES}.",
-            fix="Write for example --batch-size 256, or max, or auto.",
-        )
-    return batch_size
+def check_batch_size(batch_size: object, *, words: bool = True) -> None:
+    """Refuse a batch size that cannot be.
+
+    Args:
+        batch_size: What was given.
+        words: Whether it may be ``"max"`` or ``"auto"``.
+
+    Raises:
+        PlanError: PLAN-042.
+    """
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
+        if 1 <= batch_size <= _MOST_SAMPLES:
+            return
+    elif words and batch_size in ("max", "auto"):
+        return
+    raise PlanError(
+        "PLAN-042",
+        f"There is no plan for a batch of {batch_size!r} samples.",
+        why=f"The number of samples must be from 1 to {_MOST_SAMPLES}"
+        + (", or one of the words 'max' and 'auto'." if words else "."),
+        fix="Write for example 256" + (", or max, or auto." if words else "."),
+    )
 
 
 def _chosen(

@@ -65,7 +65,9 @@ def _changed(assignment: Assignment, counts: Sequence[int]) -> Iterator[Assignme
         if samples:
             less = _resized(replicas[giver], samples)
             more = _resized(replicas[taker], replicas[taker].samples + 1)
-            yield _with(assignment, {giver: less, taker: more})
+            # One more sample may be worth it only in more micro-batches.
+            for other in itertools.chain([more], _nearest_counts(more, counts)):
+                yield _with(assignment, {giver: less, taker: other})
 
 
 def _other_owners(assignment: Assignment, *, host: bool) -> Iterator[Assignment]:
@@ -101,6 +103,16 @@ def _other_counts(replica: ReplicaAssignment, counts: Sequence[int]) -> Iterator
             )
 
 
+def _nearest_counts(
+    replica: ReplicaAssignment, counts: Sequence[int]
+) -> Iterator[ReplicaAssignment]:
+    """Yield the replica with the next smaller and the next larger number of micro-batches."""
+    now = replica.num_micro_batches
+    lower = max((count for count in counts if count < now), default=now)
+    higher = min((count for count in counts if count > now), default=now)
+    yield from _other_counts(replica, sorted({lower, higher}))
+
+
 def _other_cuts(replica: ReplicaAssignment) -> Iterator[ReplicaAssignment]:
     spans = replica.spans
     for index, step in itertools.product(range(len(spans) - 1), (-1, 1)):
@@ -109,6 +121,24 @@ def _other_cuts(replica: ReplicaAssignment) -> Iterator[ReplicaAssignment]:
         if before.first < cut < after.end:
             moved = (Span(before.device, before.first, cut), Span(after.device, cut, after.end))
             yield dataclasses.replace(replica, spans=(*spans[:index], *moved, *spans[index + 2 :]))
+    # Both cuts around some stages together: the longest stage is best the first, and the formula
+    # does not know it.
+    for first, last in itertools.combinations(range(1, len(spans)), 2):
+        for step in (-1, 1):
+            before, after = spans[first - 1], spans[last]
+            begin, end = before.end + step, after.first + step
+            if before.first < begin and end < after.end:
+                inner = tuple(
+                    Span(one.device, one.first + step, one.end + step) for one in spans[first:last]
+                )
+                moved = (
+                    Span(before.device, before.first, begin),
+                    *inner,
+                    Span(after.device, end, after.end),
+                )
+                yield dataclasses.replace(
+                    replica, spans=(*spans[: first - 1], *moved, *spans[last + 1 :])
+                )
 
 
 def _resized(replica: ReplicaAssignment, samples: int) -> ReplicaAssignment:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from evener.plan.costing.assignment import (
     HOST_OWNER,
     Assignment,
+    ReplicaAssignment,
     crosses_machines,
     spread_owners,
 )
@@ -38,7 +39,7 @@ _SLACK_OF_MANY = 1.02
 
 _MOST_PREDICTED = 100
 _MOST_OF_MANY = 6
-_MOST_POLISHED = 4
+_MOST_POLISHED = 6
 _MOST_LACKING = 6
 
 _NO_SLOWER = 1.0005
@@ -228,7 +229,11 @@ class _Search:
             one = self.candidate(grouping, assignment)
             if one.fits and (grouping not in first or self.rank(one) < self.rank(first[grouping])):
                 first[grouping] = one
-        candidates = sorted(first.values(), key=self.rank)
+        # Groups that get no samples leave the same plan.
+        distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
+        for one in sorted(first.values(), key=self.rank):
+            distinct.setdefault(one.assignment.replicas, one)
+        candidates = list(distinct.values())
         if self._few:
             candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
             candidates.sort(key=self.rank)

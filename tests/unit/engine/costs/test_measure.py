@@ -134,11 +134,55 @@ def test_layers_are_held_against_one_call_of_all() -> None:
         assert one.update_seconds == other.update_seconds
 
 
+def test_backward_passes_are_also_measured_in_calls_of_their_own() -> None:
+    """As stages make them. Of a clock that says a second per result, with what layers hand on."""
+    body = [layers.Conv2D(4, 3, name="conv"), layers.MaxPooling2D(name="pool"), layers.Flatten()]
+    step = traced(sequence((6, 6, 2), *body, dense(1, "head")), (1,))
+    clock = Counting()
+    found = measure_step(step, "cpu:0", [2], clock=clock)
+    split = split_step(step, device="cpu:0")
+    for name, tasks, one in zip(split.chain.names, split.layers, found.layers, strict=True):
+        results = sum(len(task.fetches) for task in tasks.backward)
+        assert one.backward_apart is not None, name
+        assert one.backward_apart(2) == max(results, one.backward(2))
+    # The gradient of the pooling, which reads what the forward pass has handed on.
+    ops = {node.op for task in split.layers[1].backward for node in task.nodes}
+    assert "MaxPoolGrad" in ops
+
+
+def test_a_step_is_called_from_python_once() -> None:
+    step = traced(sequence((6,), dense(4, "a"), dense(1, "b")), (1,))
+    seconds: list[float] = []
+    for overhead in (0.0, 7.0):
+        clock = Counting()
+        clock.overhead = overhead
+        seconds.append(measure_step(step, "cpu:0", [2], clock=clock).overhead_seconds)
+    assert seconds[1] - seconds[0] == 7.0
+
+
 @pytest.mark.parametrize("sizes", [[], [0], [-4, 4]])
 def test_numbers_of_samples_have_to_be_above_zero(sizes: list[int]) -> None:
     step = traced(sequence((2,), dense(2, "a"), dense(1, "b")), (1,))
     with pytest.raises(ProfileError, match="PROF-011"):
         measure_layers(step, "cpu:0", sizes)
+
+
+def test_a_clock_takes_the_median() -> None:
+    """Every fifth call is disturbed, and every fifth one finds everything at its best."""
+    time, number = [0.0], itertools.count()
+
+    class Loop:
+        results = arguments = ()
+
+        @staticmethod
+        def loop(count: tf.Tensor) -> list[Any]:
+            factor = (1.0, 3.0, 1.0, 0.5, 1.0)[next(number) % 5]
+            time[0] += 0.003 * int(count) * factor
+            return []
+
+    clock = Clock(CPU, now=lambda: time[0], wait=lambda: None)
+    untyped: Any = Loop()
+    assert clock.measure(untyped, ()) == pytest.approx(0.003)
 
 
 def test_a_clock_subtracts_what_it_takes_to_start_a_loop() -> None:

@@ -31,12 +31,12 @@ def test_each_part_of_one_device() -> None:
     assert found[0].total == 490 + 160 + 78 + 30
 
 
-def test_micro_batches_need_a_second_gradient_and_less_for_samples() -> None:
+def test_micro_batches_need_second_gradients_and_less_for_activations() -> None:
     replica = whole(0, samples=6, num_micro_batches=2)
     found = needs(assigned(replica, owners=(0, 0)), cluster_of(1))[0]
-    # That of a is the largest.
-    assert found.gradients == 160 + 100
-    assert (found.activations, found.workspace) == (13 * 3, 5 * 3)
+    assert found.gradients == 160 + 160
+    # All samples are sent at once.
+    assert (found.activations, found.workspace) == (12 * 3 + 6, 5 * 3)
 
 
 def test_recomputed_layers_keep_what_they_read() -> None:
@@ -57,9 +57,11 @@ def test_stages_keep_what_crosses_to_them() -> None:
     assert found == {
         # b's gradient comes back from gpu:1.
         0: MemoryPrediction(
-            variables=490, gradients=100 + 60, activations=(4 + 1) * 2, workspace=3 * 2
+            variables=490, gradients=100 + 60, activations=(4 + 1) * 2, workspace=(3 + 2 * 2) * 2
         ),
-        1: MemoryPrediction(fetched=60, gradients=60, activations=(8 + 2) * 2, workspace=5 * 2),
+        1: MemoryPrediction(
+            fetched=60, gradients=60, activations=(8 + 2) * 2, workspace=(5 + 2 * 2) * 2
+        ),
     }
 
 

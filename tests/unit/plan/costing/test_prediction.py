@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from evener.plan import Plan, Replica, ScheduleName, Stage, Task, schedule_for, timeline
 from evener.plan.costing import HOST_OWNER, ReplicaAssignment, Span, predict, predict_plan
 from evener.plan.costing.assignment import EACH_MACHINE
-from evener.plan.costing.prediction import update_seconds
+from evener.plan.costing.prediction import span_seconds, update_seconds
+from evener.profile import CostProfile, Curve
 from unit.plan.costing.by_hand import FREE, assigned, cluster_of, profile_of, whole
 
 
@@ -25,6 +27,15 @@ def test_data_parallel_on_free_links() -> None:
     assert (slow.update_seconds, fast.update_seconds) == (0.5, 0.25)
     assert slow.utilization == (18 / 18.5,)
     assert found.timelines == (None, None)
+
+
+def with_times(profile: CostProfile, **changed: Any) -> CostProfile:
+    """Return a profile in which the times of all layers have other fields."""
+    times = {
+        name: tuple(dataclasses.replace(one, **changed) for one in of_type)
+        for name, of_type in profile.times.items()
+    }
+    return dataclasses.replace(profile, times=times)
 
 
 def test_what_computation_does_not_hide_of_weights_and_gradients_is_added() -> None:
@@ -49,12 +60,7 @@ def test_a_ring_between_machines_delays_gradients_alone() -> None:
 
 
 def test_all_micro_batches_but_the_first_add_gradients_up() -> None:
-    profile = profile_of(cluster_of(1))
-    adding = {
-        name: tuple(dataclasses.replace(one, accumulate_seconds=0.5) for one in times)
-        for name, times in profile.times.items()
-    }
-    profile = dataclasses.replace(profile, times=adding)
+    profile = with_times(profile_of(cluster_of(1)), accumulate_seconds=0.5)
     once = predict(assigned(whole(0), owners=(0, 0)), profile).slowest
     twice = predict(assigned(whole(0, num_micro_batches=2), owners=(0, 0)), profile).slowest
     # Two layers, one more micro-batch.
@@ -75,7 +81,8 @@ def test_one_stage_keeps_several_micro_batches_only_to_recompute(
     found = predict(
         assigned(replica, owners=(0, 0), recompute=recompute), profile_of(cluster_of(1))
     )
-    assert found.memory[0].activations == live * (7 if recompute else 13)
+    # Samples of 1 byte are there from the begin.
+    assert found.memory[0].activations == live * (6 if recompute else 12) + 4
 
 
 def test_updates_of_hosts_and_of_machines() -> None:
@@ -83,11 +90,36 @@ def test_updates_of_hosts_and_of_machines() -> None:
     replicas = [whole(k) for k in range(3)]
     shared = assigned(*replicas, owners=(EACH_MACHINE, EACH_MACHINE))
     assert update_seconds(shared, profile) == {0: 0.75, 1: 0.375, 2: 0.375}
-    # 2 x (310 + 180) bytes of variables and 160 of gradients, at 1140 per second.
+    # 2 x (310 + 180) bytes of variables and 160 of gradients, at 1140 per second; before that,
+    # three sums of 160 bytes are read and one is written.
     host = assigned(*replicas, owners=(HOST_OWNER, HOST_OWNER))
-    assert update_seconds(host, profile) == pytest.approx({HOST_OWNER: 1.0})
+    took = 1.0 + 4 * 160 / 1140
+    assert update_seconds(host, profile) == pytest.approx({HOST_OWNER: took})
     found = predict(host, profile)
-    assert [one.update_seconds for one in found.replicas] == pytest.approx([1.0] * 3)
+    assert [one.update_seconds for one in found.replicas] == pytest.approx([took] * 3)
+
+
+def test_an_owner_adds_up_what_the_other_devices_send() -> None:
+    profile = with_times(profile_of(cluster_of(3)), accumulate_seconds=0.5)
+    replicas = [whole(k) for k in range(3)]
+    found = update_seconds(assigned(*replicas, owners=(0, 1)), profile)
+    assert found == {0: 0.5 + 2 * 0.5, 1: 0.25 + 2 * 0.5}
+    # Of one sum, nothing is added up.
+    alone = update_seconds(assigned(whole(0), owners=(0, 1)), profile)
+    assert alone == {0: 0.5, 1: 0.25}
+
+
+def test_passes_are_two_calls_in_all_stages_but_the_last() -> None:
+    apart = with_times(profile_of(cluster_of(2)), backward_apart=Curve(((1, 10.0),)))
+    one, two = Span(0, 0, 1), Span(1, 1, 2)
+    replica = ReplicaAssignment(samples=1, spans=(one, two))
+    nothing, some = (False, False), (False, True)
+    assert span_seconds(one, replica, nothing, apart) == (1.0, 10.0)
+    assert span_seconds(two, replica, nothing, apart) == (2.0, 4.0)
+    # Where anything is computed again, no two passes are one call; what is, is in the backward one.
+    assert span_seconds(one, replica, some, apart) == (1.0, 10.0)
+    assert span_seconds(two, replica, some, apart) == (2.0, 4.0 + 2.0)
+    assert span_seconds(Span(0, 0, 2), whole(0, samples=1), nothing, apart) == (3.0, 6.0)
 
 
 @given(

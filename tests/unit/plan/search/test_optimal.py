@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER
 from evener.plan.search import Choices, search_plan
@@ -34,10 +37,27 @@ def test_with_memory_enough(profile: CostProfile) -> None:
     check(profile, 6, all_owners=False)
 
 
+@pytest.mark.long
+@settings(max_examples=25)
+@given(profiles(most_devices=3, most_layers=8))
+def test_of_longer_models(profile: CostProfile) -> None:
+    check(profile, 6, all_owners=False)
+
+
 @settings(max_examples=60)
 @given(profiles(most_devices=2, most_layers=3, tight=True))
 def test_with_little_memory(profile: CostProfile) -> None:
     check(profile, 6, all_owners=True)
+
+
+@settings(max_examples=40)
+@given(profiles(most_devices=2, most_layers=3, tight=True), st.integers(0, 2))
+def test_of_models_in_which_micro_batches_meet(profile: CostProfile, place: int) -> None:
+    layers = list(profile.model.layers)
+    place = min(place, len(layers) - 1)
+    layers[place] = dataclasses.replace(layers[place], forward_meetings=2, backward_meetings=1)
+    model = dataclasses.replace(profile.model, layers=tuple(layers))
+    check(dataclasses.replace(profile, model=model), 6, all_owners=False)
 
 
 def profile_with(memory: tuple[int, int], *, activation_bytes: float) -> CostProfile:
@@ -66,12 +86,9 @@ def test_a_fast_device_may_need_more_micro_batches_than_samples_in_an_even_split
         model=model_of(
             seconds,
             weight_bytes=MIB // 8,
-            activation_bytes=1024.0,
-            boundary_bytes=MIB / 16,
+            activation_bytes=MIB / 16,
         ),
-        cluster=cluster_of(
-            ["fast", "slow"], [6 * MIB // 8, 6 * MIB // 8], Link(bytes_per_second=1e11)
-        ),
+        cluster=cluster_of(["fast", "slow"], [MIB, MIB], Link(bytes_per_second=1e11)),
         times={
             "fast": alike(3e-3),
             "slow": alike(7.5e-3),

@@ -1,0 +1,148 @@
+"""The bytes that a plan is predicted to need on each device, beside those of its steps.
+
+Every device is a process of its own, whose allocator is the GPU's (BFC) and counts bytes; see
+``apart.py``. A process ends with its case: what one plan leaves behind is not counted for another.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from side_by_side.apart import connect, devices_apart
+from side_by_side.layouts import DEVICES, MODELS, PLANS
+from side_by_side.problems import make_loss, make_optimizer
+from side_by_side.workers import Worker, closing
+
+_STEPS = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """The memory of one device under a plan, in bytes.
+
+    Attributes:
+        device: As the plan calls it.
+        peak: At the worst moment of a step: the median of several steps.
+        between: Between steps.
+        predicted: What the cost model says, by kind.
+    """
+
+    device: str
+    peak: int
+    between: int
+    predicted: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """What the cost model says, all kinds together."""
+        return sum(self.predicted.values())
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.total / self.peak
+
+
+class PlannedApart:
+    """A model that is trained under a plan, on devices of a cluster.
+
+    Args:
+        addresses: Where the devices listen.
+        model: A name of `MODELS`.
+        optimizer: A name of `make_optimizer`.
+    """
+
+    def __init__(self, *, addresses: list[str], model: str, optimizer: str) -> None:
+        self._names = connect(addresses)
+        self._trained = MODELS[model]
+        self._optimizer = optimizer
+        self._fit: Any = None
+
+    def prepare(self, name: str) -> list[dict[str, float]]:
+        """Take the first steps; return what is predicted for each device, by kind."""
+        import tensorflow as tf
+
+        import evener
+
+        plan = _moved(PLANS[name](self._trained), self._names)
+        strategy = evener.Strategy(plan)
+        with strategy.scope():
+            model = self._make()
+        data = tf.data.Dataset.from_tensors(self._trained.batch()).repeat()
+        self._fit = lambda: model.fit(data, steps_per_epoch=1, verbose=0)
+        self._fit()
+        self._fit()
+        return self._predicted(plan)
+
+    def train(self) -> None:
+        """Take a step."""
+        self._fit()
+
+    def _predicted(self, plan: Any) -> list[dict[str, float]]:
+        import tensorflow as tf
+
+        from evener.engine.costs import layer_costs, split_step, trace_keras_step
+        from evener.plan.costing import predict_plan
+        from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes
+
+        specs = [tf.TensorSpec(one.shape[1:], one.dtype) for one in self._trained.batch()]
+        traced = trace_keras_step(self._make, *specs)
+        costs = layer_costs(split_step(traced, device=self._names[0]))
+        # Memory does not depend on how long a layer takes, only on the order of the calls.
+        line = Curve(((1, 1.0), (2, 2.0)))
+        times = {"any": (LayerTimes(forward=line, backward=line),) * len(costs.layers)}
+        devices = tuple(ClusterDevice(name=name, type="any") for name in self._names)
+        profile = CostProfile(model=costs, cluster=Cluster(devices=devices), times=times)
+        found = predict_plan(plan, profile, self._trained.batch_size).memory
+        return [asdict(found[place]) if place in found else {} for place in range(len(devices))]
+
+    def _make(self) -> Any:
+        import keras
+
+        keras.utils.set_random_seed(1)
+        model = self._trained.chain.build()
+        model.compile(make_optimizer(self._optimizer), make_loss(), jit_compile=False)
+        return model
+
+
+def measure_memory(model: str, plan: str, optimizer: str) -> list[DeviceMemory]:
+    """Train a model under a plan; return the memory of each device that it uses."""
+    used = {one.name for one in PLANS[plan](MODELS[model]).devices}
+    with devices_apart(len(used)) as devices:
+        addresses = [device.call("address") for device in devices]
+        host = Worker(PlannedApart, addresses=addresses, model=model, optimizer=optimizer)
+        with closing(host):
+            predicted = host.call("prepare", plan)
+            peaks: list[list[int]] = []
+            between: list[list[int]] = []
+            for _ in range(_STEPS):
+                for device in devices:
+                    device.call("forget")
+                host.call("train")
+                now = [device.call("used") for device in devices]
+                peaks.append([one["peak"] for one in now])
+                between.append([one["current"] for one in now])
+    # What arrives early from another process is on the device for longer in some steps.
+    columns = zip(zip(*peaks, strict=True), zip(*between, strict=True), strict=True)
+    return [
+        DeviceMemory(
+            device=f"cpu:{number}",
+            peak=round(statistics.median(most)),
+            between=round(statistics.median(left)),
+            predicted=predicted[number],
+        )
+        for number, (most, left) in enumerate(columns)
+        if predicted[number]
+    ]
+
+
+def _moved(plan: Any, names: list[str]) -> Any:
+    """Return a plan on other devices: ``cpu:0`` is the host where devices are processes."""
+    from evener import Plan
+
+    text = plan.to_json()
+    for device, name in reversed(list(zip(DEVICES, names, strict=False))):
+        text = text.replace(f'"{device}"', f'"{name}"')
+    return Plan.from_json(text)
