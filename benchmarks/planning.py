@@ -12,6 +12,8 @@ the simulation is the referee:
 
 `side_by_side/rules.py` names the papers. Owners are spread over the devices for all of them. The
 rules of others may split shares into as many micro-batches as memory asks for, the fewest that fit.
+
+With ``--growth`` it says instead how long planning itself takes: see `side_by_side/growth.py`.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from side_by_side.figures import Aim, terminal, write_json
+from side_by_side.growth import growth_figures
 from side_by_side.rules import Problem, by_curves, by_flops, even_split, even_stages
 
 from evener.plan.costing import HOST_OWNER, Assignment, predict
@@ -173,23 +177,43 @@ def measure(cluster: str, model: str) -> Row:
 def main(
     clusters: Annotated[str, typer.Option(help="names, with commas")] = ",".join(cluster_names()),
     models: Annotated[str, typer.Option(help="names, with commas")] = ",".join(SAMPLES_PER_DEVICE),
-    json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
-        "results/planning.json"
-    ),
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            help="where the figures go; results/planning.json, or results/planning_growth.json"
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 if an aim is missed")] = False,
+    growth: Annotated[
+        bool, typer.Option("--growth", help="time planning for more devices and layers instead")
+    ] = False,
+    plot: Annotated[Path, typer.Option(help="where the plot of --growth goes")] = Path(
+        "docs/planning_growth.svg"
+    ),
+    rounds: Annotated[int, typer.Option(min=1, help="of --growth")] = 3,
 ) -> None:
     """Compare evener's plans with those of other rules on described clusters."""
     console = terminal()
+    if growth:
+        figures, aims = growth_figures(console, plot=plot, rounds=rounds)
+        _end(console, json or Path("results/planning_growth.json"), figures, aims, check=check)
+        return
     pairs = list(itertools.product(clusters.split(","), models.split(",")))
     rows = [measure(*pair) for pair in track(pairs, "planning", console=console, transient=True)]
     console.print("No device was used: all times are computed, from datasheets and shapes.")
     for seconds in ("predicted", "simulated"):
         console.print(_table(rows, seconds))
     console.print(_plans(rows))
-    aims = _aims(rows)
+    figures = {"measured": False, "plans": [asdict(row) for row in rows]}
+    _end(console, json or Path("results/planning.json"), figures, _aims(rows), check=check)
+
+
+def _end(
+    console: Console, json: Path, figures: dict[str, Any], aims: Sequence[Aim], *, check: bool
+) -> None:
+    """Print the aims and write the figures."""
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
-    figures: dict[str, Any] = {"measured": False, "plans": [asdict(row) for row in rows]}
     write_json(json, figures, aims)
     console.print(f"figures: {json}")
     if check and not all(aim.is_met for aim in aims):

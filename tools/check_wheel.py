@@ -59,6 +59,8 @@ def use(folder: Path, site: Path) -> None:
     expect("evener 0.", run(BIN / "evener", "--version", folder=folder))
     expect("cpu:1", run(BIN / "evener", "devices", "--devices", "cpu:2", folder=folder))
     expect("ENG-064", run(BIN / "evener", "doctor", "--explain", "ENG-064", folder=folder))
+    schema = "import evener.plan; print(evener.plan.plan_schema()['title'])"
+    expect("Plan", run(BIN / "python", "-c", schema, folder=folder))
     run(BIN / "evener", "doctor", "train.py", folder=folder)
     expect("Epoch 3/3", run(BIN / "python", "train.py", folder=folder))
     expect("Epoch 3/3", run(BIN / "evener", "run", "train.py", folder=folder))

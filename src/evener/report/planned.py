@@ -1,4 +1,4 @@
-"""A plan and what it costs, as text: the plan, where the time goes, memory as bars, remedies."""
+"""A plan and what it costs, as text: the plan, pictures, where the time goes, memory, remedies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.plan.costing.assignment import HOST_OWNER
+from evener.plan.costing.assignment import HOST_OWNER, Assignment, assignment_of
 from evener.plan.search import Planned
+from evener.report.plan_drawing import draw_stages
+from evener.report.plan_timeline import draw_timeline
 from evener.terminal import standard_output
 from evener.units import format_bytes, format_seconds
 
 _BAR_WIDTH = 24
+# As wide as the table of the plan.
+_WIDEST = 100
 _PARTS = {
     "variables": "#",
     "fetched": "f",
@@ -32,9 +36,15 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
     """
     console = standard_output() if console is None else console
     console.print(Text(str(planned.plan)), soft_wrap=True)
+    console.print(Text("\nWhat each device computes"))
+    for line in stage_lines(planned, console.width):
+        console.print(Text(line), soft_wrap=True)
     console.print(Text(f"\nA step of {planned.batch_size} samples"))
     for line in time_lines(planned):
         console.print(Text(f"  {line}"), soft_wrap=True)
+    console.print(Text("\nThe step over time"))
+    for line in step_lines(planned, console.width):
+        console.print(Text(line), soft_wrap=True)
     console.print(Text(f"\nMemory ({_legend()})"))
     console.print(memory_table(planned))
     if planned.problem:
@@ -43,6 +53,18 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
         console.print(Text("\nWhat would help"))
         for remedy in planned.remedies:
             console.print(Text(f"  {remedy}"), soft_wrap=True)
+
+
+def stage_lines(planned: Planned, width: int) -> list[str]:
+    """Return a picture of the stages, and of what passes between them, for so many columns."""
+    return draw_stages(_assignment(planned), planned.profile, width=min(width, _WIDEST))
+
+
+def step_lines(planned: Planned, width: int) -> list[str]:
+    """Return a picture of one step over time, for so many columns."""
+    return draw_timeline(
+        _assignment(planned), planned.prediction, planned.profile, width=min(width, _WIDEST)
+    )
 
 
 def time_lines(planned: Planned) -> Iterator[str]:
@@ -89,6 +111,11 @@ def memory_table(planned: Planned) -> Table:
             Text(f"{largest} {format_bytes(parts[largest])}"),
         )
     return table
+
+
+def _assignment(planned: Planned) -> Assignment:
+    profile = planned.profile
+    return assignment_of(planned.plan, profile.model, profile.cluster, planned.batch_size)
 
 
 def _legend() -> str:

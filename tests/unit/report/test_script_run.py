@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import time
+from pathlib import Path
 
 import keras
 import pytest
@@ -10,7 +12,16 @@ import tensorflow as tf
 from rich.console import Console
 
 from evener import Plan, Strategy
-from evener.report.script_run import ScriptRun, count_work, print_report, report_of
+from evener.plan import Predicted
+from evener.plan.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
+from evener.report.script_run import (
+    ScriptRun,
+    compare_with_plan,
+    count_work,
+    print_report,
+    report_of,
+    step_times,
+)
 
 
 @pytest.fixture
@@ -92,6 +103,55 @@ def test_nothing_is_counted_without_a_report(logical_cpus: tuple[str, ...]) -> N
     assert {(d.num_samples, d.busy_seconds) for d in devices} == {(None, None)}
 
 
+def trained(num_steps: int) -> Strategy:
+    """Return the strategy of a small model after so many steps of 8 samples."""
+    strategy = Strategy(PLANS["data parallel"])
+    count_work(strategy)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    samples = 8 * num_steps
+    model.fit(tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=8, verbose=0)
+    return strategy
+
+
+def told(strategy: Strategy, predicted: Predicted | None) -> list[str]:
+    found: list[str] = []
+    plan = dataclasses.replace(PLANS["data parallel"], predicted=predicted)
+    compare_with_plan(plan, strategy, found.append)
+    return found
+
+
+def test_a_run_is_compared_with_what_its_plan_predicted(
+    logical_cpus: tuple[str, ...], tmp_path: Path
+) -> None:
+    strategy = trained(NUM_FIRST_STEPS + LEAST_STEPS + 1)
+    times = step_times(strategy)
+    assert times is not None
+    assert (times.num_steps, times.samples) == (LEAST_STEPS, (6, 2))
+    assert sorted(times.hardware) == ["cpu:1", "cpu:2"]
+    busy = dict(times.busy_seconds)
+    right = Predicted(step_seconds=times.step_seconds, peak_bytes={}, busy_seconds=busy)
+    assert told(strategy, right) == []
+    assert told(strategy, None) == []
+    slow = {**busy, "cpu:2": busy["cpu:2"] + 2.0}
+    wrong = Predicted(step_seconds=times.step_seconds + 1.0, peak_bytes={}, busy_seconds=slow)
+    (text,) = told(strategy, wrong)
+    assert text.startswith("[PROF-055] A step took ")
+    assert "What differs most: cpu:2 computed for" in text
+    assert "\n  Fix: " in text
+    # What the report writes is what `evener plan --from-run` reads.
+    file = tmp_path / "run.json"
+    plan = dataclasses.replace(PLANS["data parallel"], predicted=wrong)
+    file.write_text(report_of("train.py", strategy, [], plan=plan).to_json(), encoding="utf-8")
+    assert read_run(file) == MeasuredRun(plan=plan, times=times)
+
+
+def test_a_short_run_is_not_compared(logical_cpus: tuple[str, ...]) -> None:
+    strategy = trained(NUM_FIRST_STEPS + 3)
+    assert told(strategy, Predicted(step_seconds=100.0, peak_bytes={})) == []
+
+
 def test_the_table(report: ScriptRun) -> None:
     out = io.StringIO()
     print_report(report, as_json=False, console=Console(file=out, width=100))
@@ -125,5 +185,7 @@ def test_the_json_is_one_line_on_standard_error(
     assert out == ""
     (line,) = err.splitlines()
     said = json.loads(line)
-    assert sorted(said) == ["changes", "devices", "gathered", "notes", "script"]
+    assert sorted(said) == ["changes", "devices", "gathered", "notes", "plan", "script", "steps"]
+    assert said["plan"]["replicas"][0]["share"] == 0.75
+    assert said["steps"] is None
     assert said["devices"][0]["owned"] == {"num_variables": 1, "num_bytes": 24}

@@ -1,0 +1,131 @@
+"""``evener estimate``: what training needs in memory, without a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from evener.profile import ModelCosts
+
+_DEFAULT_LIMIT_SECONDS = 600.0
+_MOST_SAMPLES = 2**20
+_MOST_DEVICES = 256
+
+
+def estimate(
+    *,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="SCRIPT|MODEL",
+            show_default=False,
+            help="A Python file that trains, or a published model, such as bert-large.",
+        ),
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, behind two dashes."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-size",
+            metavar="N",
+            min=1,
+            max=_MOST_SAMPLES,
+            help="Samples of the global batch. Default: the batch of the script.",
+        ),
+    ] = None,
+    num_devices: Annotated[
+        int,
+        typer.Option(
+            "--num-devices",
+            metavar="N",
+            min=1,
+            max=_MOST_DEVICES,
+            help="Divide the batch, the weights and the optimizer state over so many devices.",
+        ),
+    ] = 1,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit",
+            metavar="SECONDS",
+            min=1,
+            help="Stop if the script has not come to its first training step by then.",
+        ),
+    ] = _DEFAULT_LIMIT_SECONDS,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
+    ] = False,
+) -> None:
+    """Say what training needs in memory, by kind, and which batch fits which device.
+
+    A script runs up to its first training step, on the CPU; the step is traced and not taken.
+    """
+    from evener.report.estimated import Estimated, print_estimated
+    from evener.simulate import model_named, model_names
+
+    if target in model_names():
+        if args:
+            raise typer.BadParameter(f"the model {target} takes no arguments: {' '.join(args)}")
+        model, own_size = model_named(target).costs, None
+    else:
+        model, own_size = _of_script(target, args, time_limit)
+    size = batch_size or own_size
+    if size is None:
+        raise _no_batch_size(target, is_model=target in model_names())
+    found = Estimated(model=model, batch_size=size, num_devices=num_devices)
+    if as_json:
+        print(found.to_json())
+    else:
+        print_estimated(found)
+
+
+def _of_script(
+    script: str, args: list[str] | None, time_limit: float
+) -> tuple[ModelCosts, int | None]:
+    """Return the layers of a script's training step, and the samples of its batch if known."""
+    from evener.cli.status import status
+    from evener.launch.script import read_script
+    from evener.launch.step_memory import MemoryRequest, count_in_subprocess
+    from evener.versions import check_installed
+
+    if not (script.endswith(".py") or Path(script).exists()):
+        raise _no_target(script)
+    # Before the subprocess imports TensorFlow, which takes seconds.
+    read_script(script)
+    check_installed()
+    request = MemoryRequest(script=script, args=tuple(args or ()))
+    with status(f"Tracing the first training step of {script}"):
+        found = count_in_subprocess(request, limit_seconds=time_limit)
+    return found.model, found.batch_size
+
+
+def _no_target(target: str) -> Exception:
+    from evener.errors import RunError, did_you_mean
+    from evener.simulate import model_names
+
+    return RunError(
+        "RUN-042",
+        f"{target} is neither a script nor a published model.{did_you_mean(target, model_names())}",
+        why=f"There is no such file; the models described with evener are "
+        f"{', '.join(model_names())}.",
+        fix="Pass the path of a Python file that trains, or one of these names.",
+    )
+
+
+def _no_batch_size(target: str, *, is_model: bool) -> Exception:
+    from evener.errors import RunError
+
+    return RunError(
+        "RUN-041",
+        f"The memory of {target} depends on a batch size that is not known.",
+        why="A published model has no batch size of its own."
+        if is_model
+        else "The script trains on batches whose size is not known before it runs.",
+        fix="Say it: --batch-size N.",
+    )

@@ -1,0 +1,154 @@
+"""What the layers of a script's training step need in memory; nothing is measured.
+
+The script runs up to its first training step in a subprocess, ``python -m evener.launch.step_memory
+REQUEST``, on the CPU. The step is traced and its bytes are counted; it is not taken. ``REQUEST`` is
+JSON; see `MemoryRequest`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evener.errors import EvenerError, RunError
+from evener.launch.answer import (
+    ending,
+    error_fields,
+    last_lines,
+    quiet_environment,
+    read_answer,
+    write_answer,
+)
+from evener.launch.child_process import ProcessResult, run_child_process
+from evener.profile import LayerCosts, ModelCosts
+
+# No device is needed, and none is taken from a program that trains.
+_DEVICES = "cpu:1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRequest:
+    """A request for the bytes of a script's training step.
+
+    Args:
+        script: The path of the script.
+        args: Its command line arguments.
+        answer: The path of the file for the result.
+    """
+
+    script: str
+    args: tuple[str, ...]
+    answer: str = ""
+
+    def to_json(self) -> str:
+        """Return the request as the subprocess reads it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> MemoryRequest:
+        """Return the request that a text of `to_json` holds."""
+        fields = json.loads(text)
+        return cls(**{**fields, "args": tuple(fields["args"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMemory:
+    """What the training step of a script needs.
+
+    Args:
+        model: Its layers.
+        batch_size: Samples of the script's batch; None if its shapes do not say it.
+    """
+
+    model: ModelCosts
+    batch_size: int | None
+
+
+def count_in_subprocess(request: MemoryRequest, *, limit_seconds: float) -> StepMemory:
+    """Run a script up to its first training step, and count the bytes of the step.
+
+    Args:
+        request: The script.
+        limit_seconds: The time limit, above 0.
+
+    Raises:
+        RunError: RUN-040 if there was no training step in time.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        text = dataclasses.replace(request, answer=str(answer)).to_json()
+        command = [sys.executable, "-m", "evener.launch.step_memory", text]
+        # Where TensorFlow finds no GPU, the CPU appears as one to the script.
+        environ = {**quiet_environment(), "CUDA_VISIBLE_DEVICES": "-1"}
+        result = run_child_process(command, environ=environ, limit_seconds=limit_seconds)
+        found = read_answer(answer)
+    if "model" not in found:
+        raise _no_step(request.script, result, limit_seconds)
+    return StepMemory(model=_model_of(found["model"]), batch_size=found["batch_size"])
+
+
+def _model_of(written: Mapping[str, Any]) -> ModelCosts:
+    layers = tuple(LayerCosts(**layer) for layer in written["layers"])
+    return ModelCosts(name=written["name"], layers=layers, input_bytes=written["input_bytes"])
+
+
+def _no_step(script: str, result: ProcessResult, limit_seconds: float) -> RunError:
+    if result.exit_code is None:
+        ended = f"it was stopped after {limit_seconds:g} seconds"
+    elif result.exit_code:
+        how = ending(result.exit_code)
+        ended = how[0].lower() + how[1:]
+    else:
+        ended = "it ended without computing gradients and writing variables in a traced function"
+    return RunError(
+        "RUN-040",
+        f"The memory of {script} cannot be estimated: it came to no training step.",
+        why=f"As `evener run` would run it, {ended}. {last_lines(result.output)}",
+        fix="Make it run with evener run first; --time-limit gives it more time.",
+    )
+
+
+def main() -> None:
+    """Carry out the request on the command line."""
+    request = MemoryRequest.from_json(sys.argv[1])
+    try:
+        _run(request)
+    except EvenerError as error:
+        traceback.print_exc()
+        write_answer(request.answer, {"error": error_fields(error)})
+    write_answer(request.answer, {})
+
+
+def _run(request: MemoryRequest) -> None:
+    from evener.devices import use_devices
+    from evener.engine.costs import layer_costs
+    from evener.engine.costs.strategy import costing_strategy
+    from evener.launch.notes import Notes
+    from evener.launch.script import read_script
+    from evener.launch.session import Session
+
+    script = read_script(request.script)
+    used = use_devices(_DEVICES)
+    process = os.getpid()
+
+    def count(traced: Any, num_samples: int | None) -> None:
+        # A process that the program forked has no answer to give.
+        if os.getpid() != process:
+            return
+        model = layer_costs(traced, name=Path(request.script).name)
+        write_answer(request.answer, {"model": asdict(model), "batch_size": num_samples})
+
+    Session(script, costing_strategy(used[0].name, count), Notes()).run(request.args)
+
+
+if __name__ == "__main__":
+    main()

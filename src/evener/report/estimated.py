@@ -1,0 +1,189 @@
+"""The memory that training needs: by kind, in several ways, and the largest batch of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evener.plan.costing.estimate import (
+    MOST_SAMPLES,
+    MemoryByKind,
+    Way,
+    estimate_memory,
+    largest_batch,
+)
+from evener.profile import ModelCosts
+from evener.terminal import standard_output
+from evener.units import format_bytes
+
+NUM_MICRO_BATCHES = (1, 2, 4, 8)
+"""The numbers of micro-batches that are tabulated."""
+
+CARDS = (8, 11, 12, 16, 24, 40, 80)
+"""Common sizes of a device's memory, in GiB; cards are sold by them, as GB."""
+
+_GIB = 2**30
+_LARGE_CARD = 40
+# By rows of the table; those of 0 bytes in every way are left out.
+_KINDS = {
+    "weights": "weights",
+    "fetched": "weights of others",
+    "optimizer_state": "optimizer state",
+    "other_variables": "other variables",
+    "gradients": "gradients",
+    "activations": "activations",
+    "samples": "samples",
+    "workspace": "workspace",
+    "total": "total",
+}
+_RECOMPUTED_KINDS = ("activations", "workspace", "total")
+_COLUMNS = {
+    "at once": Way(),
+    "recomputed": Way(recompute=True),
+    f"{NUM_MICRO_BATCHES[-1]} micro-batches": Way(num_micro_batches=NUM_MICRO_BATCHES[-1]),
+    "both": Way(num_micro_batches=NUM_MICRO_BATCHES[-1], recompute=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated:
+    """What training a model needs on each of some devices of one kind.
+
+    Args:
+        model: The costs of its layers.
+        batch_size: Samples of the global batch, at least 1.
+        num_devices: At least 1.
+    """
+
+    model: ModelCosts
+    batch_size: int
+    num_devices: int = 1
+
+    def ways(self) -> list[Way]:
+        """Return the ways that differ: no more micro-batches than a device has samples."""
+        most = -(-self.batch_size // self.num_devices)
+        counts = [count for count in NUM_MICRO_BATCHES if count <= most]
+        return [
+            Way(num_micro_batches=count, recompute=recompute)
+            for recompute in (False, True)
+            for count in counts
+        ]
+
+    def memory(self, way: Way) -> MemoryByKind:
+        """Return what the fullest device needs."""
+        return estimate_memory(self.model, self.batch_size, way, num_devices=self.num_devices)
+
+    def largest(self, card: int, way: Way) -> int:
+        """Return the largest global batch on devices of so many GiB; 0 if none fits."""
+        return largest_batch(self.model, usable_bytes(card), way, num_devices=self.num_devices)
+
+    def to_json(self) -> str:
+        """Return all figures as one JSON object, sizes in bytes."""
+        content = {
+            "model": self.model.name,
+            "batch_size": self.batch_size,
+            "num_devices": self.num_devices,
+            "memory": [_with_way(way, self._bytes(way)) for way in self.ways()],
+            "largest_batches": [
+                {
+                    "memory_gib": card,
+                    "usable_bytes": usable_bytes(card),
+                    "batches": [
+                        _with_way(way, {"batch_size": self.largest(card, way)})
+                        for way in _COLUMNS.values()
+                    ],
+                }
+                for card in CARDS
+            ],
+        }
+        return json.dumps(content, indent=2)
+
+    def _bytes(self, way: Way) -> dict[str, int]:
+        return {f"{name}_bytes": size for name, size in _by_name(self.memory(way)).items()}
+
+
+def usable_bytes(card: int) -> int:
+    """Return what a plan may use of a device's memory, in bytes.
+
+    As in the clusters that come with evener, the driver and libraries have 1 GiB, or 2 GiB of a
+    device of 40 GiB or more.
+
+    >>> usable_bytes(24) == 23 * 2**30
+    True
+    """
+    return (card - (2 if card >= _LARGE_CARD else 1)) * _GIB
+
+
+def print_estimated(found: Estimated, console: Console | None = None) -> None:
+    """Print the memory by kind, and the largest batches.
+
+    Args:
+        found: The model, the batch and the devices.
+        console: The console; None for standard output.
+    """
+    console = standard_output() if console is None else console
+    where = "one device" if found.num_devices == 1 else f"each of {found.num_devices} devices"
+    samples = "1 sample" if found.batch_size == 1 else f"{found.batch_size} samples"
+    title = f"Memory of {found.model.name} on {where}, a step of {samples}"
+    console.print(Text(title), soft_wrap=True)
+    console.print(memory_table(found, recompute=False))
+    console.print(Text("\nWith activations recomputed"))
+    console.print(memory_table(found, recompute=True))
+    of_all = "" if found.num_devices == 1 else f" of all {found.num_devices} devices together"
+    console.print(Text(f"\nLargest batch{of_all} by memory of a device"))
+    console.print(largest_table(found))
+
+
+def memory_table(found: Estimated, *, recompute: bool) -> Table:
+    """Return the memory by kind, for each number of micro-batches.
+
+    Args:
+        found: The model, the batch and the devices.
+        recompute: Whether activations are computed again; then with what this changes alone.
+    """
+    ways = [way for way in found.ways() if way.recompute == recompute]
+    table = _table("micro-batches", [str(way.num_micro_batches) for way in ways])
+    by_way = [_by_name(found.memory(way)) for way in ways]
+    for name in _RECOMPUTED_KINDS if recompute else _KINDS:
+        sizes = [one[name] for one in by_way]
+        if any(sizes):
+            table.add_row(_KINDS[name], *map(format_bytes, sizes))
+    return table
+
+
+def largest_table(found: Estimated) -> Table:
+    """Return the largest global batch for each size of memory."""
+    table = _table("memory", ["usable", *_COLUMNS])
+    for card in CARDS:
+        sizes = (found.largest(card, way) for way in _COLUMNS.values())
+        table.add_row(f"{card} GB", format_bytes(usable_bytes(card)), *map(_samples, sizes))
+    return table
+
+
+def _table(first: str, columns: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column(first)
+    for heading in columns:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
+def _samples(number: int) -> str:
+    if number == 0:
+        return "-"
+    return f"{number:,}" if number < MOST_SAMPLES // 2 else f">{MOST_SAMPLES // 2:,}"
+
+
+def _by_name(memory: MemoryByKind) -> dict[str, int]:
+    return {**asdict(memory), "total": memory.total}
+
+
+def _with_way(way: Way, figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {**asdict(way), **figures}

@@ -1,0 +1,178 @@
+"""One step of a plan over time: a row for each device, scaled to the width of the terminal.
+
+::
+
+     > forward, < backward, = transfers, u update, . idle, 0 1 2: the micro-batch
+     gpu:0   ==0>>1>>2>>3>>.....0<<<<1<<<<2<<<<3<<<<==u
+     gpu:1   ==...0>>0<<<<1>>1<<<<2>>2<<<<3>>3<<<<....u
+
+    ==         weights or gradients travel, and nothing is computed meanwhile
+    0>> 0<<<   the forward and the backward pass of micro-batch 0
+    .          idle
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evener.plan.costing.assignment import Assignment
+from evener.plan.costing.exchange import exchange_seconds
+from evener.plan.costing.prediction import Prediction, span_seconds
+from evener.plan.task import Task
+from evener.plan.timing import TimedTask
+from evener.profile import CostProfile
+from evener.report.plan_groups import (
+    MOST_ROWS,
+    ReplicaGroup,
+    replica_groups,
+    shortened,
+    widest_label,
+)
+from evener.units import format_seconds
+
+_MARKS = {"forward": ">", "backward": "<", "weights": "~"}
+_MEANINGS = {
+    ">": "> forward",
+    "<": "< backward",
+    "~": "~ gradients of weights",
+    "=": "= transfers",
+    "u": "u update",
+    ".": ". idle",
+}
+_LEAST_COLUMNS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doing:
+    """What a device does for a while.
+
+    Args:
+        begin_seconds: Since the begin of the step.
+        end_seconds: The same.
+        mark: The character that fills the time.
+        label: The number of the micro-batch; it stands in front, if there is room for all of them.
+    """
+
+    begin_seconds: float
+    end_seconds: float
+    mark: str
+    label: str = ""
+
+
+def draw_timeline(
+    assignment: Assignment, prediction: Prediction, profile: CostProfile, *, width: int
+) -> list[str]:
+    """Return the lines of the picture: what its marks mean, a row for each device, the scale.
+
+    Args:
+        assignment: Which devices compute what.
+        prediction: Of it.
+        profile: From which it is predicted.
+        width: Columns that there are, at least 40.
+    """
+    travel = exchange_seconds(assignment, profile.model, profile.cluster)
+    rows: list[tuple[str, list[Doing]]] = []
+    for group in replica_groups(assignment, profile.cluster):
+        passes = [
+            span_seconds(span, group.replica, assignment.recompute, profile)
+            for span in group.replica.spans
+        ]
+        arrival = max(travel[span.device].arrival for span in group.replica.spans)
+        waits = max(0.0, arrival - sum(forward for forward, _ in passes))
+        for label, tasks in _devices(group, passes[0], prediction):
+            if len(rows) < MOST_ROWS:
+                rows.append((label, list(_doings(tasks, waits, group, prediction))))
+    return _drawn(rows, prediction.step_seconds, width)
+
+
+def paint(doings: Sequence[Doing], seconds: float, columns: int, *, labels: bool = True) -> str:
+    """Return a row of so many characters for a device in a step of so many seconds.
+
+    >>> forward = Doing(begin_seconds=0.0, end_seconds=2.0, mark=">", label="0")
+    >>> backward = Doing(begin_seconds=2.0, end_seconds=6.0, mark="<", label="0")
+    >>> paint([forward, backward], 8.0, 16)
+    '0>>>0<<<<<<<....'
+    """
+    row = ["."] * columns
+    for one in doings:
+        begin, end = _columns(one, seconds, columns)
+        text = one.label if labels else ""
+        row[begin:end] = text + one.mark * (end - begin - len(text))
+    return "".join(row)
+
+
+def _columns(doing: Doing, seconds: float, columns: int) -> tuple[int, int]:
+    """Return the first column of what a device does, and the one behind the last."""
+    begin, end = (
+        min(columns, round(when / seconds * columns)) if seconds else 0
+        for when in (doing.begin_seconds, doing.end_seconds)
+    )
+    return begin, end
+
+
+def _devices(
+    group: ReplicaGroup, passes: tuple[float, float], prediction: Prediction
+) -> Iterator[tuple[str, Sequence[TimedTask]]]:
+    """Yield for each device of a group its label and its tasks, from the first of them on."""
+    times = prediction.timelines[group.numbers[0]]
+    if times is None:
+        yield group.labels[0], _one_stage(passes, group.replica.num_micro_batches)
+        return
+    first_stages: dict[int, int] = {}
+    for stage, span in enumerate(group.replica.spans):
+        first_stages.setdefault(span.device, stage)
+    for stage, tasks in zip(first_stages.values(), times.events, strict=True):
+        yield group.labels[stage], tasks
+
+
+def _one_stage(passes: tuple[float, float], num_micro_batches: int) -> list[TimedTask]:
+    """Return the tasks of a replica of one stage: each micro-batch forward and backward."""
+    forward, backward = passes
+    found: list[TimedTask] = []
+    now = 0.0
+    for number in range(num_micro_batches):
+        found.append(TimedTask(Task("forward", 0, number), now, now + forward))
+        now += forward + backward
+        found.append(TimedTask(Task("backward", 0, number), now - backward, now))
+    return found
+
+
+def _doings(
+    tasks: Sequence[TimedTask], waits: float, group: ReplicaGroup, prediction: Prediction
+) -> Iterator[Doing]:
+    """Yield what a device does: it waits for weights, computes, hands over gradients, updates."""
+    replica = prediction.replicas[group.numbers[0]]
+    yield Doing(begin_seconds=0.0, end_seconds=waits, mark="=")
+    for task, begin, end in tasks:
+        yield Doing(
+            begin_seconds=waits + begin,
+            end_seconds=waits + end,
+            mark=_MARKS[task.kind],
+            label=str(task.micro_batch) if group.replica.num_micro_batches > 1 else "",
+        )
+    updates = replica.seconds - replica.update_seconds
+    computed = updates - (replica.communication_seconds - waits)
+    yield Doing(begin_seconds=computed, end_seconds=updates, mark="=")
+    yield Doing(begin_seconds=updates, end_seconds=replica.seconds, mark="u")
+
+
+def _drawn(rows: Sequence[tuple[str, Sequence[Doing]]], seconds: float, width: int) -> list[str]:
+    label_width = min(widest_label(width), max(len(label) for label, _ in rows))
+    columns = max(_LEAST_COLUMNS, width - label_width - 4)
+    numbered = [one for _, doings in rows for one in doings if one.label]
+    spans = [(_columns(one, seconds, columns), len(one.label)) for one in numbered]
+    labels = all(end - begin > length for (begin, end), length in spans)
+    painted = [paint(doings, seconds, columns, labels=labels) for _, doings in rows]
+    meanings = [text for mark, text in _MEANINGS.items() if any(mark in row for row in painted)]
+    if numbered and labels:
+        meanings.append("0 1 2: the micro-batch")
+    return [
+        *(f" {line}" for line in textwrap.wrap(", ".join(meanings), width - 1)),
+        *(
+            f" {shortened(label, label_width):{label_width}}  {row}"
+            for (label, _), row in zip(rows, painted, strict=True)
+        ),
+        f"{' ' * (label_width + 3)}0{format_seconds(seconds):>{columns - 1}}",
+    ]

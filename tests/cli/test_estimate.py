@@ -1,0 +1,165 @@
+"""`evener estimate`, as a person would call it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import evener
+from evener.cli import app
+
+SOURCE = Path(evener.__file__).parents[1]
+BATCH_SIZE = 256
+
+SCRIPT = """
+    import sys
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    keras.utils.set_random_seed(1)
+    blocks = []
+    for k, filters in enumerate((16, 32, 64)):
+        blocks += [
+            keras.layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"conv_{k}"),
+            keras.layers.MaxPooling2D(name=f"pool_{k}"),
+        ]
+    dense = [keras.layers.Dense(1024, activation="relu", name=f"dense_{k}") for k in range(2)]
+    model = keras.Sequential(
+        [keras.Input((32, 32, 3)), *blocks, keras.layers.Flatten(), *dense, keras.layers.Dense(10)]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = np.ones((256, 32, 32, 3), "float32"), np.zeros(256, "int32")
+    if "no-step" in sys.argv:
+        raise SystemExit(3)
+    data = tf.data.Dataset.from_tensors((x, y)).repeat()
+    if "sizes-unknown" in sys.argv:
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(256).repeat()
+    model.fit(data, steps_per_epoch=2, verbose=0)
+    open("trained", "w").close()
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    model.fit(data, steps_per_epoch=2, verbose=0)
+    print("peak", tf.config.experimental.get_memory_info("CPU:0")["peak"])
+"""
+
+
+def run(
+    *words: str, folder: Path, program: tuple[str, ...] = ("-m", "evener"), **environ: str
+) -> subprocess.CompletedProcess[str]:
+    own = {
+        "PYTHONPATH": str(SOURCE),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        **environ,
+    }
+    return subprocess.run(
+        [sys.executable, *program, *words],
+        cwd=folder,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_script_needs_what_tensorflow_allocates(folder: Path) -> None:
+    """The estimate is beside the peak of plain Keras, counted by the allocator that GPUs have."""
+    found = run("estimate", "train.py", "--json", folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert not (folder / "trained").exists()
+    answer = json.loads(found.stdout)
+    assert (answer["model"], answer["batch_size"]) == ("train.py", BATCH_SIZE)
+    trained = run(
+        "train.py", folder=folder, program=("-W", "ignore"), TF_CPU_ALLOCATOR_USE_BFC="true"
+    )
+    assert trained.returncode == 0, trained.stderr
+    (peak,) = map(int, re.findall(r"^peak (\d+)$", trained.stdout, re.MULTILINE))
+    assert answer["memory"][0]["total_bytes"] == pytest.approx(peak, rel=0.15)
+
+
+def test_a_published_model() -> None:
+    done = CliRunner().invoke(app, ["estimate", "bert-large", "--batch-size", "32"])
+    assert done.exit_code == 0
+    assert "Memory of bert-large-512 on one device, a step of 32 samples" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["weights", *["1.3", "GiB"] * 4] in rows
+    assert ["24", "GB", "23.0", "GiB", "20", "263"] in [row[:6] for row in rows]
+
+
+def test_devices_divide_weights_and_the_batch() -> None:
+    words = ["estimate", "--num-devices", "4", "--batch-size", "32", "--json", "bert-large"]
+    one, four = (
+        json.loads(CliRunner().invoke(app, given).stdout)["memory"][0]
+        for given in ([*words[:1], *words[3:]], words)
+    )
+    assert four["activations_bytes"] == pytest.approx(one["activations_bytes"] / 4)
+    assert four["optimizer_state_bytes"] < one["optimizer_state_bytes"] / 2
+    assert one["fetched_bytes"] == 0 < four["fetched_bytes"]
+
+
+def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:
+    code = """
+        import sys
+        from evener.cli import app
+        app(["estimate", "resnet-50", "--batch-size", "8"], standalone_mode=False)
+        assert not {"tensorflow", "keras", "numpy"} & set(sys.modules)
+    """
+    (folder / "look.py").write_text(textwrap.dedent(code), encoding="utf-8")
+    done = run("look.py", folder=folder, program=())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("estimate", "Missing argument 'SCRIPT|MODEL'"),
+        ("estimate bert-larg --batch-size 4", "[RUN-042] bert-larg is neither"),
+        ("estimate bert-larg --batch-size 4", "Did you mean 'bert-large'?"),
+        ("estimate bert-large", "[RUN-041] The memory of bert-large depends on a batch size"),
+        ("estimate bert-large --batch-size 4 -- --epochs 3", "takes no arguments: --epochs 3"),
+        ("estimate bert-large --batch-size 0", "0 is not in the range"),
+        ("estimate bert-large --batch-size many", "'many' is not a valid int"),
+        ("estimate bert-large --batch-size 4 --num-devices 0", "0 is not in the range"),
+        ("estimate train.py --epochs 3", "No such option: --epochs"),
+        ("estimate gone.py", "[RUN-001]"),
+        ("estimate .", "[RUN-002]"),
+    ],
+)
+def test_wrong_usage(words: str, says: str, folder: Path) -> None:
+    found = run(*words.split(), folder=folder)
+    shown = " ".join(found.stderr.replace("│", " ").split())
+    assert found.returncode == 2, shown
+    assert says in shown
+
+
+@pytest.mark.long
+def test_no_training_step(folder: Path) -> None:
+    found = run("estimate", "train.py", "--", "no-step", folder=folder)
+    assert found.returncode == 2
+    assert "[RUN-040]" in found.stderr
+    assert "it ended with exit code 3" in found.stderr
+
+
+@pytest.mark.long
+def test_batches_of_no_known_size(folder: Path) -> None:
+    found = run("estimate", "train.py", "--", "sizes-unknown", folder=folder)
+    assert found.returncode == 2
+    assert "[RUN-041]" in found.stderr
+    assert "The script trains on batches whose size is not known" in found.stderr
+    found = run(*"estimate train.py --batch-size 64 -- sizes-unknown".split(), folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert "a step of 64 samples" in found.stdout
