@@ -65,6 +65,10 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml .tools/.installed | $(BIN)/python
 demo: $(STAMP)  ## train on handwritten digits on all devices, checked against one device
 	$(BIN)/python examples/digits.py $(ARGS)
 
+.PHONY: demo-uneven
+demo-uneven: $(STAMP)  ## plan and train a transformer that the small one of two devices cannot hold
+	$(BIN)/python examples/uneven.py $(ARGS)
+
 .PHONY: test
 test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)

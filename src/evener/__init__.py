@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from evener.placement import Audit, audit, pin, pinned_gradients
     from evener.plan import Plan
+    from evener.planner import make_plan
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ _HOMES = {
     "diagnose": "evener.doctor",
     "distribute": "evener.engine.distribute",
     "inventory": "evener.devices",
+    "make_plan": "evener.planner",
     "pin": "evener.placement",
     "pinned_gradients": "evener.placement",
     "use_devices": "evener.devices",
@@ -80,6 +82,7 @@ __all__ = [
     "diagnose",
     "distribute",
     "inventory",
+    "make_plan",
     "pin",
     "pinned_gradients",
     "use_devices",

@@ -15,10 +15,19 @@ from typer.testing import CliRunner
 import evener
 from evener.cli import app
 from evener.errors import EvenerWarning
-from evener.launch import plan_subprocess
+from evener.launch import planning
 from evener.launch.plan_subprocess import StepCosts
 from evener.plan import Plan
-from evener.profile.serialise import read_profile
+from evener.profile import (
+    Cluster,
+    ClusterDevice,
+    CostProfile,
+    Curve,
+    LayerCosts,
+    LayerTimes,
+    ModelCosts,
+)
+from evener.profile.serialise import profile_to_json, read_profile
 from evener.simulate import cluster_named, datasheet_profile, model_named
 
 SOURCE = Path(evener.__file__).parents[1]
@@ -34,7 +43,8 @@ SCRIPT = """
     if "silent" in sys.argv:
         raise SystemExit(3)
     if "no-step" not in sys.argv:
-        model.fit(x, x[:, :1], batch_size=32, verbose=0)
+        epochs = 15 if "long" in sys.argv else 1
+        model.fit(x, x[:, :1], batch_size=32, epochs=epochs, verbose=0)
     open("trained", "w").close()
 """
 
@@ -73,6 +83,7 @@ def test_a_script_is_measured_planned_and_run(folder: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert "A step of 32 samples" in first.stdout
     assert "even shares" in first.stdout or "cpu:0 alone" in first.stdout
+    assert "all 4 layers measured now" in first.stdout
     assert not (folder / "trained").exists()
     costs = read_profile(folder / "costs.json")
     assert [layer.name for layer in costs.model.layers] == ["dense_0", "dense_1", "dense_2", "head"]
@@ -89,6 +100,66 @@ def test_a_script_is_measured_planned_and_run(folder: Path) -> None:
     ran = run(*"run --plan best.json train.py".split(), folder=folder)
     assert ran.returncode == 0, ran.stderr
     assert (folder / "trained").exists()
+
+    # Layers are not measured again, but for --remeasure.
+    known = run(*"plan --devices cpu:2 --json train.py".split(), folder=folder)
+    assert known.returncode == 0, known.stderr
+    assert Plan.from_json(known.stdout).predicted is not None
+    assert "4 of 4 layers from earlier runs, since 20" in known.stderr
+
+
+@pytest.mark.long
+def test_a_broken_file_of_measurements_is_told_and_measured_again(folder: Path) -> None:
+    words = "plan --devices cpu:2 train.py".split()
+    assert run(*words, folder=folder).returncode == 0
+    (file,) = (folder / "cache" / "evener").iterdir()
+    file.write_text("{", encoding="utf-8")
+    found = run(*words, folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert "[PROF-013]" in found.stderr
+    assert "all 4 layers measured now" in found.stdout
+    assert "4 of 4 layers" in run(*words, folder=folder).stdout
+    again = run(words[0], "--remeasure", *words[1:], folder=folder)
+    assert "all 4 layers measured now" in again.stdout
+
+
+def test_what_a_run_measured_flows_back(folder: Path) -> None:
+    """The costs are made up: a step of two minutes is one that no run confirms."""
+    names = ["dense_0", "dense_1", "dense_2", "head"]
+    half_a_minute = LayerTimes(forward=Curve(((32, 15.0),)), backward=Curve(((32, 15.0),)))
+    devices = tuple(ClusterDevice(name=f"cpu:{k}", type=f"cpu {k}") for k in range(2))
+    costs = CostProfile(
+        model=ModelCosts(name="train.py", layers=tuple(LayerCosts(name=name) for name in names)),
+        cluster=Cluster(devices=devices),
+        times={device.type: (half_a_minute,) * 4 for device in devices},
+    )
+    (folder / "costs.json").write_text(profile_to_json(costs), encoding="utf-8")
+    (folder / "plan.json").write_text(
+        Plan.data_parallel(["cpu:0", "cpu:1"], shares=[3, 1]).to_json(), encoding="utf-8"
+    )
+    words = "plan --profile costs.json --batch-size 32 --check plan.json --out wrong.json"
+    assert run(*words.split(), folder=folder).returncode == 0
+
+    words = "run --plan wrong.json --report-file run.json train.py long"
+    ran = run(*words.split(), folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert "[PROF-055] A step took " in ran.stderr
+    assert "the plan predicted 2 min 0 s." in ran.stderr
+    assert "What differs most: cpu:" in ran.stderr
+
+    words = "plan --profile costs.json --from-run run.json --check plan.json --json"
+    back = run(*words.split(), folder=folder)
+    assert back.returncode == 0, back.stderr
+    predicted = Plan.from_json(back.stdout).predicted
+    steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
+    assert predicted is not None
+    assert (predicted.batch_size, steps["num_steps"]) == (32, 24)
+    assert dict(predicted.busy_seconds) == pytest.approx(steps["busy_seconds"])
+    assert "cpu 1: times 0.0" in back.stderr
+
+    other = run(*words.split(), "--batch-size", "64", folder=folder)
+    assert other.returncode == 2
+    assert "[PROF-054]" in other.stderr
 
 
 def test_a_published_model_on_a_described_cluster(folder: Path) -> None:
@@ -131,6 +202,9 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
         ("plan gone.py", "[RUN-001]"),
         ("plan --profile gone.json", "[PROF-006]"),
         ("plan --out gone/plan.json train.py", "cannot be written"),
+        ("plan --profile costs.json --from-run gone.json", "[PROF-050]"),
+        ("plan --model x --cluster y --from-run plan.json", "--from-run needs measurements"),
+        ("run --report-file gone/run.json train.py", "cannot be written"),
         ("plan --devices cpu:0@x train.py", "[DEV-"),
     ],
 )
@@ -156,7 +230,7 @@ def test_no_training_step(args: str, says: str, folder: Path) -> None:
 @pytest.mark.long
 def test_batches_of_no_known_size(folder: Path) -> None:
     source = textwrap.dedent(SCRIPT).replace(
-        "model.fit(x, x[:, :1], batch_size=32, verbose=0)",
+        "model.fit(x, x[:, :1], batch_size=32, epochs=epochs, verbose=0)",
         """import tensorflow as tf
     data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(32)
     model.fit(data, verbose=0)""",
@@ -179,8 +253,14 @@ def test_layers_that_cannot_be_measured_are_named(
         not_measured=("words: a string cannot be made up",),
     )
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(plan_subprocess, "measure_in_subprocess", lambda *_, **__: costs)
+    monkeypatch.setattr(planning, "measure_in_subprocess", lambda *_, **__: costs)
     with pytest.warns(EvenerWarning, match="PROF-020.*\n.*words: a string cannot"):
         done = CliRunner().invoke(app, ["plan", "--json", "train.py"])
     assert done.exit_code == 0
     assert Plan.from_json(done.stdout).predicted is not None
+
+
+def test_the_schema_is_printed() -> None:
+    ended = CliRunner().invoke(app, ["plan", "--schema"])
+    assert ended.exit_code == 0
+    assert json.loads(ended.stdout)["title"] == "Plan"

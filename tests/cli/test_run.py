@@ -264,6 +264,35 @@ SETTINGS = """
 """
 
 
+OWN = """
+    import evener
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    from evener import Strategy
+    for strategy in (evener.Strategy(devices="cpu:1"), Strategy(shares=[1, 1])):
+        assert isinstance(strategy, Strategy) and len(strategy.shares) == 2, strategy.shares
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((8, 4)), np.ones((8, 1)), verbose=0)
+
+    @tf.function
+    def step(x):
+        return strategy.run(lambda x: tf.reduce_sum(model(x)), args=(x,))
+
+    step(tf.ones([8, 4]))
+    print([one.shares for one in Strategy.one_per_device(["cpu:0", "cpu:1"])])
+"""
+
+
+def test_a_script_with_a_strategy_of_evener(run: Run) -> None:
+    ended = run(OWN)
+    assert ended.returncode == 0, ended.stderr
+    assert "Strategy(devices='cpu:1') -> evener.Strategy on cpu:0, cpu:1" in ended.stderr
+    assert ended.stdout.strip() == "[(1.0,), (1.0,)]"
+
+
 @pytest.mark.long
 def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     done = run(SETTINGS, options=["--devices", "cpu:2", "--json"])

@@ -20,6 +20,7 @@ from evener.cli.audit import audit
 from evener.cli.completion import InstallCompletionOption, ShowCompletionOption
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
+from evener.cli.estimate import estimate
 from evener.cli.plan import plan
 from evener.cli.run import Handover, run
 from evener.cli.usage import WrongUsage
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command()(devices)
 app.command()(doctor)
+app.command()(estimate)
 # Everything after the script is an argument of the script.
 app.command(context_settings={"allow_interspersed_args": False})(audit)
 app.command(context_settings={"allow_interspersed_args": False})(plan)
@@ -93,7 +95,7 @@ def _print_error(error: EvenerError) -> None:
 def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
-    from evener.launch.order import TargetError
+    from evener.launch.audit_request import TargetError
 
     return 2 if isinstance(error, SpecError | RunError | TargetError) else 1
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import dataclasses
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
 from evener.cli.options import DevicesOption, NoGpuNamesOption
 
 if TYPE_CHECKING:
+    from evener.launch.plan_subprocess import StepCosts
+    from evener.plan.run_times import MeasuredRun
     from evener.profile import CostProfile
 
 _DEFAULT_LIMIT_SECONDS = 600.0
@@ -61,6 +64,15 @@ def plan(
             help="Use the measurements in this file instead of measuring a script.",
         ),
     ] = None,
+    from_run: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-run",
+            metavar="FILE",
+            help="Scale the times to those that a run measured: a file of evener run "
+            "--report-file.",
+        ),
+    ] = None,
     save_profile: Annotated[
         Path | None,
         typer.Option("--save-profile", metavar="FILE", help="Write the measurements to a file."),
@@ -79,6 +91,13 @@ def plan(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Write the plan as JSON, for evener run."),
     ] = None,
+    remeasure: Annotated[
+        bool,
+        typer.Option(
+            "--remeasure",
+            help="Measure all layers, also those that were measured on these devices before.",
+        ),
+    ] = False,
     no_gpu_names: NoGpuNamesOption = False,
     time_limit: Annotated[
         float,
@@ -92,36 +111,50 @@ def plan(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the plan as one JSON object.")
     ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of plans, and nothing else.")
+    ] = False,
 ) -> None:
     """Choose what runs where: measured layer by layer, the model not run.
 
     Prints the plan, what it costs, why others lost, and what would help.
     """
-    from evener.cli.usage import wrong_usage
+    from evener.cli.usage import check_writable, wrong_usage
 
+    if schema:
+        from evener.plan import plan_schema_text
+
+        print(plan_schema_text(), end="")
+        raise typer.Exit
     _check_sources(script=script, model=model, cluster=cluster, profile=profile)
     wanted = _read_batch_size(batch_size)
     for file in (save_profile, out):
-        if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
-            raise typer.BadParameter(f"{file} cannot be written")
-    if model is not None:
-        assert cluster is not None
-        with wrong_usage("--model and --cluster"):
-            costs, own_size = _described(model, cluster), None
-    elif profile is not None:
-        from evener.profile.serialise import read_profile
-
-        with wrong_usage("--profile"):
-            costs, own_size = read_profile(profile), None
-    else:
+        check_writable(file)
+    run = None if from_run is None else _read_run(from_run, model)
+    costs = _known(model, cluster, profile)
+    if costs is None:
         assert script is not None
-        most = wanted if isinstance(wanted, int) else None
-        costs, own_size = _measured(script, args, devices, most, no_gpu_names, time_limit)
+        from evener.cli.status import status
+        from evener.launch.planning import measured_profile
+
+        with status(f"Measuring the first training step of {script}"):
+            costs = measured_profile(
+                script,
+                args or (),
+                devices=devices,
+                batch_size=wanted if isinstance(wanted, int) else run and run.times.batch_size,
+                gpu_names=not no_gpu_names,
+                time_limit=time_limit,
+                remeasure=remeasure,
+            )
+    if run is not None:
+        with wrong_usage("--from-run"):
+            costs, wanted = _calibrated(costs, run, wanted), run.times.batch_size
     if save_profile is not None:
         from evener.profile.serialise import profile_to_json
 
-        save_profile.write_text(profile_to_json(costs), encoding="utf-8")
-    _plan_and_print(costs, wanted or own_size, check=check, out=out, as_json=as_json)
+        save_profile.write_text(profile_to_json(costs.profile), encoding="utf-8")
+    _plan_and_print(costs, wanted or costs.batch_size, check=check, out=out, as_json=as_json)
 
 
 def _check_sources(
@@ -150,6 +183,23 @@ def _read_batch_size(text: str | None) -> int | Literal["max", "auto"] | None:
     return int(text)
 
 
+def _known(model: str | None, cluster: str | None, profile: Path | None) -> StepCosts | None:
+    """Return the costs that are described or were saved; None if a script is to be measured."""
+    from evener.cli.usage import wrong_usage
+    from evener.launch.plan_subprocess import StepCosts
+    from evener.profile.serialise import read_profile
+
+    if model is not None and cluster is not None:
+        with wrong_usage("--model and --cluster"):
+            found = _described(model, cluster)
+    elif profile is not None:
+        with wrong_usage("--profile"):
+            found = read_profile(profile)
+    else:
+        return None
+    return StepCosts(profile=found, batch_size=None, not_measured=())
+
+
 def _described(model: str, cluster: str) -> CostProfile:
     from evener.simulate import cluster_named, datasheet_profile, model_named, read_cluster
 
@@ -158,48 +208,39 @@ def _described(model: str, cluster: str) -> CostProfile:
     return datasheet_profile(model_named(model), described)
 
 
-def _measured(
-    script: str,
-    args: list[str] | None,
-    devices: str | None,
-    batch_size: int | None,
-    no_gpu_names: bool,
-    time_limit: float,
-) -> tuple[CostProfile, int | None]:
-    from evener.cli.status import status
-    from evener.devices.spec import spec_from
-    from evener.errors import warn
-    from evener.launch.plan_subprocess import measure_in_subprocess
-    from evener.launch.script import read_script
-    from evener.launch.step_costs import CostRequest
-    from evener.versions import check_installed
+def _read_run(file: Path, model: str | None) -> MeasuredRun:
+    from evener.cli.usage import wrong_usage
+    from evener.plan.run_times import read_run
 
-    # Before the subprocess imports TensorFlow, which takes seconds.
-    read_script(script)
-    spec = spec_from(devices, os.environ)
-    request = CostRequest(
-        script=script,
-        args=tuple(args or ()),
-        devices=None if spec.source == "default" else str(spec),
-        batch_size=batch_size,
-        gpu_names=not no_gpu_names,
-        answer="",
-    )
-    check_installed()
-    with status(f"Measuring the first training step of {script}"):
-        found = measure_in_subprocess(request, spec, limit_seconds=time_limit)
-    if found.not_measured:
-        warn(
-            "PROF-020",
-            f"The times of {len(found.not_measured)} layers are estimated.",
-            why="; ".join(found.not_measured[:3]),
-            fix="Compare the first steps with the prediction.",
+    if model is not None:
+        raise typer.BadParameter("--from-run needs measurements: a script, or --profile")
+    with wrong_usage("--from-run"):
+        return read_run(file)
+
+
+def _calibrated(
+    costs: StepCosts, run: MeasuredRun, wanted: int | Literal["max", "auto"] | None
+) -> StepCosts:
+    """Return the costs with the times of a run, and print by what they were scaled."""
+    from evener.errors import ProfileError
+    from evener.plan.costing.calibration import calibrate
+
+    batch_size = run.times.batch_size
+    if (wanted or costs.batch_size or batch_size) != batch_size:
+        raise ProfileError(
+            "PROF-054",
+            f"The run had batches of {batch_size} samples, and the plan is to be for "
+            f"{wanted or costs.batch_size}.",
+            why="What a run measured holds for its batch.",
+            fix=f"Leave out --batch-size, or use the script with batches of {batch_size}.",
         )
-    return found.profile, found.batch_size
+    found = calibrate(costs.profile, run)
+    print("Times by the run", *found.lines(), sep="\n  ", end="\n\n", file=sys.stderr)
+    return dataclasses.replace(costs, profile=found.profile)
 
 
 def _plan_and_print(
-    costs: CostProfile,
+    costs: StepCosts,
     batch_size: int | Literal["max", "auto"] | None,
     *,
     check: Path | None,
@@ -218,9 +259,9 @@ def _plan_and_print(
             given = Plan.from_json(check.read_text(encoding="utf-8"))
             if isinstance(batch_size, str):
                 raise typer.BadParameter("--check needs a number", param_hint="'--batch-size'")
-            planned = check_plan(given, costs, batch_size)
+            planned = check_plan(given, costs.profile, batch_size)
     else:
-        planned = make_plan(costs, batch_size)
+        planned = make_plan(costs.profile, batch_size)
     if out is not None:
         out.write_text(planned.plan.to_json(), encoding="utf-8")
     if as_json:
@@ -229,4 +270,11 @@ def _plan_and_print(
         from evener.report.planned import print_planned
 
         print_planned(planned)
+    _print_taken(costs, file=sys.stderr if as_json else sys.stdout)
     raise typer.Exit(1 if planned.problem else 0)
+
+
+def _print_taken(costs: StepCosts, file: TextIO) -> None:
+    """Print how many layers had been measured in earlier runs, and when."""
+    if costs.taken:
+        print("\nTimes of layers", *costs.taken, sep="\n  ", file=file)

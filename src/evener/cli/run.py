@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # A script may have the other options by chance.
 _OPTIONS = ("--devices", "--plan", "--shares")
+_AUTO = "auto"
 
 
 class Handover(BaseException):
@@ -59,14 +60,12 @@ def run(
     ] = False,
     devices: DevicesOption = None,
     plan: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--plan",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            readable=True,
-            help="Use the plan in this JSON file, instead of --devices and --shares.",
+            metavar="FILE|auto",
+            help="Use the plan in this JSON file, instead of --devices and --shares. auto: measure "
+            "the first training step and use the best plan, as evener plan finds it.",
         ),
     ] = None,
     shares: Annotated[
@@ -94,6 +93,14 @@ def run(
         bool,
         typer.Option("--json", help="Print the report as one JSON object, as the last line."),
     ] = False,
+    report_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--report-file",
+            metavar="FILE",
+            help="Write the report as JSON to a file, for evener plan --from-run.",
+        ),
+    ] = None,
 ) -> None:
     """Run an unchanged script on all devices.
 
@@ -101,46 +108,103 @@ def run(
     """
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
+    from evener.cli.usage import check_writable
     from evener.launch.script import read_module, read_script
     from evener.launch.session import prepare
 
     # Check everything that does not need TensorFlow, whose import takes seconds.
     read = read_module(script) if as_module else read_script(script)
+    if plan == _AUTO and as_module:
+        raise typer.BadParameter("auto needs a script; -m names a module", param_hint="'--plan'")
     layout = _layout(devices=devices, plan=plan, shares=shares, verify=verify)
+    check_writable(report_file)
     _warn_of_late_options(read, args or [])
+    if plan == _AUTO:
+        layout = _planned(layout, script, args or [], gpu_names=not no_gpu_names)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
         session = prepare(read, layout, gpu_names=not no_gpu_names)
-    if report or as_json:
-        _report_at_the_end(session, as_json=as_json)
+    printed = "json" if as_json else "text" if report else None
+    _report_at_the_end(session, layout.plan, printed, report_file)
     raise Handover(session, args or [])
 
 
-def _report_at_the_end(session: Session, *, as_json: bool) -> None:
+def _report_at_the_end(
+    session: Session, plan: Plan | None, printed: Literal["text", "json"] | None, file: Path | None
+) -> None:
+    """Compare the run with its plan when the script ends, and report it if that is asked for."""
+    is_predicted = plan is not None and plan.predicted is not None
+    if not (is_predicted or printed or file):
+        return
     # Imported now, not at exit: modules of the script may have the same names, and an import that
     # executes code at exit loses the exit status of Ctrl-C.
-    from evener.report.script_run import count_work, print_report, report_of
+    from evener.report.script_run import compare_with_plan, count_work, print_report, report_of
 
     count_work(session.strategy)
-
     process = os.getpid()
+    # The script may change the folder.
+    path = None if file is None else file.absolute()
 
-    def print_it() -> None:
+    def at_exit() -> None:
         # Forks of the script exit too.
-        if os.getpid() == process:
-            notes = [str(note) for note in session.notes.told]
-            found = report_of(session.script.given, session.strategy, notes)
-            print_report(found, as_json=as_json)
+        if os.getpid() != process:
+            return
+        compare_with_plan(plan, session.strategy, session.notes.add)
+        if path is None and printed is None:
+            return
+        notes = [str(note) for note in session.notes.printed]
+        found = report_of(session.script.given, session.strategy, notes, plan=plan)
+        if path is not None:
+            try:
+                path.write_text(f"{found.to_json()}\n", encoding="utf-8")
+            except OSError as error:
+                session.notes.add(f"{path} cannot be written: {error.strerror}")
+        if printed is not None:
+            print_report(found, as_json=printed == "json")
 
     # The first registered function runs last, after the output of the script.
-    atexit.register(print_it)
+    atexit.register(at_exit)
 
 
-def _layout(*, devices: str | None, plan: Path | None, shares: str | None, verify: bool) -> Layout:
+def _planned(layout: Layout, script: str, args: list[str], *, gpu_names: bool) -> Layout:
+    """Return the layout with the best plan for a script, and say which one it is."""
+    import dataclasses
+
+    from evener.cli.status import status
+    from evener.errors import RunError
+    from evener.launch.planning import measured_profile
+    from evener.plan.search import make_plan
+    from evener.units import format_seconds
+
+    with status(f"Measuring the first training step of {script}"):
+        costs = measured_profile(script, args, devices=layout.devices, gpu_names=gpu_names)
+    if costs.batch_size is None:
+        raise RunError(
+            "RUN-031",
+            f"{script} trains on batches whose size is not known before it runs.",
+            why="A plan is made for a batch of so many samples.",
+            fix=f"Make the plan first: evener plan --batch-size N --out plan.json {script}; then "
+            "evener run --plan plan.json.",
+        )
+    planned = make_plan(costs.profile, costs.batch_size)
+    seconds = format_seconds(planned.prediction.step_seconds)
+    typer.echo(
+        f"evener: planned {planned.plan.layout} on {', '.join(planned.plan.device_names)}: "
+        f"{seconds} for a step of {planned.batch_size} samples; `evener plan {script}` says why",
+        err=True,
+    )
+    return dataclasses.replace(layout, plan=planned.plan)
+
+
+def _layout(*, devices: str | None, plan: str | None, shares: str | None, verify: bool) -> Layout:
     from evener.devices.spec import spec_from
     from evener.launch.session import Layout
 
     spec = spec_from(devices, os.environ)
-    if plan is None:
+    if plan == _AUTO and shares is not None:
+        raise typer.BadParameter(
+            "--plan auto chooses the shares; leave out one of both", param_hint="'--shares'"
+        )
+    if plan is None or plan == _AUTO:
         return Layout(devices=devices, shares=_read_shares(shares, spec), verify=verify)
     for option, value in (("--devices", devices), ("--shares", shares)):
         if value is not None:
@@ -148,7 +212,7 @@ def _layout(*, devices: str | None, plan: Path | None, shares: str | None, verif
                 f"a plan includes devices and shares; leave out --plan or {option}",
                 param_hint=f"'{option}'",
             )
-    return Layout(plan=_read_plan(plan), verify=verify)
+    return Layout(plan=_read_plan(Path(plan)), verify=verify)
 
 
 def _read_plan(path: Path) -> Plan:
@@ -157,6 +221,10 @@ def _read_plan(path: Path) -> Plan:
 
     try:
         text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{path} cannot be read: {error.strerror}", param_hint="'--plan'"
+        ) from None
     except ValueError:
         raise typer.BadParameter(
             f"{path} is not a text file in UTF-8", param_hint="'--plan'"

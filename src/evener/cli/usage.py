@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
+
+import typer
 
 from evener.errors import EvenerError
 
@@ -35,3 +39,16 @@ def wrong_usage(place: str) -> Iterator[None]:
     except EvenerError as error:
         what = f"{place}: {error.what}"
         raise WrongUsage(type(error)(error.code, what, why=error.why, fix=error.fix)) from error
+
+
+def check_writable(file: Path | None) -> None:
+    """Refuse a file for results that cannot be written.
+
+    Args:
+        file: Of an option; None if the option was not given.
+
+    Raises:
+        typer.BadParameter: If it is a folder, or its folder cannot be written to.
+    """
+    if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
+        raise typer.BadParameter(f"{file} cannot be written")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evener.devices.spec import DeviceSpec
-from evener.errors import RunError
+from evener.errors import EvenerWarning, RunError
 from evener.launch.answer import ending, last_lines, quiet_environment, read_answer
 from evener.launch.child_process import ProcessResult, run_child_process
 from evener.launch.step_costs import CostRequest
 from evener.profile import CostProfile
+from evener.profile.known import LayersTaken
 from evener.profile.serialise import profile_from_json
 
 
@@ -26,11 +28,13 @@ class StepCosts:
         profile: On the devices that were asked for.
         batch_size: Samples of the script's batch; None if its shapes do not say it.
         not_measured: For each layer that could not be measured a text that says why.
+        taken: For each kind of device how many layers had been measured in earlier runs.
     """
 
     profile: CostProfile
     batch_size: int | None
     not_measured: tuple[str, ...]
+    taken: tuple[LayersTaken, ...] = ()
 
 
 def measure_in_subprocess(
@@ -47,6 +51,9 @@ def measure_in_subprocess(
         RunError: RUN-030 if there was no training step in time, RUN-031 if its batch size is not
             known.
         EvenerError: Any other error that the subprocess raised.
+
+    Warns:
+        EvenerWarning: What was warned of in the subprocess while it measured.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -55,10 +62,13 @@ def measure_in_subprocess(
         result = run_child_process(command, environ=_environment(spec), limit_seconds=limit_seconds)
         found = read_answer(answer)
     if "profile" in found:
+        for text in found["warnings"]:
+            warnings.warn(EvenerWarning(text), stacklevel=2)
         return StepCosts(
             profile=profile_from_json(found["profile"]),
             batch_size=found["batch_size"],
             not_measured=tuple(found["not_measured"]),
+            taken=tuple(map(LayersTaken.from_fields, found["taken"])),
         )
     raise _no_costs(request.script, found, result, limit_seconds)
 

@@ -23,8 +23,9 @@ class Layout:
     """The devices of a run: a plan, or devices and shares.
 
     Args:
-        devices: A device spec; None for ``EVENER_DEVICES``, else all.
-        plan: A plan; excludes devices and shares.
+        devices: A device spec; None for ``EVENER_DEVICES``, else all. With a plan: for which
+            devices it was made; None for any that have its names.
+        plan: A plan; excludes shares.
         shares: Relative shares, ``"even"``, or None to measure them.
         verify: Whether the first run of every step is compared with one device.
     """
@@ -68,7 +69,7 @@ class Session:
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
             devices = self.strategy.plan.device_names
-            gpu_names.answer_as_gpus(devices, self.notes.tell, are_trained_on=True)
+            gpu_names.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
         settings.report_late_variables(os.environ, self.notes)
         try:
             run_as_main(self.script, args)
@@ -96,11 +97,15 @@ def prepare(script: Script, layout: Layout, *, gpu_names: bool = True) -> Sessio
     import keras
 
     _check_backend(keras.config.backend())
+    from evener.devices import use_devices
     from evener.engine import Strategy
 
-    strategy = Strategy(
-        layout.plan, devices=layout.devices, shares=layout.shares, verify=layout.verify
-    )
+    devices = layout.devices
+    if layout.plan is not None and devices is not None:
+        # The plan names logical devices, which this makes.
+        use_devices(devices)
+        devices = None
+    strategy = Strategy(layout.plan, devices=devices, shares=layout.shares, verify=layout.verify)
     return Session(script, strategy, Notes(), gpu_names=gpu_names)
 
 

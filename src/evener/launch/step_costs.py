@@ -10,12 +10,17 @@ import json
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evener.errors import EvenerError
+from evener.errors import EvenerError, EvenerWarning
 from evener.launch.answer import error_fields, write_answer
+
+if TYPE_CHECKING:
+    from evener.devices import UsedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,7 @@ class CostRequest:
         devices: A device spec; None for ``EVENER_DEVICES``, else all.
         batch_size: The most samples to measure; None for the batch of the script.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        remeasure: Whether layers are measured that were measured before.
         answer: The path of the file for the result.
     """
 
@@ -36,6 +42,7 @@ class CostRequest:
     devices: str | None
     batch_size: int | None
     gpu_names: bool
+    remeasure: bool
     answer: str
 
     def to_json(self) -> str:
@@ -62,12 +69,10 @@ def main() -> None:
 
 def _run(request: CostRequest) -> None:
     from evener.devices import use_devices
-    from evener.engine.costs.profile import profile_step
     from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
     from evener.launch.script import read_script
     from evener.launch.session import Session
-    from evener.profile.serialise import profile_to_json
 
     script = read_script(request.script)
     used = use_devices(request.devices)
@@ -79,19 +84,35 @@ def _run(request: CostRequest) -> None:
         size = request.batch_size or num_samples
         if size is None:
             write_answer(request.answer, {"outcome": "no batch size"})
-        name = Path(request.script).name
-        profile, not_measured = profile_step(traced, used, size, name=name)
-        write_answer(
-            request.answer,
-            {
-                "profile": profile_to_json(profile),
-                "batch_size": num_samples,
-                "not_measured": not_measured,
-            },
-        )
+        answer = _measured(request, traced, used, size)
+        write_answer(request.answer, {**answer, "batch_size": num_samples})
 
     strategy = costing_strategy(used[0].name, measure)
     Session(script, strategy, Notes(), gpu_names=request.gpu_names).run(request.args)
+
+
+def _measured(
+    request: CostRequest, traced: Any, used: Sequence[UsedDevice], batch_size: int
+) -> dict[str, Any]:
+    """Return the profile of a step, as `plan_subprocess` reads it."""
+    from evener.engine.costs.identity import KnownDevices
+    from evener.engine.costs.profile import profile_step
+    from evener.profile.cache import MeasurementCache
+    from evener.profile.serialise import profile_to_json
+
+    known = KnownDevices(MeasurementCache(refresh=request.remeasure))
+    # Nobody sees what this process prints.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", EvenerWarning)
+        profile, not_measured = profile_step(
+            traced, used, batch_size, name=Path(request.script).name, known=known
+        )
+    return {
+        "profile": profile_to_json(profile),
+        "not_measured": not_measured,
+        "taken": [one.to_fields() for one in known.taken],
+        "warnings": [str(one.message) for one in caught if issubclass(one.category, EvenerWarning)],
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""tf.distribute's strategies give the one evener strategy of the run."""
+"""tf.distribute's strategies, and those of evener, give the one evener strategy of the run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
+import evener
 from evener.engine import Strategy
 from evener.errors import RunError
 from evener.launch.notes import Notes
-from evener.launch.place import is_own, own_place
+from evener.launch.user_line import user_line
+from evener.own_code import is_own
 
 REPLACED = (
     "MirroredStrategy",
@@ -31,14 +33,14 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
 
     Args:
         strategy: What the script gets.
-        notes: Where each replacement is told.
+        notes: Gets a note for each replacement.
     """
 
     def give(name: str, shown: str) -> Strategy:
         if name == "MultiWorkerMirroredStrategy":
             _refuse_several_workers(name)
-        place = own_place()
-        notes.tell(f"{shown} -> {_named(strategy)}{_differs(name)}", place)
+        line = user_line()
+        notes.add(f"{shown} -> {_named(strategy)}{_differs(name)}", line)
         return strategy
 
     for module, name in _places(REPLACED):
@@ -47,6 +49,9 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
         setattr(module, name, _told_of(name, getattr(module, name), notes))
     for module, name in _places(("get_strategy",)):
         setattr(module, name, _found(getattr(module, name), strategy, notes))
+    own: Any = evener
+    own.Strategy = _giving("Strategy", Strategy, give)
+    own.Strategy.one_per_device = Strategy.one_per_device
 
 
 class _InPlace(type):
@@ -87,7 +92,7 @@ def _told_of(name: str, original: type, notes: Notes) -> type:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         why = "evener has no part in what is trained under it"
-        notes.tell(f"{name} is left alone: {why}", own_place())
+        notes.add(f"{name} is left alone: {why}", user_line())
         init(self, *args, **kwargs)
 
     members = {"__init__": __init__, "__module__": original.__module__}
@@ -101,7 +106,7 @@ def _found(original: Callable[[], Any], strategy: Strategy, notes: Notes) -> Cal
         # Keras asks too, and must find what was found before.
         if not is_own(asker) or tf.distribute.has_strategy():
             return original()
-        notes.tell(f"tf.distribute.get_strategy() -> {_named(strategy)}", own_place())
+        notes.add(f"tf.distribute.get_strategy() -> {_named(strategy)}", user_line())
         return strategy
 
     return get_strategy

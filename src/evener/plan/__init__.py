@@ -5,6 +5,7 @@ Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 
 from __future__ import annotations
 
+from evener.plan.json_schema import plan_schema, plan_schema_text
 from evener.plan.names import HOST, HOST_DEVICE, DeviceName, parse_device_name
 from evener.plan.owners import computing_devices, owner_of, owner_rules
 from evener.plan.parts import (
@@ -56,6 +57,8 @@ __all__ = [
     "owner_of",
     "owner_rules",
     "parse_device_name",
+    "plan_schema",
+    "plan_schema_text",
     "rebalance_shares",
     "schedule_for",
     "split_batch",

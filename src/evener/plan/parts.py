@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import math
 import numbers
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast, final
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any, Literal, NoReturn, TypeVar, cast, final
 
 from evener.plan.names import DeviceKind, parse_device_name
 
+Number = TypeVar("Number", int, float)
 
-@final
-@dataclass(frozen=True, slots=True, eq=False, init=False, repr=False)
-class DeviceBytes(Mapping[str, int]):
-    """An immutable, hashable mapping from device name to bytes, sorted by name.
 
-    >>> DeviceBytes({"gpu:1": 5, "gpu:0": 7})
-    DeviceBytes({'gpu:0': 7, 'gpu:1': 5})
-    """
+class _ByDevice(Mapping[str, Number]):
+    """An immutable, hashable mapping from device name to a number, sorted by name."""
 
-    pairs: tuple[tuple[str, int], ...]
+    __slots__ = ("pairs",)
 
-    def __init__(self, num_bytes: Mapping[str, int]) -> None:
-        """Copy the mapping."""
-        pairs = ((name, as_whole(value)) for name, value in num_bytes.items())
+    pairs: tuple[tuple[str, Number], ...]
+
+    def __init__(self, numbers: Mapping[str, Number]) -> None:
+        pairs = ((name, self._number(value)) for name, value in numbers.items())
         object.__setattr__(self, "pairs", tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
 
-    def __getitem__(self, name: str) -> int:
-        """Return the bytes of one device."""
+    @staticmethod
+    @abstractmethod
+    def _number(value: Any) -> Any:
+        """Return a number in one form, and everything else unchanged."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse changes."""
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __getitem__(self, name: str) -> Number:
+        """Return the number of one device."""
         return dict(self.pairs)[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -48,9 +55,39 @@ class DeviceBytes(Mapping[str, int]):
         """Return the same hash for equal mappings."""
         return hash(self.pairs)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy by the call that makes this value."""
+        return type(self), (dict(self.pairs),)
+
     def __repr__(self) -> str:
         """Return the call that makes this value."""
-        return f"DeviceBytes({dict(self.pairs)!r})"
+        return f"{type(self).__name__}({dict(self.pairs)!r})"
+
+
+@final
+class DeviceBytes(_ByDevice[int]):
+    """An immutable, hashable mapping from device name to bytes, sorted by name.
+
+    >>> DeviceBytes({"gpu:1": 5, "gpu:0": 7})
+    DeviceBytes({'gpu:0': 7, 'gpu:1': 5})
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def _number(value: Any) -> Any:
+        return as_whole(value)
+
+
+@final
+class DeviceSeconds(_ByDevice[float]):
+    """An immutable, hashable mapping from device name to seconds, sorted by name."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _number(value: Any) -> Any:
+        return as_double(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,16 +201,24 @@ class Predicted:
         step_seconds: The time of one training step in seconds, 0 or more.
         peak_bytes: Device name (or ``"host"``) to the most bytes in use there, 0 or more.
             Any mapping; it is stored as `DeviceBytes`.
+        busy_seconds: Device name to the seconds of a step in which it computes forward and backward
+            passes, 0 or more; empty if unknown. Any mapping; it is stored as `DeviceSeconds`.
+        batch_size: The samples of the global batch that this holds for; None if unknown.
     """
 
     step_seconds: float
     peak_bytes: Mapping[str, int]
+    busy_seconds: Mapping[str, float] = DeviceSeconds({})
+    batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Store the mapping in a hashable form."""
+        """Store the mappings in a hashable form."""
         _set(self, "step_seconds", as_double(self.step_seconds))
+        _set(self, "batch_size", as_whole(self.batch_size))
         if isinstance(cast(object, self.peak_bytes), Mapping):
             _set(self, "peak_bytes", DeviceBytes(self.peak_bytes))
+        if isinstance(cast(object, self.busy_seconds), Mapping):
+            _set(self, "busy_seconds", DeviceSeconds(self.busy_seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

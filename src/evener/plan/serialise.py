@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evener.errors import PlanError, did_you_mean
 from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
-from evener.plan.places import list_at, object_at, whole_number_at
+from evener.plan.places import list_at, object_at, text_at, whole_number_at
 
 if TYPE_CHECKING:
     from evener.plan.plan import Plan
@@ -33,7 +33,10 @@ _PLAN_KEYS = (
     "predicted",
     "rejected",
 )
-_REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
+REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
+"""The keys that no text of a plan may leave out."""
+
+_SCHEMA_KEY = "$schema"
 
 
 def write_plan(plan: Plan) -> str:
@@ -54,6 +57,8 @@ def write_plan(plan: Plan) -> str:
 def read_fields(text: str) -> dict[str, Any]:
     """Return the arguments of the Plan that a JSON text holds.
 
+    A key ``$schema``, by which editors find the schema of plans, is left out.
+
     Raises:
         PlanError: PLAN-021 if it is not JSON, PLAN-022 for an unknown version, PLAN-023 for
             an unknown key, PLAN-024 for a missing one, PLAN-025 for one that is there
@@ -63,7 +68,10 @@ def read_fields(text: str) -> dict[str, Any]:
     # First of all: a newer version may have keys that are unknown here.
     if "version" in fields:
         check_version(whole_number_at("version", fields["version"]))
-    _check_keys("", fields, required=_REQUIRED_PLAN_KEYS, known=_PLAN_KEYS)
+    if _SCHEMA_KEY in fields:
+        text_at(_SCHEMA_KEY, fields[_SCHEMA_KEY])
+        fields = {key: value for key, value in fields.items() if key != _SCHEMA_KEY}
+    _check_keys("", fields, required=REQUIRED_PLAN_KEYS, known=_PLAN_KEYS)
     owners = fields["owners"]
     return {
         **fields,
@@ -119,6 +127,10 @@ def _written_prediction(predicted: Predicted | None) -> object:
     return {
         "step_seconds": _written_number(predicted.step_seconds),
         "peak_bytes": dict(predicted.peak_bytes),
+        "busy_seconds": {
+            name: _written_number(seconds) for name, seconds in predicted.busy_seconds.items()
+        },
+        "batch_size": predicted.batch_size,
     }
 
 

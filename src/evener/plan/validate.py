@@ -295,6 +295,13 @@ def _check_predicted(predicted: object, names: Sequence[str]) -> None:
             check_is_among("a key of predicted.peak_bytes", name, names)
         place = f"predicted.peak_bytes[{name!r}]"
         _check_prediction(place, whole_number_at(place, num_bytes))
+    for name, busy in object_at("predicted.busy_seconds", predicted.busy_seconds).items():
+        check_is_among("a key of predicted.busy_seconds", name, names)
+        place = f"predicted.busy_seconds[{name!r}]"
+        _check_prediction(place, number_at(place, busy))
+    if predicted.batch_size is not None:
+        place = "predicted.batch_size"
+        _check_prediction(place, whole_number_at(place, predicted.batch_size))
 
 
 def _check_prediction(place: str, value: float) -> None:
@@ -304,6 +311,6 @@ def _check_prediction(place: str, value: float) -> None:
     raise PlanError(
         "PLAN-028",
         f"{place} is {value}.",
-        why="predicted seconds and bytes must be finite numbers, 0 or more.",
+        why="predicted seconds, bytes and samples must be finite numbers, 0 or more.",
         fix="set predicted to None (in JSON: null) if it is not known.",
     )

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.text import Text
 
 from evener.engine import Strategy
+from evener.engine.costs.profile import hardware_of
 from evener.engine.ownership import tf_device
+from evener.errors import house_form
+from evener.plan import Plan
+from evener.plan.deviation import deviation
+from evener.plan.run_times import RunTimes, run_times
 from evener.report.display import device_table
 from evener.report.work import DeviceWork, Owned, StrategyDevices, gpu_memory
+from evener.units import format_seconds
 
 _WIDTH = 120
 
@@ -29,6 +35,8 @@ class ScriptRun:
         changes: Every change of shares, as a line.
         gathered: The operations that were computed once for the global batch, each as a line.
         notes: The notes about the script, such as what was replaced.
+        plan: The plan of the run, with what it predicted.
+        steps: The times of the last steps; None if they were not timed.
     """
 
     script: str
@@ -36,6 +44,13 @@ class ScriptRun:
     changes: tuple[str, ...]
     gathered: tuple[str, ...]
     notes: tuple[str, ...]
+    plan: Plan
+    steps: RunTimes | None = None
+
+    def to_json(self) -> str:
+        """Return the report as one line of JSON; `evener.plan.run_times.read_run` reads it."""
+        fields = {**asdict(self), "plan": json.loads(self.plan.to_json())}
+        return json.dumps(fields, ensure_ascii=False)
 
 
 def count_work(strategy: Strategy) -> None:
@@ -43,13 +58,43 @@ def count_work(strategy: Strategy) -> None:
     strategy.sharing.count([tf_device(name) for name in _share_of_devices(strategy)])
 
 
-def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRun:
+def step_times(strategy: Strategy) -> RunTimes | None:
+    """Return the times of the last counted steps; None if there are none, as on one device."""
+    names = list(_share_of_devices(strategy))
+    hardware = {name: hardware_of(name) for name in names}
+    return run_times(strategy.sharing.step_records(), names, hardware)
+
+
+def compare_with_plan(plan: Plan | None, strategy: Strategy, tell: Callable[[str], object]) -> None:
+    """Tell if the steps of a run differ from what its plan predicts.
+
+    Args:
+        plan: As it was given; None if the run had none.
+        strategy: The strategy of the run, which counted its steps.
+        tell: Called with a message in the house form (PROF-055).
+    """
+    if plan is None or plan.predicted is None:
+        return
+    found = deviation(plan.predicted, step_times(strategy))
+    if found is not None:
+        fix = (
+            "Plan again with the times of this run: evener run --plan PLAN --report-file FILE "
+            "SCRIPT, and then evener plan --from-run FILE SCRIPT."
+        )
+        # Continuation lines of notes are indented.
+        tell(house_form("PROF-055", found.what, found.why, fix).replace("\n", "\n  "))
+
+
+def report_of(
+    script: str, strategy: Strategy, notes: Sequence[str], *, plan: Plan | None = None
+) -> ScriptRun:
     """Return the report of a run.
 
     Args:
         script: The path on the command line.
         strategy: The strategy of the run.
         notes: The notes about the script.
+        plan: As it was given, with its prediction; None for that of the strategy.
     """
     shares, owned = _share_of_devices(strategy), StrategyDevices(strategy).owned()
     samples, seconds = _counted_work(strategy)
@@ -70,6 +115,8 @@ def report_of(script: str, strategy: Strategy, notes: Sequence[str]) -> ScriptRu
         changes=tuple(map(str, strategy.sharing.events)),
         gathered=tuple(dict.fromkeys(map(str, strategy.report().gathered))),
         notes=tuple(notes),
+        plan=plan or strategy.plan,
+        steps=step_times(strategy),
     )
 
 
@@ -104,12 +151,15 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
         console: The console; None for standard error.
     """
     if as_json:
-        print(json.dumps(asdict(run), ensure_ascii=False), file=sys.stderr, flush=True)
+        print(run.to_json(), file=sys.stderr, flush=True)
         return
     width = None if sys.stderr.isatty() else _WIDTH
     console = Console(stderr=True, width=width) if console is None else console
     console.print(Text(f"\nevener run {run.script}"), soft_wrap=True)
     console.print(device_table(run.devices))
+    if run.steps is not None:
+        seconds = format_seconds(run.steps.step_seconds)
+        console.print(Text(f"A step: {seconds}, the median of {run.steps.num_steps}"))
     _print_list(console, "Changes of shares", run.changes)
     _print_list(console, "Gathered on one device", run.gathered)
     _print_list(console, "Notes", run.notes)

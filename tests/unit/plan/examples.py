@@ -56,7 +56,12 @@ HYBRID = Plan(
         Replica(share=64, stages=(Stage(device="gpu:2"),)),
     ),
     recompute=("block_*", "head"),
-    predicted=Predicted(step_seconds=0.123, peak_bytes={"host": 2 * GIB, "gpu:0": 20 * GIB}),
+    predicted=Predicted(
+        step_seconds=0.123,
+        peak_bytes={"host": 2 * GIB, "gpu:0": 20 * GIB},
+        busy_seconds={"gpu:1": 0.0625, "gpu:0": 0.1},
+        batch_size=384,
+    ),
     rejected=(
         Rejected(
             layout="data parallel",

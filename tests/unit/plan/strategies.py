@@ -99,6 +99,8 @@ def predictions(draw: st.DrawFn, names: Sequence[str]) -> Predicted:
     return Predicted(
         step_seconds=draw(st.floats(0, 1e6)),
         peak_bytes={name: draw(st.integers(0, 2**63 - 1)) for name in draw(where)},
+        busy_seconds={name: draw(st.floats(0, 1e6)) for name in draw(where) if name != "host"},
+        batch_size=draw(st.none() | st.integers(0, 2**63 - 1)),
     )
 
 

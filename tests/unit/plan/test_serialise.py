@@ -91,7 +91,12 @@ GOLDEN = """\
     "peak_bytes": {
       "gpu:0": 21474836480,
       "host": 2147483648
-    }
+    },
+    "busy_seconds": {
+      "gpu:0": 0.1,
+      "gpu:1": 0.0625
+    },
+    "batch_size": 384
   },
   "rejected": [
     {
@@ -129,6 +134,16 @@ def test_no_key_is_ignored(plan: Plan, data: st.DataObject) -> None:
         Plan.from_json(json.dumps(fields))
     assert caught.value.code == "PLAN-023"
     assert repr(f"{key}x") in caught.value.what
+
+
+def test_predictions_without_busy_seconds_are_read() -> None:
+    """As plans were written before."""
+    fields = json.loads(examples.HYBRID.to_json())
+    del fields["predicted"]["busy_seconds"], fields["predicted"]["batch_size"]
+    read = Plan.from_json(json.dumps(fields)).predicted
+    assert read is not None
+    assert (dict(read.busy_seconds), read.batch_size) == ({}, None)
+    assert read.step_seconds == 0.123
 
 
 @settings(max_examples=100)
@@ -175,11 +190,11 @@ def test_what_has_a_default_may_be_left_out() -> None:
 
 
 def _objects(value: object):
-    """Yield the objects whose keys are fixed: all but the peak bytes by device."""
+    """Yield the objects whose keys are fixed: all but bytes and seconds by device."""
     if isinstance(value, dict):
         yield value
         for key, inner in value.items():
-            if key != "peak_bytes":
+            if key not in ("peak_bytes", "busy_seconds"):
                 yield from _objects(inner)
     if isinstance(value, list):
         for inner in value:

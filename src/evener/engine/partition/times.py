@@ -38,8 +38,10 @@ class Recorder(Protocol):
         """Take the samples and the seconds of all replicas, two float64 vectors."""
         ...
 
-    def record_totals(self, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]) -> None:
-        """Take the samples of all replicas, a float64 vector, and the seconds of devices."""
+    def record_totals(
+        self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
+    ) -> None:
+        """Take the begin of a step, the samples of all replicas, and the seconds of devices."""
         ...
 
 
@@ -113,7 +115,9 @@ class Times:
             counted = tf.cast(tf.stack(samples), tf.float64)
             self._recorder.record_and_review(counted, tf.stack(seconds))
             if self._recorder.counts:
-                self._recorder.record_totals(counted, self._seconds_of_devices())
+                begins = [begin for of_devices in self._spans for begin in _begins(of_devices)]
+                began = tf.reduce_min(tf.stack(begins))
+                self._recorder.record_totals(began, counted, self._seconds_of_devices())
 
     def _seconds_of_devices(self) -> dict[str, tf.Tensor]:
         """Return how long each device computed, whichever replica it computed for."""
@@ -122,6 +126,10 @@ class Times:
             for device, some in of_devices.items():
                 spans.setdefault(canonical_device(device), []).extend(some)
         return {device: seconds_within(some) for device, some in spans.items()}
+
+
+def _begins(spans: Mapping[str, Sequence[tuple[tf.Tensor, tf.Tensor]]]) -> list[tf.Tensor]:
+    return [begin for some in spans.values() for begin, _ in some]
 
 
 def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:

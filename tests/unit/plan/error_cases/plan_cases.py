@@ -6,6 +6,7 @@ from evener.plan import (
     OwnerRule,
     Plan,
     PlanDevice,
+    Predicted,
     Rejected,
     Stage,
 )
@@ -71,6 +72,15 @@ CASES = [
         "a key of predicted.peak_bytes is 'gpu:2', which is not a device of the plan.",
         "gpu:0, gpu:1",
         "add 'gpu:2' to devices",
+    ),
+    Case(
+        "PLAN-003",
+        lambda: plan(
+            predicted=Predicted(step_seconds=1, peak_bytes={}, busy_seconds={"host": 1.0})
+        ),
+        "a key of predicted.busy_seconds is 'host', which is not a device of the plan.",
+        "gpu:0, gpu:1",
+        "write one of these",
     ),
     Case(
         "PLAN-003",
@@ -213,6 +223,19 @@ CASES = [
             "set predicted to None",
         )
         for seconds in (NAN, INF, -0.5)
+    ),
+    *(
+        Case(
+            "PLAN-028",
+            lambda wrong=wrong: plan(predicted=Predicted(step_seconds=1, peak_bytes={}, **wrong)),
+            place,
+            "finite numbers, 0 or more",
+            "set predicted to None",
+        )
+        for wrong, place in (
+            ({"busy_seconds": {"gpu:0": NAN}}, "predicted.busy_seconds['gpu:0'] is nan."),
+            ({"batch_size": -1}, "predicted.batch_size is -1."),
+        )
     ),
     Case(
         "PLAN-029",

@@ -1,0 +1,87 @@
+"""`evener run --plan auto`: the plan of `evener plan`, without a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import evener
+
+SOURCE = Path(evener.__file__).parents[1]
+# 1.3 MiB of weights, with Adam's 5 MiB: more than the small device has.
+SCRIPT = """
+    import sys
+    import keras
+    import numpy as np
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(256, "tanh", name=f"layer_{k}") for k in range(5)]
+    model = keras.Sequential([keras.Input((256,)), *layers, keras.layers.Dense(1, name="head")])
+    model.compile("adam", "mse")
+    x = np.random.default_rng(0).normal(size=(96, 256)).astype("float32")
+    model.fit(x, np.sin(x[:, :1]), batch_size=32, epochs=2, shuffle=False, verbose=0)
+    np.save(sys.argv[1], np.concatenate([w.ravel() for w in model.get_weights()]))
+"""
+
+
+def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    own = {
+        "PYTHONPATH": str(SOURCE),
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "evener", "run", *words],
+        cwd=folder,
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    return tmp_path
+
+
+def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
+    devices = "cpu:1@12MiB,cpu:1@4MiB"
+    planned = run("--devices", devices, "--plan", "auto", "train.py", "planned.npy", folder=folder)
+    assert planned.returncode == 0, planned.stderr
+    said = re.search(r"evener: planned (.+) on (cpu:.+): .+ for a step of 32", planned.stderr)
+    assert said, planned.stderr
+    alone = run("--devices", "cpu:1", "train.py", "alone.npy", folder=folder)
+    assert alone.returncode == 0, alone.stderr
+    np.testing.assert_allclose(
+        np.load(folder / "planned.npy"), np.load(folder / "alone.npy"), atol=2e-5
+    )
+
+
+def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
+    devices = "cpu:1@1MiB,cpu:1@1MiB"
+    ended = run("--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)
+    assert ended.returncode == 1 and "[PLAN-043]" in ended.stderr
+    assert not (folder / "w.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "phrase"),
+    [
+        (("--plan", "auto", "--shares", "1,2", "train.py"), "chooses the shares"),
+        (("--plan", "auto", "-m", "train"), "auto needs a script"),
+        (("--plan", "lost.json", "train.py"), "cannot be read"),
+        (("--plan", ".", "train.py"), "cannot be read"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], phrase: str, folder: Path) -> None:
+    ended = run(*words, folder=folder)
+    assert ended.returncode == 2 and phrase in ended.stderr.replace("\n", " ")
