@@ -270,6 +270,8 @@ OWN = """
     import numpy as np
     import tensorflow as tf
     from evener import Strategy
+    for spec in ("cpu:4", "cpu:2", None):
+        assert [one.name for one in evener.use_devices(spec)] == ["cpu:0", "cpu:1"]
     for strategy in (evener.Strategy(devices="cpu:1"), Strategy(shares=[1, 1])):
         assert isinstance(strategy, Strategy) and len(strategy.shares) == 2, strategy.shares
     with strategy.scope():
@@ -283,6 +285,7 @@ OWN = """
 
     step(tf.ones([8, 4]))
     print([one.shares for one in Strategy.one_per_device(["cpu:0", "cpu:1"])])
+    print(evener.pin("gpu:1")(keras.layers.Dense(3))(np.ones((2, 2))).device[-5:])
 """
 
 
@@ -290,7 +293,9 @@ def test_a_script_with_a_strategy_of_evener(run: Run) -> None:
     ended = run(OWN)
     assert ended.returncode == 0, ended.stderr
     assert "Strategy(devices='cpu:1') -> evener.Strategy on cpu:0, cpu:1" in ended.stderr
-    assert ended.stdout.strip() == "[(1.0,), (1.0,)]"
+    assert ended.stderr.count("use_devices('cpu:4') is skipped") == 1
+    assert "parallelism_threads" not in ended.stderr, "evener asks by it if TensorFlow runs"
+    assert ended.stdout.splitlines() == ["[(1.0,), (1.0,)]", "CPU:1"]
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import evener
 from evener import _tf_private
 from evener.launch.replace import instead_of
 from evener.launch.stand_ins import Report, StandIns, joined
@@ -89,6 +90,8 @@ def answer_as_gpus(
         setattr(module, name, replacements.instead_of(getattr(module, name), name))
     for name in _IMPORTED_AS:
         sys.modules[f"tensorflow.{name}"] = _attribute(tf, name)
+    own: Any = evener
+    own.pin = replacements.of_pin(own.pin)
     _tf_private.replace_local_devices(replacements.of_local_devices)
     if not are_trained_on:
         for kind, arguments in _strategies():
@@ -184,6 +187,15 @@ class _Replacements:
             return _with_requested_gpu(scope, asked)
 
         return replacement
+
+    def of_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of `evener.pin`: a GPU name selects its stand-in."""
+
+        @instead_of(original)
+        def pin(device: Any) -> Any:
+            return original(self._used.substitute(device))
+
+        return pin
 
     def of_strategy_init(self, original: Callable[..., None], arguments: tuple[str, ...]) -> Any:
         """Return an ``__init__`` that creates a strategy of TensorFlow on the stand-ins."""

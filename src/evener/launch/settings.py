@@ -10,6 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+import evener
+from evener.devices import resolve_devices
+from evener.errors import DeviceError
 from evener.launch.notes import Notes
 from evener.launch.user_line import user_line
 
@@ -42,6 +45,8 @@ def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
     why = f"evener runs on {', '.join(devices)}; --devices chooses others"
     for module, name in _DEVICE_CALLS:
         setattr(module, name, _skipping(getattr(module, name), why, notes))
+    own: Any = evener
+    own.use_devices = _devices_of_run(own.use_devices, devices, why, notes)
     for name, variable in _THREAD_CALLS:
         why = f"TensorFlow has started; set {variable} in the environment instead"
         threading = tf.config.threading
@@ -54,11 +59,32 @@ def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[
         try:
             return original(*args, **kwargs)
         except RuntimeError:
+            # By this error evener itself finds out whether TensorFlow has started.
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener."):
+                raise
             # TensorFlow raises it for every setting that is fixed once it has started.
             notes.add(f"{original.__name__} is skipped: {why}", user_line())
             return None
 
     return call
+
+
+def _devices_of_run(
+    original: Callable[..., Any], devices: Sequence[str], why: str, notes: Notes
+) -> Callable[..., Any]:
+    """Return the replacement of `evener.use_devices`: other devices are those of the run."""
+
+    @functools.wraps(original)
+    def use_devices(spec: str | None = None, **settings: Any) -> Any:
+        try:
+            return original(spec, **settings)
+        except DeviceError as error:
+            if error.code != "DEV-013":
+                raise
+            notes.add(f"use_devices({spec!r}) is skipped: {why}", user_line())
+            return resolve_devices(devices)
+
+    return use_devices
 
 
 def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:
