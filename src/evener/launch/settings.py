@@ -60,7 +60,7 @@ def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[
             return original(*args, **kwargs)
         except RuntimeError:
             # By this error evener itself finds out whether TensorFlow has started.
-            if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener."):
+            if str(sys._getframe(1).f_globals.get("__name__")).startswith("evener.devices"):
                 raise
             # TensorFlow raises it for every setting that is fixed once it has started.
             notes.add(f"{original.__name__} is skipped: {why}", user_line())
