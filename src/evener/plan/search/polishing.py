@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from evener.plan.costing.assignment import (
@@ -57,9 +58,17 @@ def polish(
 
 def _changed(assignment: Assignment, counts: Sequence[int]) -> Iterator[Assignment]:
     replicas = assignment.replicas
+    alike: dict[object, list[int]] = defaultdict(list)
     for index, replica in enumerate(replicas):
-        for other in itertools.chain(_other_counts(replica, counts), _other_cuts(replica)):
+        alike[_shape(replica)].append(index)
+        for other in _others(replica, counts):
             yield _with(assignment, {index: other})
+    # Where replicas are alike, the step is shorter only if all of them are.
+    for indices in alike.values():
+        if len(indices) > 1:
+            ways = (_others(replicas[index], counts) for index in indices)
+            for others in zip(*ways, strict=True):
+                yield _with(assignment, dict(zip(indices, others, strict=True)))
     for giver, taker in itertools.permutations(range(len(replicas)), 2):
         samples = replicas[giver].samples - 1
         if samples:
@@ -68,6 +77,16 @@ def _changed(assignment: Assignment, counts: Sequence[int]) -> Iterator[Assignme
             # One more sample may be worth it only in more micro-batches.
             for other in itertools.chain([more], _nearest_counts(more, counts)):
                 yield _with(assignment, {giver: less, taker: other})
+
+
+def _others(replica: ReplicaAssignment, counts: Sequence[int]) -> Iterator[ReplicaAssignment]:
+    yield from _other_counts(replica, counts)
+    yield from _other_cuts(replica)
+
+
+def _shape(replica: ReplicaAssignment) -> object:
+    """Return all of a replica but its devices."""
+    return replica.samples, replica.num_micro_batches, tuple(one.end for one in replica.spans)
 
 
 def _other_owners(assignment: Assignment, *, host: bool) -> Iterator[Assignment]:
