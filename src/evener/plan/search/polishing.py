@@ -29,6 +29,7 @@ def polish(
     seconds: Callable[[Assignment], float],
     num_micro_batches: Sequence[int],
     *,
+    recut: Callable[[ReplicaAssignment], Sequence[ReplicaAssignment]] = lambda _: (),
     host: bool,
     spread: Callable[[Sequence[ReplicaAssignment]], tuple[int, ...]] | None = None,
 ) -> Assignment:
@@ -38,12 +39,14 @@ def polish(
         assignment: To begin with.
         seconds: The time of a step; infinite for what does not fit into memory.
         num_micro_batches: The numbers of micro-batches that may be tried.
+        recut: Gives a replica with other cuts that may be better, as many for replicas that are
+            alike.
         host: Whether the host may own variables.
         spread: Gives the owners for replicas, if they cannot be chosen.
     """
     best, least = assignment, seconds(assignment)
     for _ in range(_MOST_CHANGES):
-        changed = _changed(best, num_micro_batches)
+        changed = _changed(best, num_micro_batches, recut)
         if spread is None:
             changed = itertools.chain(changed, _other_owners(best, host=host))
         else:
@@ -56,17 +59,23 @@ def polish(
     return best
 
 
-def _changed(assignment: Assignment, counts: Sequence[int]) -> Iterator[Assignment]:
+def _changed(
+    assignment: Assignment,
+    counts: Sequence[int],
+    recut: Callable[[ReplicaAssignment], Sequence[ReplicaAssignment]],
+) -> Iterator[Assignment]:
     replicas = assignment.replicas
     alike: dict[object, list[int]] = defaultdict(list)
     for index, replica in enumerate(replicas):
         alike[_shape(replica)].append(index)
-        for other in _others(replica, counts):
+        for other in itertools.chain(_others(replica, counts), recut(replica)):
             yield _with(assignment, {index: other})
     # Where replicas are alike, the step is shorter only if all of them are.
     for indices in alike.values():
         if len(indices) > 1:
-            ways = (_others(replicas[index], counts) for index in indices)
+            ways = [
+                [*_others(replicas[index], counts), *recut(replicas[index])] for index in indices
+            ]
             for others in zip(*ways, strict=True):
                 yield _with(assignment, dict(zip(indices, others, strict=True)))
     for giver, taker in itertools.permutations(range(len(replicas)), 2):
@@ -140,24 +149,6 @@ def _other_cuts(replica: ReplicaAssignment) -> Iterator[ReplicaAssignment]:
         if before.first < cut < after.end:
             moved = (Span(before.device, before.first, cut), Span(after.device, cut, after.end))
             yield dataclasses.replace(replica, spans=(*spans[:index], *moved, *spans[index + 2 :]))
-    # Both cuts around some stages together: the longest stage is best the first, and the formula
-    # does not know it.
-    for first, last in itertools.combinations(range(1, len(spans)), 2):
-        for step in (-1, 1):
-            before, after = spans[first - 1], spans[last]
-            begin, end = before.end + step, after.first + step
-            if before.first < begin and end < after.end:
-                inner = tuple(
-                    Span(one.device, one.first + step, one.end + step) for one in spans[first:last]
-                )
-                moved = (
-                    Span(before.device, before.first, begin),
-                    *inner,
-                    Span(after.device, end, after.end),
-                )
-                yield dataclasses.replace(
-                    replica, spans=(*spans[: first - 1], *moved, *spans[last + 1 :])
-                )
 
 
 def _resized(replica: ReplicaAssignment, samples: int) -> ReplicaAssignment:

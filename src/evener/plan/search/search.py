@@ -11,9 +11,11 @@ recomputation and with it.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -28,10 +30,11 @@ from evener.plan.costing.prediction import Prediction, owner_update_seconds, pre
 from evener.plan.search.group_costs import GroupCosts
 from evener.plan.search.groupings import MOST_FOR_ALL, Grouping, groupings_of
 from evener.plan.search.polishing import polish
+from evener.plan.search.recut import recut
 from evener.plan.search.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
 from evener.profile import CostProfile, Curve
 
-_SLACK = 1.15
+_SLACK = 1.25
 """By how much the formula for pipelines may be above the timetable of their tasks."""
 
 _SLACK_OF_MANY = 1.02
@@ -39,8 +42,11 @@ _SLACK_OF_MANY = 1.02
 
 _MOST_PREDICTED = 100
 _MOST_OF_MANY = 6
-_MOST_POLISHED = 6
+_MOST_RECUT, _MOST_POLISHED = 24, 6
 _MOST_LACKING = 6
+
+_MOST_CUTS = 8
+"""How many other cuts of all pipelines of a plan are tried before it is compared with others."""
 
 _NO_SLOWER = 1.0005
 """Times by which a plan within memory is as fast as one without limits."""
@@ -235,6 +241,8 @@ class _Search:
             distinct.setdefault(one.assignment.replicas, one)
         candidates = list(distinct.values())
         if self._few:
+            candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
+            candidates.sort(key=self.rank)
             candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
             candidates.sort(key=self.rank)
         return (candidates[0], candidates[1:]) if candidates else (None, [])
@@ -256,14 +264,35 @@ class _Search:
         ]
         return prediction.step_seconds * (1 + self._choices.simpler_within * sum(less_simple))
 
+    def _recut(self, candidate: Candidate) -> Candidate:
+        """Return a candidate with the best of some other cuts."""
+        assignment = candidate.assignment
+        layers, cluster = self._profile.model.layers, self._profile.cluster
+        if assignment.owners != spread_owners(layers, assignment.replicas, cluster):
+            return candidate
+        ways = [
+            recut(one, assignment.recompute, self._profile) or [one] for one in assignment.replicas
+        ]
+        others = (
+            dataclasses.replace(
+                assignment, replicas=replicas, owners=spread_owners(layers, replicas, cluster)
+            )
+            # The best of each by estimate, then the second of each, and so on.
+            for replicas in itertools.islice(_together(ways), _MOST_CUTS)
+        )
+        best = min(others, key=self._seconds, default=assignment)
+        if self._seconds(best) < self._seconds(assignment):
+            return self.candidate(candidate.grouping, best)
+        return candidate
+
+    def _seconds(self, assignment: Assignment) -> float:
+        """Return the time of a step, as `rank` has it; infinite for what does not fit."""
+        prediction = predict(assignment, self._profile)
+        fits = not any(shortages(prediction.memory, self._profile.cluster))
+        return self._weighed(assignment, prediction) if fits else math.inf
+
     def _polished(self, candidate: Candidate) -> Candidate:
         """Return a candidate that no small change makes better."""
-
-        def seconds(assignment: Assignment) -> float:
-            prediction = predict(assignment, self._profile)
-            fits = not any(shortages(prediction.memory, self._profile.cluster))
-            return self._weighed(assignment, prediction) if fits else math.inf
-
         counts = self._choices.num_micro_batches
         layers, cluster = self._profile.model.layers, self._profile.cluster
         devices = [device for group in candidate.grouping for device in group]
@@ -271,7 +300,17 @@ class _Search:
         if len(candidate.grouping) > 1 and crosses_machines(devices, cluster):
             # As in `owner_ways`: no plan names owners in each machine.
             spread = functools.partial(spread_owners, layers, cluster=cluster)
-        better = polish(candidate.assignment, seconds, counts, host=self._host, spread=spread)
+        again = functools.partial(
+            recut, recompute=candidate.assignment.recompute, profile=self._profile
+        )
+        better = polish(
+            candidate.assignment,
+            self._seconds,
+            counts,
+            recut=functools.cache(again),
+            host=self._host,
+            spread=spread,
+        )
         return self.candidate(candidate.grouping, better)
 
     def candidate(self, grouping: Grouping, assignment: Assignment) -> Candidate:
@@ -307,3 +346,11 @@ class _Search:
             (first, low), (last, high) = total.points[-2:]
             best = min(best, (high - low) / (last - first))
         return max(best, 1e-15)
+
+
+def _together(
+    ways: Sequence[Sequence[ReplicaAssignment]],
+) -> Iterator[tuple[ReplicaAssignment, ...]]:
+    """Yield the first of each, then the second of each; who has no more keeps the last."""
+    for place in range(max(map(len, ways))):
+        yield tuple(some[min(place, len(some) - 1)] for some in ways)
