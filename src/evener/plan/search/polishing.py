@@ -68,14 +68,12 @@ def _changed(
     alike: dict[object, list[int]] = defaultdict(list)
     for index, replica in enumerate(replicas):
         alike[_shape(replica)].append(index)
-        for other in itertools.chain(_others(replica, counts), recut(replica)):
+        for other in _others(replica, counts, recut):
             yield _with(assignment, {index: other})
     # Where replicas are alike, the step is shorter only if all of them are.
     for indices in alike.values():
         if len(indices) > 1:
-            ways = [
-                [*_others(replicas[index], counts), *recut(replicas[index])] for index in indices
-            ]
+            ways = (_others(replicas[index], counts, recut) for index in indices)
             for others in zip(*ways, strict=True):
                 yield _with(assignment, dict(zip(indices, others, strict=True)))
     for giver, taker in itertools.permutations(range(len(replicas)), 2):
@@ -88,9 +86,16 @@ def _changed(
                 yield _with(assignment, {giver: less, taker: other})
 
 
-def _others(replica: ReplicaAssignment, counts: Sequence[int]) -> Iterator[ReplicaAssignment]:
+def _others(
+    replica: ReplicaAssignment,
+    counts: Sequence[int],
+    recut: Callable[[ReplicaAssignment], Sequence[ReplicaAssignment]],
+) -> Iterator[ReplicaAssignment]:
     yield from _other_counts(replica, counts)
     yield from _other_cuts(replica)
+    # Other numbers of micro-batches have other cuts.
+    for one in (replica, *_nearest_counts(replica, counts)):
+        yield from recut(one)
 
 
 def _shape(replica: ReplicaAssignment) -> object:
