@@ -53,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     devices = "cpu:1@12MiB,cpu:1@4MiB"
     planned = run("--devices", devices, "--plan", "auto", "train.py", "planned.npy", folder=folder)
@@ -66,6 +67,7 @@ def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     devices = "cpu:1@1MiB,cpu:1@1MiB"
     ended = run("--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)
