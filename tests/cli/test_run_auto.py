@@ -80,7 +80,7 @@ def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     [
         (("--plan", "auto", "--shares", "1,2", "train.py"), "chooses the shares"),
         (("--plan", "auto", "-m", "train"), "auto needs a script"),
-        (("--plan", "lost.json", "train.py"), "cannot be read"),
+        (("--plan", "lost.json", "train.py"), "does not exist"),
         (("--plan", ".", "train.py"), "cannot be read"),
     ],
 )

@@ -219,6 +219,8 @@ def _read_plan(path: Path) -> Plan:
     from evener.cli.usage import wrong_usage
     from evener.plan import Plan
 
+    if not path.exists():
+        raise typer.BadParameter(f"File {str(path)!r} does not exist.", param_hint="'--plan'")
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
