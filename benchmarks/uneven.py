@@ -150,10 +150,12 @@ class Planned:
             raise RuntimeError("work besides is for whole replicas, and this plan has stages")
         # Steps of one replica are timed too, so that it can have work besides.
         strategy.sharing.count(["/device:CPU:0", "/device:CPU:1"])
+        # A step in one part has no part before which the work could be.
+        inside = 0.0 if strategy.is_partitioned or [SLOW] not in self._replicas else self._amount
         if self._amount:
             strategy.sharing.before_part = self._before_part
         with strategy.scope():
-            self.model = _compiled(PROBLEMS[name])
+            self.model = _compiled(PROBLEMS[name], burden=_burden(inside, replica=0))
         self.dataset = contenders.make_dataset(PROBLEMS[name])
         self._strategy = strategy
 
@@ -194,10 +196,7 @@ class Mirrored:
         keras.utils.set_random_seed(1)
         problem = PROBLEMS[name]
         with contenders.mirrored(self._devices).scope():
-            inner = problem.build()
-            inputs = keras.Input(inner.input_shape[1:], dtype=inner.inputs[0].dtype)
-            self.model = keras.Model(inputs, inner(_burden(self._amount)(inputs)))
-            self.model.compile(make_optimizer(optimizer), make_loss(), jit_compile=False)
+            self.model = _compiled(problem, burden=_burden(self._amount, replica=1))
         self.dataset = contenders.make_dataset(problem)
 
     run = contenders.Fit.run
@@ -207,8 +206,10 @@ class Mirrored:
         return {}
 
 
-def _burden(amount: float) -> Any:
-    """Return a layer that hands on what it is given, after work in the second replica."""
+def _burden(amount: float, *, replica: int) -> Any:
+    """Return a layer that hands on what it is given after work in one replica; None for none."""
+    if not amount:
+        return None
     import keras
     import tensorflow as tf
 
@@ -222,7 +223,7 @@ def _burden(amount: float) -> Any:
                 if context is None
                 else tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
             )
-            if not number or not amount:
+            if number != replica:
                 return x
             wanted = tf.cast(tf.cast(tf.shape(x)[0], tf.float32) * amount, tf.int32)
             with tf.control_dependencies([multiply(wanted)]):
@@ -231,11 +232,14 @@ def _burden(amount: float) -> Any:
     return Burden()
 
 
-def _compiled(problem: Any) -> Any:
+def _compiled(problem: Any, burden: Any = None) -> Any:
     import keras
 
     keras.utils.set_random_seed(1)
     model = problem.build()
+    if burden is not None:
+        inputs = keras.Input(model.input_shape[1:], dtype=model.inputs[0].dtype)
+        model = keras.Model(inputs, model(burden(inputs)))
     model.compile(make_optimizer(OPTIMIZER), make_loss(), jit_compile=False)
     return model
 
