@@ -76,6 +76,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_script_needs_what_tensorflow_allocates(folder: Path) -> None:
     """The estimate is beside the peak of plain Keras, counted by the allocator that GPUs have."""
     found = run("estimate", "train.py", "--json", folder=folder)
