@@ -21,6 +21,7 @@ from evener.launch.answer import error_fields, write_answer
 
 if TYPE_CHECKING:
     from evener.devices import UsedDevice
+    from evener.devices.spec import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +70,14 @@ def main() -> None:
 
 def _run(request: CostRequest) -> None:
     from evener.devices import use_devices
+    from evener.devices.spec import spec_from
     from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
     from evener.launch.script import read_script
     from evener.launch.session import Session
 
     script = read_script(request.script)
+    _hold_to_cores_of_one_device(spec_from(request.devices, os.environ))
     used = use_devices(request.devices)
     process = os.getpid()
 
@@ -89,6 +92,16 @@ def _run(request: CostRequest) -> None:
 
     strategy = costing_strategy(used[0].name, measure)
     Session(script, strategy, Notes(), gpu_names=request.gpu_names).run(request.args)
+
+
+def _hold_to_cores_of_one_device(spec: DeviceSpec) -> None:
+    """Let stand-ins be measured on as many cores as each has in a step of all of them.
+
+    They lend their threads to each other: one that computes alone would take the cores of all.
+    """
+    if spec.kind == "cpu" and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[: max(1, len(cores) // spec.num_stand_ins)])
 
 
 def _measured(
