@@ -15,7 +15,7 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.launch import audit_subprocess
+from evener.launch import answer
 from evener.launch.audit_request import TargetError
 from evener.launch.audit_subprocess import audit_in_subprocess, request_for
 from evener.launch.child_process import ProcessResult, run_child_process
@@ -290,7 +290,7 @@ def test_every_ending_without_an_audit_is_an_error(
             Path(request["answer"]).write_text(json.dumps(found), encoding="utf-8")
         return ending
 
-    monkeypatch.setattr(audit_subprocess, "run_child_process", run_child_process)
+    monkeypatch.setattr(answer, "run_child_process", run_child_process)
     error = refused("train.py", limit_seconds=9)
     assert error.code == code
     assert said in str(error)
@@ -343,7 +343,7 @@ def test_wrong_usage_is_told_before_anything_is_started(
 ) -> None:
     from evener.cli import main
 
-    monkeypatch.setattr(audit_subprocess, "run_child_process", None)
+    monkeypatch.setattr(answer, "run_child_process", None)
     monkeypatch.setattr(sys, "argv", ["evener", "audit", *args])
     monkeypatch.setattr("warnings.showwarning", lambda *rest: None)
     with pytest.raises(SystemExit) as ended:

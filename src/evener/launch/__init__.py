@@ -14,14 +14,16 @@
     failure      tracebacks that begin at the script's line
     session      one run of a script, with all of these
 
-An audit runs a program in a subprocess, up to its first training step:
+Audits, plans and estimates run a program in a subprocess, up to its first training step:
 
-    audit_subprocess   starts the subprocess and reads the audit
-    audit_request      the request that it gets
+    request            what the subprocess is asked
+    answer             asks it, and reads or writes what it answers
     child_process      a child process with a time limit
     output             the output of a process: its size and its end
-    first_step         the code in the subprocess
-    named              MODULE:FUNCTION
+    audit_subprocess   audits: the program's side is first_step, its request audit_request, and
+                       named reads MODULE:FUNCTION
+    planning           what a step costs, for plans: plan_subprocess asks, step_costs answers
+    step_memory        what a step needs in memory: both sides
 
 A session changes TensorFlow and Keras for the rest of the process.
 Importing this package does not import TensorFlow.

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from evener.errors import PlacementError
-from evener.launch.answer import ending, last_lines, quiet_environment, read_answer
+from evener.launch.answer import ask, ending, last_lines
 from evener.launch.audit_request import AuditRequest, TargetError
-from evener.launch.child_process import ProcessResult, run_child_process
+from evener.launch.child_process import ProcessResult
 from evener.launch.script import read_script
 from evener.placement.audit_result import Audit
 
@@ -42,7 +40,7 @@ def request_for(target: str, args: tuple[str, ...], **choices: Any) -> AuditRequ
             "input_signature, or from a function that returns them.",
             fix="Remove them, or name a function that ends with: return train_step, (x, y).",
         )
-    return AuditRequest(target=target, args=args, is_script=is_script, answer="", **choices)
+    return AuditRequest(target=target, args=args, is_script=is_script, **choices)
 
 
 def audit_in_subprocess(request: AuditRequest, *, limit_seconds: float) -> tuple[Audit, str]:
@@ -60,14 +58,7 @@ def audit_in_subprocess(request: AuditRequest, *, limit_seconds: float) -> tuple
             before, PLACE-039 if the time limit was reached, PLACE-040 if it trains eagerly.
         EvenerError: Any other error that the subprocess raised.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        text = replace(request, answer=str(answer)).to_json()
-        command = [sys.executable, "-m", "evener.launch.first_step", text]
-        result = run_child_process(
-            command, environ=quiet_environment(), limit_seconds=limit_seconds
-        )
-        found = read_answer(answer)
+    found, result = ask("evener.launch.first_step", request, limit_seconds=limit_seconds)
     if "audit" in found:
         # The notes are part of the program's output, which is not shown.
         for note in found.get("notes", ()):

@@ -58,8 +58,7 @@ def measured_profile(
         batch_size=batch_size,
         gpu_names=gpu_names,
         remeasure=remeasure,
-        answer="",
     )
-    found = measure_in_subprocess(request, spec, limit_seconds=time_limit)
+    found = measure_in_subprocess(request, limit_seconds=time_limit)
     warn_of_estimates(found.not_measured)
     return found

@@ -7,27 +7,17 @@ JSON; see `MemoryRequest`.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evener.errors import EvenerError, RunError
-from evener.launch.answer import (
-    ending,
-    error_fields,
-    last_lines,
-    quiet_environment,
-    read_answer,
-    write_answer,
-)
-from evener.launch.child_process import ProcessResult, run_child_process
+from evener.errors import RunError
+from evener.launch.answer import ask, carry_out, why_no_step, write_answer
+from evener.launch.child_process import ProcessResult
+from evener.launch.request import SubprocessRequest
 from evener.profile import LayerCosts, ModelCosts
 
 # No device is needed, and none is taken from a program that trains.
@@ -35,28 +25,14 @@ _DEVICES = "cpu:1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRequest:
+class MemoryRequest(SubprocessRequest):
     """A request for the bytes of a script's training step.
 
     Args:
         script: The path of the script.
-        args: Its command line arguments.
-        answer: The path of the file for the result.
     """
 
     script: str
-    args: tuple[str, ...]
-    answer: str = ""
-
-    def to_json(self) -> str:
-        """Return the request as the subprocess reads it."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> MemoryRequest:
-        """Return the request that a text of `to_json` holds."""
-        fields = json.loads(text)
-        return cls(**{**fields, "args": tuple(fields["args"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +59,13 @@ def count_in_subprocess(request: MemoryRequest, *, limit_seconds: float) -> Step
         RunError: RUN-040 if there was no training step in time.
         EvenerError: Any other error that the subprocess raised.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        text = dataclasses.replace(request, answer=str(answer)).to_json()
-        command = [sys.executable, "-m", "evener.launch.step_memory", text]
+    found, result = ask(
+        "evener.launch.step_memory",
+        request,
         # Where TensorFlow finds no GPU, the CPU appears as one to the script.
-        environ = {**quiet_environment(), "CUDA_VISIBLE_DEVICES": "-1"}
-        result = run_child_process(command, environ=environ, limit_seconds=limit_seconds)
-        found = read_answer(answer)
+        environ={"CUDA_VISIBLE_DEVICES": "-1"},
+        limit_seconds=limit_seconds,
+    )
     if "model" not in found:
         raise _no_step(request.script, result, limit_seconds)
     return StepMemory(model=_model_of(found["model"]), batch_size=found["batch_size"])
@@ -102,30 +77,17 @@ def _model_of(written: Mapping[str, Any]) -> ModelCosts:
 
 
 def _no_step(script: str, result: ProcessResult, limit_seconds: float) -> RunError:
-    if result.exit_code is None:
-        ended = f"it was stopped after {limit_seconds:g} seconds"
-    elif result.exit_code:
-        how = ending(result.exit_code)
-        ended = how[0].lower() + how[1:]
-    else:
-        ended = "it ended without computing gradients and writing variables in a traced function"
     return RunError(
         "RUN-040",
         f"The memory of {script} cannot be estimated: it came to no training step.",
-        why=f"As `evener run` would run it, {ended}. {last_lines(result.output)}",
+        why=why_no_step(result, limit_seconds),
         fix="Make it run with evener run first; --time-limit gives it more time.",
     )
 
 
 def main() -> None:
     """Carry out the request on the command line."""
-    request = MemoryRequest.from_json(sys.argv[1])
-    try:
-        _run(request)
-    except EvenerError as error:
-        traceback.print_exc()
-        write_answer(request.answer, {"error": error_fields(error)})
-    write_answer(request.answer, {})
+    carry_out(MemoryRequest.from_json(sys.argv[1]), _run)
 
 
 def _run(request: MemoryRequest) -> None:
