@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from side_by_side import contenders
@@ -150,15 +147,11 @@ def _computing(plan: Any) -> set[str]:
     return {stage.device for replica in plan.replicas for stage in replica.stages}
 
 
-@contextlib.contextmanager
 def _cores(count: int) -> Any:
     """Hold all threads of this process to so many cores."""
-    every = sorted(os.sched_getaffinity(0))
-    _hold(every[-count:])
-    try:
-        yield
-    finally:
-        _hold(every)
+    from evener.engine.costs.cores import affinity, held_to
+
+    return held_to(sorted(affinity())[-count:])
 
 
 @contextlib.contextmanager
@@ -172,10 +165,3 @@ def _processor_time() -> Any:
         yield
     finally:
         measure.Clock = before
-
-
-def _hold(cores: Sequence[int]) -> None:
-    for thread in Path("/proc/self/task").iterdir():
-        # A thread may have ended meanwhile.
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread.name), cores)

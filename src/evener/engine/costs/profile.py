@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.devices import UsedDevice
+from evener.engine.costs.cores import cores_of_each, held_to
 from evener.engine.costs.costs import layer_costs
 from evener.engine.costs.measure import Progress, measure_step
 from evener.engine.costs.split import split_step
@@ -60,22 +62,24 @@ def profile_step(
     for device, type_name in zip(devices, types, strict=True):
         if type_name not in times:
             split = split_step(traced, device=device.name)
-            before = known(device.name)
-            speed = before.other(
-                "speed float32",
-                functools.partial(measure_device, device.name, dtypes=("float32",)),
-                to_json=dataclasses.asdict,
-                from_json=speed_from_json,
-            )
-            found = measure_step(
-                split,
-                device.name,
-                sizes,
-                progress=progress,
-                speed=speed,
-                whole_at=_most_at_once(model, sizes, device),
-                before=before,
-            )
+            is_cpu = device.kind == "cpu"
+            with held_to(cores_of_each(devices)) if is_cpu else contextlib.nullcontext():
+                before = known(device.name)
+                speed = before.other(
+                    "speed float32",
+                    functools.partial(measure_device, device.name, dtypes=("float32",)),
+                    to_json=dataclasses.asdict,
+                    from_json=speed_from_json,
+                )
+                found = measure_step(
+                    split,
+                    device.name,
+                    sizes,
+                    progress=progress,
+                    speed=speed,
+                    whole_at=_most_at_once(model, sizes, device),
+                    before=before,
+                )
             times[type_name] = tuple(
                 # Two tensors are read, and one is written.
                 dataclasses.replace(
@@ -138,4 +142,5 @@ def hardware_of(device: str) -> str:
             else {}
         )
         return str(details.get("device_name", tf_device(device)))
-    return f"cpu, {os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"
+    configured = tf.config.threading.get_intra_op_parallelism_threads()
+    return f"cpu, {configured or os.environ.get('TF_NUM_INTRAOP_THREADS', 'all')} threads"

@@ -105,6 +105,17 @@ def test_the_identity_of_a_processor() -> None:
     assert with_flags.file_name != found.file_name
 
 
+def test_a_processor_of_which_a_device_has_a_part_is_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cores = {0, 1, 2, 3}
+    monkeypatch.setattr(identity, "affinity", lambda: set(cores))
+    devices = identity.KnownDevices(MeasurementCache(folder=tmp_path))
+    whole = devices("cpu:0")._identity
+    cores -= {2, 3}
+    assert devices("cpu:0")._identity.settings == "cores=2" != whole.settings
+
+
 def test_the_identity_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     class Driver:
         def read_machine(self) -> Any:
