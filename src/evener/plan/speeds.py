@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_LEAST = 1e-250
+"""Below every ratio of two usable speeds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpeed:
@@ -62,7 +65,8 @@ def ideal_shares(
     that, and the others divide the rest by speed.
 
     Args:
-        speeds: In samples per second, above 0; also shares, to keep them but for the bounds.
+        speeds: In samples per second, above 0; also shares, to keep them but for the bounds. A
+            share of 0 gets what is too much for all others.
         minimum_share: From 0 to 1 / number of speeds. A maximum below it wins.
         maximum_shares: For each replica the most it can hold, 0 or more; empty for no limit. If
             they add up to less than 1, the fractions are proportional to them.
@@ -77,15 +81,12 @@ def ideal_shares(
         total = math.fsum(most)
         return tuple(part / total for part in most) if total else ideal_shares(speeds)
     fastest = max(speeds)
-    relative = [speed / fastest for speed in speeds]
+    relative = [max(speed / fastest, _LEAST) for speed in speeds]
     bounds = [(min(minimum_share, upper), upper) for upper in most]
     bounded: dict[int, float] = {}
     while True:
         rest = 1.0 - math.fsum(bounded.values())
         total = math.fsum(part for index, part in enumerate(relative) if index not in bounded)
-        if total == 0.0:
-            # Rounding: there, all are at a bound.
-            return tuple(bounded[index] for index in range(len(relative)))
         shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
         below = {k: low - shares[k] for k, (low, _) in enumerate(bounds) if shares[k] < low}
         above = {k: shares[k] - high for k, (_, high) in enumerate(bounds) if shares[k] > high}

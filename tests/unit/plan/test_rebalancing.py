@@ -274,3 +274,39 @@ def test_event_is_one_line() -> None:
     assert str(event) == (
         "step 120: shares 0.500 0.500 -> 0.714 0.286 (1000 400 samples/s; step time -42.9 %)"
     )
+
+
+@pytest.mark.parametrize(
+    ("shares", "most", "expected"),
+    [
+        ((1, 1, 1), (1, 0.2, 1), (0.4, 0.2, 0.4)),
+        # Nobody else can take what is too much for the first.
+        ((1, 0), (0.6, 1), (0.6, 0.4)),
+        ((1, 1), (0.2, 0.3), (0.4, 0.6)),
+        ((1, 3), (0, 0), (0.25, 0.75)),
+    ],
+)
+def test_shares_within_what_each_can_hold(
+    shares: tuple[float, ...], most: tuple[float, ...], expected: tuple[float, ...]
+) -> None:
+    assert ideal_shares(shares, maximum_shares=most) == pytest.approx(expected)
+
+
+@given(
+    st.lists(st.tuples(st.floats(1e-3, 1e3), st.floats(0, 1)), min_size=1, max_size=6),
+    st.sampled_from([0.0, 0.01]),
+)
+def test_bounds_of_shares_hold_and_the_others_are_proportional_to_speed(
+    replicas: list[tuple[float, float]], least: float
+) -> None:
+    speeds, most = zip(*replicas, strict=True)
+    found = ideal_shares(speeds, minimum_share=least, maximum_shares=most)
+    assert sum(found) == pytest.approx(1)
+    if sum(most) <= 1:
+        return
+    free = []
+    for share, speed, upper in zip(found, speeds, most, strict=True):
+        assert min(least, upper) - 1e-9 <= share <= upper + 1e-9
+        if min(least, upper) + 1e-9 < share < upper - 1e-9:
+            free.append(share / speed)
+    assert not free or max(free) == pytest.approx(min(free))
