@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-import evener
+from cli.commands import assert_wrong_usage, run
 from evener.cli import app
 
-SOURCE = Path(evener.__file__).parents[1]
 BATCH_SIZE = 256
 
 SCRIPT = """
@@ -49,25 +45,6 @@ SCRIPT = """
     model.fit(data, steps_per_epoch=2, verbose=0)
     print("peak", tf.config.experimental.get_memory_info("CPU:0")["peak"])
 """
-
-
-def run(
-    *words: str, folder: Path, program: tuple[str, ...] = ("-m", "evener"), **environ: str
-) -> subprocess.CompletedProcess[str]:
-    own = {
-        "PYTHONPATH": str(SOURCE),
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        **environ,
-    }
-    return subprocess.run(
-        [sys.executable, *program, *words],
-        cwd=folder,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 @pytest.fixture
@@ -141,10 +118,7 @@ def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:
     ],
 )
 def test_wrong_usage(words: str, says: str, folder: Path) -> None:
-    found = run(*words.split(), folder=folder)
-    shown = " ".join(found.stderr.replace("│", " ").split())
-    assert found.returncode == 2, shown
-    assert says in shown
+    assert_wrong_usage(words, says, folder)
 
 
 @pytest.mark.long

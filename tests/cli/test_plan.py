@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-import evener
+from cli.commands import assert_wrong_usage, run
 from evener.cli import app
 from evener.errors import EvenerWarning
 from evener.launch import planning
@@ -30,8 +27,6 @@ from evener.profile import (
 from evener.profile.serialise import profile_to_json, read_profile
 from evener.simulate import cluster_named, datasheet_profile, model_named
 
-SOURCE = Path(evener.__file__).parents[1]
-
 SCRIPT = """
     import sys
     import keras
@@ -47,23 +42,6 @@ SCRIPT = """
         model.fit(x, x[:, :1], batch_size=32, epochs=epochs, verbose=0)
     open("trained", "w").close()
 """
-
-
-def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    own = {
-        "PYTHONPATH": str(SOURCE),
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "evener", *words],
-        cwd=folder,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 @pytest.fixture
@@ -209,10 +187,7 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
     ],
 )
 def test_wrong_usage(words: str, says: str, folder: Path) -> None:
-    found = run(*words.split(), folder=folder)
-    shown = " ".join(found.stderr.replace("│", " ").split())
-    assert found.returncode == 2, shown
-    assert says in shown
+    assert_wrong_usage(words, says, folder)
 
 
 @pytest.mark.long

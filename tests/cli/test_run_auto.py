@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import evener
+from cli.commands import run
 
-SOURCE = Path(evener.__file__).parents[1]
 # 1.3 MiB of weights, with Adam's 5 MiB: more than the small device has.
 SCRIPT = """
     import sys
@@ -30,23 +26,6 @@ SCRIPT = """
 """
 
 
-def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    own = {
-        "PYTHONPATH": str(SOURCE),
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "evener", "run", *words],
-        cwd=folder,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
@@ -56,11 +35,13 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.long
 def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     devices = "cpu:1@12MiB,cpu:1@4MiB"
-    planned = run("--devices", devices, "--plan", "auto", "train.py", "planned.npy", folder=folder)
+    planned = run(
+        "run", "--devices", devices, "--plan", "auto", "train.py", "planned.npy", folder=folder
+    )
     assert planned.returncode == 0, planned.stderr
     said = re.search(r"evener: planned (.+) on (cpu:.+): .+ for a step of 32", planned.stderr)
     assert said, planned.stderr
-    alone = run("--devices", "cpu:1", "train.py", "alone.npy", folder=folder)
+    alone = run("run", "--devices", "cpu:1", "train.py", "alone.npy", folder=folder)
     assert alone.returncode == 0, alone.stderr
     np.testing.assert_allclose(
         np.load(folder / "planned.npy"), np.load(folder / "alone.npy"), atol=2e-5
@@ -70,7 +51,7 @@ def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
 @pytest.mark.long
 def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     devices = "cpu:1@1MiB,cpu:1@1MiB"
-    ended = run("--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)
+    ended = run("run", "--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)
     assert ended.returncode == 1 and "[PLAN-043]" in ended.stderr
     assert not (folder / "w.npy").exists()
 
@@ -85,5 +66,5 @@ def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     ],
 )
 def test_wrong_usage(words: tuple[str, ...], phrase: str, folder: Path) -> None:
-    ended = run(*words, folder=folder)
+    ended = run("run", *words, folder=folder)
     assert ended.returncode == 2 and phrase in ended.stderr.replace("\n", " ")

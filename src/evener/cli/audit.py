@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
+from evener.cli.options import DevicesOption, NoGpuNamesOption, TimeLimitOption
 
 _DEFAULT_LIMIT_SECONDS = 300.0
 
@@ -54,15 +54,7 @@ def audit(
             help="Draw the devices and the transfers between them to a .svg or .dot file.",
         ),
     ] = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=1,
-            help="Stop if the program has not reached its first training step by then.",
-        ),
-    ] = _DEFAULT_LIMIT_SECONDS,
+    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,

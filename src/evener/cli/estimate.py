@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from evener.cli.options import TimeLimitOption
+
 if TYPE_CHECKING:
     from evener.profile import ModelCosts
 
@@ -49,15 +51,7 @@ def estimate(
             help="Divide the batch, the weights and the optimizer state over so many devices.",
         ),
     ] = 1,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=1,
-            help="Stop if the script has not come to its first training step by then.",
-        ),
-    ] = _DEFAULT_LIMIT_SECONDS,
+    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,

@@ -14,6 +14,17 @@ NoGpuNamesOption = Annotated[
     ),
 ]
 
+TimeLimitOption = Annotated[
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=1,
+        help="Stop if the program has not reached its first training step, or the step is not "
+        "measured, by then.",
+    ),
+]
+
 DevicesOption = Annotated[
     str | None,
     typer.Option(

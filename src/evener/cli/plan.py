@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
+from evener.cli.options import DevicesOption, NoGpuNamesOption, TimeLimitOption
 
 if TYPE_CHECKING:
     from evener.launch.plan_subprocess import StepCosts
@@ -99,15 +99,7 @@ def plan(
         ),
     ] = False,
     no_gpu_names: NoGpuNamesOption = False,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=1,
-            help="Stop if the script has not been measured by then.",
-        ),
-    ] = _DEFAULT_LIMIT_SECONDS,
+    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the plan as one JSON object.")
     ] = False,

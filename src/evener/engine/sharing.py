@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -69,7 +68,6 @@ class Sharing:
             shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
         )
         self._events: list[Rebalanced] = []
-        self._largest: weakref.WeakKeyDictionary[MemoryLimits, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
@@ -231,8 +229,8 @@ class Sharing:
             num_samples: Samples of the global batch.
             limits: Of the memory of the devices in the step; None for no limits.
         """
-        if limits is not None and num_samples > self._largest.get(limits, 0):
-            self._largest[limits] = num_samples
+        if limits is not None and num_samples > limits.largest_batch:
+            limits.largest_batch = num_samples
             self.variable.assign(self.limit(limits.maximum_shares(num_samples)))
 
     def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:

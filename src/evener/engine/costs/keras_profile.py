@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,14 +10,13 @@ import keras
 from evener import _tf_private
 from evener.engine.costs.identity import KnownDevices
 from evener.engine.costs.keras_data import input_specs, target_specs
-from evener.engine.costs.keras_step import trace_keras_step
+from evener.engine.costs.keras_step import made_model, trace_keras_step
 from evener.engine.costs.profile import profile_step
 from evener.engine.plans import used_devices
 from evener.errors import ProfileError
 from evener.profile import CostProfile
 from evener.profile.cache import MeasurementCache
 from evener.profile.known import warn_of_estimates
-from evener.tf_compat.unallocated import unallocated_variables
 
 
 def profile_model(
@@ -46,9 +44,7 @@ def profile_model(
         DeviceError: If the devices cannot be used.
     """
     used = used_devices(devices)
-    is_made_here = not isinstance(model, keras.Model)
-    with unallocated_variables() if is_made_here else contextlib.nullcontext():
-        made: Any = model() if is_made_here else model
+    with made_model(model) as made:
         _check(made)
         inputs = input_specs(made) if x_spec is None else x_spec
         if inputs is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -42,9 +42,7 @@ def trace_keras_step(
         >>> [(one.name, one.weight_bytes, one.optimizer_bytes) for one in layer_costs(step).layers]
         [('hidden', 64, 128), ('head', 20, 40)]
     """
-    is_made_here = not isinstance(model, keras.Model)
-    with unallocated_variables() if is_made_here else contextlib.nullcontext():
-        made: Any = model() if is_made_here else model  # pyright: ignore[reportCallIssue]
+    with made_model(model) as made:
         if not made.compiled:
             raise ProfileError(
                 "PROF-010",
@@ -53,6 +51,20 @@ def trace_keras_step(
                 fix="Call model.compile(optimizer, loss) first.",
             )
         return _trace(made, (x_spec,) if y_spec is None else (x_spec, y_spec))
+
+
+@contextlib.contextmanager
+def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
+    """Give a model; one that a function makes has no memory for its variables, then and inside.
+
+    Args:
+        model: The model, or the function.
+    """
+    if isinstance(model, keras.Model):
+        yield model
+    else:
+        with unallocated_variables():
+            yield model()
 
 
 def _trace(model: Any, data: Any) -> TracedStep:

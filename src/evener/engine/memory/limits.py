@@ -22,6 +22,9 @@ class MemoryLimits:
         step: The step, with one part for each device.
         memory_bytes: The memory of each device; None where it is not limited.
         owned_bytes: Returns the bytes of the variables of each device, such as ``"gpu:0"``.
+
+    Attributes:
+        largest_batch: The most samples that shares were limited for, outside of graphs.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class MemoryLimits:
         memory_bytes: Sequence[int | None],
         owned_bytes: Callable[[], Mapping[str, int]],
     ) -> None:
+        self.largest_batch = 0
         self._devices = step.partition.layout.devices
         self._memory_bytes = tuple(memory_bytes)
         self._owned_bytes = owned_bytes

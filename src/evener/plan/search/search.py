@@ -25,7 +25,8 @@ from evener.plan.costing.assignment import (
     crosses_machines,
     spread_owners,
 )
-from evener.plan.costing.memory import entering_bytes, shortages
+from evener.plan.costing.estimate import recomputed_layers
+from evener.plan.costing.memory import shortages
 from evener.plan.costing.prediction import Prediction, owner_update_seconds, predict
 from evener.plan.search.group_costs import GroupCosts
 from evener.plan.search.groupings import MOST_FOR_ALL, Grouping, groupings_of
@@ -174,12 +175,8 @@ class _Search:
         self._host_may_be_fast = self._host and (near or self._host_updates_fast())
         self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
         self._sample_seconds = functools.cache(self._least_sample_seconds)
-        layers = profile.model.layers
-        again = tuple(
-            layer.activation_bytes > entering_bytes(profile.model, place)
-            for place, layer in enumerate(layers)
-        )
-        recomputed = [(False,) * len(layers)]
+        again = recomputed_layers(profile.model)
+        recomputed = [(False,) * len(again)]
         if choices.recompute and any(again):
             recomputed.append(again)
         self._solvers = [
@@ -280,10 +277,8 @@ class _Search:
             # The best of each by estimate, then the second of each, and so on.
             for replicas in itertools.islice(_together(ways), _MOST_CUTS)
         )
-        best = min(others, key=self._seconds, default=assignment)
-        if self._seconds(best) < self._seconds(assignment):
-            return self.candidate(candidate.grouping, best)
-        return candidate
+        best = min(itertools.chain([assignment], others), key=self._seconds)
+        return candidate if best is assignment else self.candidate(candidate.grouping, best)
 
     def _seconds(self, assignment: Assignment) -> float:
         """Return the time of a step, as `rank` has it; infinite for what does not fit."""
