@@ -118,6 +118,7 @@ class _Run:
         self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._symbols: dict[str, tf.Tensor] = {}
+        self._are_there: dict[int, tf.Tensor] = {}
         with tf.device(HOST):
             self._sizes = micro_batch_sizes(sizes, self._layout)
             ends = tf.cumsum(tf.stack(self._sizes), exclusive=True)
@@ -151,9 +152,10 @@ class _Run:
             before += self._turns.begin(device, task)
         # Outside of the call's own place and order: weights of another device are fetched early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
+        has_samples = None if branches is None else self._has_samples(part)
         with tf.control_dependencies(before), tf.device(device):
-            results = self._call_part(function, branches, part, arguments)
-        done = [results[0].op] if results else []
+            results = self._call_part(function, branches, part, arguments, has_samples)
+        done = [self._end_of(results[0], branches is not None, device)] if results else []
         for tensor, result in zip(task.fetches, results, strict=True):
             state = self._partition.sharding.states[tensor]
             parts = self._parts.setdefault((tensor, state), [None] * len(self._sizes))
@@ -212,6 +214,7 @@ class _Run:
         branches: tuple[FunctionBuilder, FunctionBuilder] | None,
         part: int,
         arguments: list[Any],
+        has_samples: Any,
     ) -> list[Any]:
         builder = function.builder
 
@@ -225,8 +228,6 @@ class _Run:
                     by_xla=function.by_xla,
                 )
             with_samples, no_samples = branches
-            with tf.device(HOST):
-                has_samples = self._sizes[part] > 0
             return graphs.call_if(
                 has_samples,
                 with_samples.function,
@@ -243,6 +244,28 @@ class _Run:
         if self._times is None or not waits:
             return call(arguments)
         return self._times.timed(part, call, arguments, waits)
+
+    def _end_of(self, result: Any, is_branch: bool, device: str) -> tf.Operation:
+        """Return the operation that ends a call.
+
+        Where TensorFlow puts branches in the place of a condition, what waits for the condition
+        waits for the choice of the branch only, and what reads a result for the branch.
+        """
+        if not is_branch or self._turns is None:
+            return result.op
+        with tf.device(device):
+            return tf.identity(result).op
+
+    def _has_samples(self, part: int) -> Any:
+        """Return whether a part has samples, as a tensor that waits for nothing.
+
+        TensorFlow leaves out the control dependencies of an operation that reads one of the same
+        block, and drops those of constants: made in the block of a call, this would take its order.
+        """
+        if part not in self._are_there:
+            with tf.device(HOST):
+                self._are_there[part] = self._sizes[part] > 0
+        return self._are_there[part]
 
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):
