@@ -18,7 +18,7 @@ TESTS = Path(__file__).parents[1]
 SOURCE = Path(evener.__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def forks() -> Iterator[subprocess.Popen[str]]:
     own = {
         "PYTHONPATH": f"{SOURCE}{os.pathsep}{TESTS}",

@@ -37,6 +37,9 @@ SAID = {
     "visible_last": "tf.config lists GPU:1 from here on, but evener still trains on cpu:0, cpu:1",
 }
 
+# Other tests of this file, which `make test` runs, ask what these do.
+LONG = {"error_without_gpus", "exit_without_gpus", "is_gpu_available"}
+
 
 def notes_of(done: Done) -> list[str]:
     assert done.returncode == 0, done.stderr
@@ -64,7 +67,13 @@ def weights_of_one_device(
     return trained[batch_size]
 
 
-@pytest.mark.parametrize("name", sorted(PRINTED))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in sorted(PRINTED)
+    ],
+)
 def test_it_trains_what_it_trains_on_one_device(
     name: str, run_forked: Run, tmp_path: Path, trained: dict[str, dict[str, np.ndarray]]
 ) -> None:

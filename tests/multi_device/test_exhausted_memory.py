@@ -51,6 +51,8 @@ def by_run(step: Any) -> Any:
     return lambda x: strategy.run(tf.function(step), args=(x,))
 
 
+# TensorFlow waits for ten seconds for each device, in case that memory becomes free.
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "way",
     [fit, lambda: call(by_distribute), lambda: call(by_run)],
