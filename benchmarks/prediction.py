@@ -20,7 +20,7 @@ from rich.table import Table
 from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.layouts import HALVES, MODELS, PLANS_OF, case_name, half_of
 from side_by_side.predicted import Expected, Planned
-from side_by_side.predicted_memory import DeviceMemory, measure_memory
+from side_by_side.predicted_memory import DeviceMemory, measure_memory, profile_of
 from side_by_side.quiet import MOST_FOREIGN, Quiet, Turn
 from side_by_side.workers import Worker, closing
 
@@ -202,11 +202,12 @@ def _compare_memory(
     console: Console, models: Sequence[str], halves: Sequence[str], optimizer: str, json: Path
 ) -> list[Aim]:
     """Print the peak bytes of every device under every plan, and whether the aims are met."""
-    found = {
-        case_name(model, plan): measure_memory(model, plan, optimizer)
-        for model in models
-        for plan in _plans_of(model, halves)
-    }
+    found: dict[str, Sequence[DeviceMemory]] = {}
+    for model in models:
+        plans = _plans_of(model, halves)
+        profile = profile_of(model, optimizer) if plans else ""
+        for plan in plans:
+            found[case_name(model, plan)] = measure_memory(model, plan, optimizer, profile)
     console.print(_memory_table(found))
     ratios = [one.ratio for of_case in found.values() for one in of_case]
     aims = [

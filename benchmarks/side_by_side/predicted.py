@@ -85,6 +85,12 @@ class Planned:
             "not_measured": not_measured,
         }
 
+    def profile_json(self) -> str:
+        """Return what was measured."""
+        from evener.profile.serialise import profile_to_json
+
+        return profile_to_json(self._profile)
+
     def prepare(self, name: str) -> Expected:
         """Predict a plan, and take the first steps under it."""
         import tensorflow as tf

@@ -12,6 +12,7 @@ from typing import Any
 
 from side_by_side.apart import connect, devices_apart
 from side_by_side.layouts import DEVICES, MODELS, PLANS
+from side_by_side.predicted import Planned
 from side_by_side.problems import make_loss, make_optimizer
 from side_by_side.workers import Worker, closing
 
@@ -52,10 +53,12 @@ class PlannedApart:
         addresses: Where the devices listen.
         model: A name of `MODELS`.
         optimizer: A name of `make_optimizer`.
+        profile: What the layers cost, as JSON.
     """
 
-    def __init__(self, *, addresses: list[str], model: str, optimizer: str) -> None:
+    def __init__(self, *, addresses: list[str], model: str, optimizer: str, profile: str) -> None:
         self._names = connect(addresses)
+        self._profile = profile
         self._trained = MODELS[model]
         self._optimizer = optimizer
         self._fit: Any = None
@@ -81,20 +84,16 @@ class PlannedApart:
         self._fit()
 
     def _predicted(self, plan: Any) -> list[dict[str, float]]:
-        import tensorflow as tf
-
-        from evener.engine.costs import layer_costs, split_step, trace_keras_step
         from evener.plan.costing import predict_plan
-        from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes
+        from evener.profile import Cluster, ClusterDevice, CostProfile
+        from evener.profile.serialise import profile_from_json
 
-        specs = [tf.TensorSpec(one.shape[1:], one.dtype) for one in self._trained.batch()]
-        traced = trace_keras_step(self._make, *specs)
-        costs = layer_costs(split_step(traced, device=self._names[0]))
-        # Memory does not depend on how long a layer takes, only on the order of the calls.
-        line = Curve(((1, 1.0), (2, 2.0)))
-        times = {"any": (LayerTimes(forward=line, backward=line),) * len(costs.layers)}
-        devices = tuple(ClusterDevice(name=name, type="any") for name in self._names)
-        profile = CostProfile(model=costs, cluster=Cluster(devices=devices), times=times)
+        measured = profile_from_json(self._profile)
+        ((name, times),) = measured.times.items()
+        devices = tuple(ClusterDevice(name=one, type=name) for one in self._names)
+        profile = CostProfile(
+            model=measured.model, cluster=Cluster(devices=devices), times={name: times}
+        )
         found = predict_plan(plan, profile, self._trained.batch_size).memory
         return [asdict(found[place]) if place in found else {} for place in range(len(devices))]
 
@@ -107,12 +106,22 @@ class PlannedApart:
         return model
 
 
-def measure_memory(model: str, plan: str, optimizer: str) -> list[DeviceMemory]:
+def profile_of(model: str, optimizer: str) -> str:
+    """Measure what the layers of a model cost; return it as JSON."""
+    worker = Worker(Planned, model=model, optimizer=optimizer)
+    with closing(worker):
+        worker.call("profile", by_processor=True)
+        return worker.call("profile_json")
+
+
+def measure_memory(model: str, plan: str, optimizer: str, profile: str) -> list[DeviceMemory]:
     """Train a model under a plan; return the memory of each device that it uses."""
     used = {one.name for one in PLANS[plan](MODELS[model]).devices}
     with devices_apart(len(used)) as devices:
         addresses = [device.call("address") for device in devices]
-        host = Worker(PlannedApart, addresses=addresses, model=model, optimizer=optimizer)
+        host = Worker(
+            PlannedApart, addresses=addresses, model=model, optimizer=optimizer, profile=profile
+        )
         with closing(host):
             predicted = host.call("prepare", plan)
             peaks: list[list[int]] = []

@@ -17,14 +17,19 @@ class LayerCosts:
 
     Args:
         name: The path of the layer, as stages of a plan name it.
-        weight_bytes: Of its trained weights, which are also the bytes of their gradients.
+        weight_bytes: Of its trained weights.
         optimizer_bytes: Of the optimizer's state for these weights.
         state_bytes: Of variables that are not trained, such as moving means.
+        other_gradient_bytes: Of gradients beyond those as large as the weights, such as the sums
+            of squares that Adam takes of the gradient of an embedding.
+        update_bytes: Of what is needed only while the optimizer updates the weights.
         activation_bytes: Per sample: what is kept from its forward to its backward pass.
         boundary_bytes: Per sample: what crosses to later layers if the model is cut behind it,
             results of earlier layers that are still needed included. The same bytes come back as
             gradients.
         workspace_bytes: Per sample: what is needed only while it is computed.
+        kernel_workspace: What devices were seen to need while it is computed, as pairs of samples
+            and bytes, in rising order; empty if they do not tell. The greater of both counts.
         forward_flops: Per sample, of the forward pass.
         forward_meetings: How often all micro-batches of all replicas meet in its forward pass,
             as at a `BatchNormalization` of the whole batch.
@@ -37,9 +42,12 @@ class LayerCosts:
     weight_bytes: int = 0
     optimizer_bytes: int = 0
     state_bytes: int = 0
+    other_gradient_bytes: int = 0
+    update_bytes: int = 0
     activation_bytes: float = 0.0
     boundary_bytes: float = 0.0
     workspace_bytes: float = 0.0
+    kernel_workspace: tuple[tuple[float, float], ...] = ()
     forward_flops: float = 0.0
     forward_meetings: int = 0
     backward_meetings: int = 0
@@ -51,6 +59,16 @@ class LayerCosts:
         """What the owner of its variables keeps."""
         return self.weight_bytes + self.optimizer_bytes + self.state_bytes
 
+    def workspace(self, samples: float) -> float:
+        """Return the bytes that are needed only while it is computed, for so many samples."""
+        seen = Curve(self.kernel_workspace)(samples) if self.kernel_workspace else 0.0
+        return max(self.workspace_bytes * samples, seen)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What a device hands over to that owner."""
+        return self.weight_bytes + self.other_gradient_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCosts:
@@ -60,11 +78,14 @@ class ModelCosts:
         name: Of the model, for tables.
         layers: At least one, with different names.
         input_bytes: Per sample, of what the step is given.
+        updates_wait: Whether no weight is updated before all gradients are there, as with
+            clipping by the norm of all.
     """
 
     name: str
     layers: tuple[LayerCosts, ...]
     input_bytes: float = 0.0
+    updates_wait: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a model without layers, or with two of one name."""
@@ -102,7 +123,7 @@ class ModelCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """How long one type of device takes for a layer.
+    """What one type of device takes for a layer.
 
     Args:
         forward: The forward pass of one micro-batch.
@@ -111,6 +132,8 @@ class LayerTimes:
             of the forward pass have left for them; None if it takes as long as `backward`.
         update_seconds: The optimizer's update of its weights, once per step.
         accumulate_seconds: Adding the gradients of one more micro-batch to those before.
+        workspace: The bytes that a pass was seen to need beside what it is given and hands over,
+            as a function of the samples; None if the device does not tell.
     """
 
     forward: Curve
@@ -118,6 +141,7 @@ class LayerTimes:
     backward_apart: Curve | None = None
     update_seconds: float = 0.0
     accumulate_seconds: float = 0.0
+    workspace: Curve | None = None
 
     def backward_seconds(self, samples: float, *, again: bool, apart: bool) -> float:
         """Return the time of the backward pass of one micro-batch.

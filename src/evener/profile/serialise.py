@@ -13,7 +13,7 @@ from evener.profile.cache import times_from_json, times_to_json
 from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
 
-_FORMAT, _VERSION = "evener-profile", 2
+_FORMAT, _VERSION = "evener-profile", 3
 
 
 def profile_to_json(profile: CostProfile) -> str:
@@ -91,8 +91,9 @@ def _read(content: Mapping[str, Any]) -> CostProfile:
     return CostProfile(
         model=ModelCosts(
             name=model["name"],
-            layers=tuple(LayerCosts(**layer) for layer in model["layers"]),
+            layers=tuple(_layer(layer) for layer in model["layers"]),
             input_bytes=model["input_bytes"],
+            updates_wait=model["updates_wait"],
         ),
         cluster=Cluster(
             devices=tuple(ClusterDevice(**device) for device in cluster["devices"]),
@@ -106,6 +107,12 @@ def _read(content: Mapping[str, Any]) -> CostProfile:
         },
         step_overhead_seconds=float(content["step_overhead_seconds"]),
     )
+
+
+def _layer(value: Mapping[str, Any]) -> LayerCosts:
+    seen = tuple((float(samples), float(size)) for samples, size in value["kernel_workspace"])
+    fields: dict[str, Any] = {**value, "kernel_workspace": seen}
+    return LayerCosts(**fields)
 
 
 def _machine(value: Mapping[str, Any]) -> Machine:

@@ -187,7 +187,8 @@ class PassBuilder:
     def _workspace(self, layer: int) -> float:
         costs = self._profile.model.layers[layer]
         again = costs.activation_bytes if self._recompute[layer] else 0.0
-        return (costs.workspace_bytes + again) * self._replica.micro_batch
+        size = self._replica.micro_batch
+        return costs.workspace(size) + again * size
 
     def _entering(self, task: Task) -> float:
         return entering_bytes(self._profile.model, self._replica.spans[task.stage].first)
@@ -213,7 +214,7 @@ class PassBuilder:
                 numbers.append(number)
         if self._num_gradients[task.stage] > 1:
             # The gradient of a layer, before it is added to those of earlier micro-batches.
-            largest = max((model.layers[layer].weight_bytes for layer in layers), default=0)
+            largest = max((model.layers[layer].gradient_bytes for layer in layers), default=0)
             self._graph.hold(device, largest, begin=number, end=number)
 
     def _send(self, task: Task, number: int) -> int:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from evener.plan.costing import Assignment
 from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
+from evener.plan.costing.memory import has_order
 from evener.plan.costing.prediction import owner_update_seconds
 from evener.profile import CostProfile
 from evener.simulate.activities import Activity, ActivityKind, Server, StepGraph, Use
@@ -68,6 +69,9 @@ class WeightBuilder:
         self._layers = profile.model.layers
         self._progress = progress
         self._holders = holders_of(assignment.replicas, len(self._layers))
+        self._waits = profile.model.updates_wait or has_order(
+            assignment.replicas, assignment.recompute
+        )
 
     def fetch(self) -> None:
         """Add the transfers of all weights to the devices that compute with them."""
@@ -100,20 +104,22 @@ class WeightBuilder:
         owner, layer = self._owners[place], self._layers[place]
         summands = list(self._progress.last_gradient.get((owner, place), ()))
         arrived: list[int] = []
-        if layer.weight_bytes:
+        if layer.gradient_bytes:
             what = f"gradients of {layer.name}"
             for source in reversed(_from_next(self._holders[place], owner)):
                 needs = self._progress.last_gradient[source, place]
-                number = self._transfer("gradient", what, source, owner, layer.weight_bytes, needs)
+                number = self._transfer(
+                    "gradient", what, source, owner, layer.gradient_bytes, needs
+                )
                 begin = self._progress.first_gradient[source, place]
-                self._graph.hold(source, layer.weight_bytes, begin=begin, end=number)
+                self._graph.hold(source, layer.gradient_bytes, begin=begin, end=number)
                 arrived.append(number)
         update = self._update(place, owner, [*summands, *arrived], part=1.0)
         for number in arrived:
-            self._graph.hold(owner, layer.weight_bytes, begin=number, end=update)
+            self._graph.hold(owner, layer.gradient_bytes, begin=number, end=update)
         if summands:
             begin = self._progress.first_gradient[owner, place]
-            self._graph.hold(owner, layer.weight_bytes, begin=begin, end=update)
+            self._graph.hold(owner, layer.gradient_bytes, begin=begin, end=update)
         for device in self._holders[place]:
             self._hold_fetched(device, place, layer.weight_bytes)
 
@@ -122,23 +128,24 @@ class WeightBuilder:
         machines = self._machines(place)
         reduced = [self._reduce_inside(place, here) for here in machines]
         complete = self._reduce_between(place, machines, reduced)
-        weight_bytes = self._layers[place].weight_bytes
+        layer = self._layers[place]
         for here, numbers in zip(machines, reduced, strict=True):
             for device, number in zip(here, numbers, strict=True):
                 part = 1 / len(here)
                 update = self._update(place, device, complete, part=part)
                 begin = self._progress.first_gradient[device, place]
-                self._graph.hold(device, weight_bytes * (1 - part), begin=begin, end=number)
-                self._graph.hold(device, weight_bytes * part, begin=begin, end=update)
-                self._hold_fetched(device, place, weight_bytes * (1 - part))
+                size = layer.gradient_bytes
+                self._graph.hold(device, size * (1 - part), begin=begin, end=number)
+                self._graph.hold(device, size * part, begin=begin, end=update)
+                self._hold_fetched(device, place, layer.weight_bytes * (1 - part))
 
     def _reduce_inside(self, place: int, here: Sequence[int]) -> list[int]:
         """Return for each device of a machine the activity with which its part is added up."""
         layer, gradients = self._layers[place], self._progress.last_gradient
-        if len(here) == 1 or not layer.weight_bytes:
+        if len(here) == 1 or not layer.gradient_bytes:
             return [max(gradients[device, place]) for device in here]
         needs = [number for device in here for number in gradients[device, place]]
-        size = layer.weight_bytes * (len(here) - 1) / len(here)
+        size = layer.gradient_bytes * (len(here) - 1) / len(here)
         what = f"gradients of {layer.name}"
         found: dict[int, int] = {}
         for source, target in _ring(here):
@@ -152,11 +159,11 @@ class WeightBuilder:
         """Return the activities with which all machines have the sum of all gradients."""
         layer = self._layers[place]
         needs = [number for numbers in reduced for number in numbers]
-        if len(machines) == 1 or not layer.weight_bytes:
+        if len(machines) == 1 or not layer.gradient_bytes:
             return needs
         # Another device for each layer stands for those of its machine.
         ends = [here[place % len(here)] for here in machines]
-        num_bytes = 2 * layer.weight_bytes * (len(machines) - 1) / len(machines)
+        num_bytes = 2 * layer.gradient_bytes * (len(machines) - 1) / len(machines)
         what = f"gradients of {layer.name}"
         numbers: list[int] = []
         for source, target in _ring(ends):
@@ -194,19 +201,28 @@ class WeightBuilder:
         )
 
     def _update(self, place: int, owner: int, summands: Sequence[int], *, part: float) -> int:
-        """Add an update of a layer: when its gradients are there, and no pass is left."""
+        """Add an update of a layer: when its gradients are there.
+
+        Where calls have an order, or gradients are clipped together, no pass is left then.
+        """
         is_shared = self._owners[place] == EACH_MACHINE
         num_sums = 1 if is_shared else len(self._holders[place])
         seconds = owner_update_seconds(place, owner, self._profile, num_sums=num_sums)
-        return self._graph.add(
+        layer = self._layers[place]
+        number = self._graph.add(
             Activity(
                 kind="update",
-                what=f"update of {self._layers[place].name}",
-                needs=(*summands, *self._progress.last_pass.get(owner, ())),
+                what=f"update of {layer.name}",
+                needs=(
+                    *summands,
+                    *(self._progress.last_pass.get(owner, ()) if self._waits else ()),
+                ),
                 uses=(Use(Server("compute", owner), seconds * part),),
                 device=owner,
             )
         )
+        self._graph.hold(owner, layer.update_bytes * part, begin=number, end=number)
+        return number
 
     def _hold_fetched(self, device: int, place: int, num_bytes: float) -> None:
         arrived = self._progress.arrived.get((device, place))

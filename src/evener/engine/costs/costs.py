@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from evener.engine.costs.flops import flops_per_sample
-from evener.engine.costs.kept import LayerBytes, bytes_of_layers
+from evener.engine.costs.kept import LayerBytes, bytes_of_layers, updates_wait
 from evener.engine.costs.kinds import kinds_of
 from evener.engine.costs.meetings import meetings_of
 from evener.engine.costs.sizes import bytes_per_sample
@@ -45,7 +45,10 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
         if axis is not None
     ]
     return ModelCosts(
-        name=name, layers=tuple(layers), input_bytes=sum(map(bytes_per_sample, samples))
+        name=name,
+        layers=tuple(layers),
+        input_bytes=sum(map(bytes_per_sample, samples)),
+        updates_wait=updates_wait(split),
     )
 
 
@@ -61,6 +64,8 @@ def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> La
         weight_bytes=owned["weight"],
         optimizer_bytes=owned["slot"],
         state_bytes=owned["state"],
+        other_gradient_bytes=max(0, found.gradients - owned["weight"]),
+        update_bytes=found.update,
         activation_bytes=found.activations,
         boundary_bytes=found.boundary,
         workspace_bytes=found.workspace,

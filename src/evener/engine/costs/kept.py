@@ -12,12 +12,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
-from evener.engine.costs.sizes import bytes_per_sample
+from evener.engine.costs.sizes import bytes_per_sample, num_bytes
 from evener.engine.costs.split import SplitStep
 from evener.engine.memory.temporaries import IN_PLACE, buffer_of
 from evener.engine.partition.tasks import Task
@@ -27,17 +27,21 @@ from evener.engine.trace.graph import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What a layer needs for each sample, in bytes.
+    """What a layer needs, in bytes.
 
     Attributes:
-        activations: Its results that a backward pass reads.
-        boundary: What crosses from the layers before and itself to the layers behind.
-        workspace: The most that is there only while one of its tasks runs.
+        activations: Per sample: its results that a backward pass reads.
+        boundary: Per sample: what crosses from the layers before and itself to the layers behind.
+        workspace: Per sample: the most that is there only while one of its tasks runs.
+        gradients: What its backward pass hands over as sums over the samples.
+        update: The most that is there only while its weights are updated.
     """
 
     activations: float
     boundary: float
     workspace: float
+    gradients: int
+    update: int
 
 
 def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
@@ -67,9 +71,16 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
             activations=sum(map(bytes_per_sample, kept[number])),
             boundary=sum(map(bytes_per_sample, crossing[number])),
             workspace=max(
-                (_workspace(split, task) for task in (*layer.forward, *layer.backward)),
+                (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
                 default=0.0,
             ),
+            gradients=sum(
+                num_bytes(tensor, 1)
+                for task in layer.backward
+                for tensor in task.fetches
+                if isinstance(split.partition.sharding.states[tensor], Partial)
+            ),
+            update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
         )
         for number, layer in enumerate(split.layers)
     ]
@@ -88,8 +99,37 @@ def given(split: SplitStep, task: Task) -> Iterator[Tensor]:
                 yield tensor
 
 
-def _workspace(split: SplitStep, task: Task) -> float:
-    """Return the most that is in memory in a task beside what it is given and hands over."""
+def updates_wait(split: SplitStep) -> bool:
+    """Whether the update of a layer needs what is computed of other layers' gradients.
+
+    So it is with clipping by the norm of all gradients: none is updated before all are there.
+    """
+    of_layers = {task: {k} for k, layer in enumerate(split.layers) for task in layer.once}
+    for task in split.rest:
+        read = (of_layers.get(one, set[int]()) for one in _tasks_before(split, task))
+        of_layers[task] = set[int]().union(*read)
+    return any(
+        of_layers.get(one, set[int]()) - {number}
+        for number, layer in enumerate(split.layers)
+        for task in layer.once
+        for one in _tasks_before(split, task)
+    )
+
+
+def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
+    """Return the tasks that make what a task reads."""
+    task_of = split.partition.task_of
+    found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
+    return {one for one in found if one is not None and one is not task}
+
+
+def workspace(task: Task, size: Callable[[Tensor], float]) -> float:
+    """Return the most that is in memory in a task beside what it is given and hands over.
+
+    Args:
+        task: The task.
+        size: Returns the size of a tensor, in any unit.
+    """
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
     last: dict[Tensor, int] = {}
     for place, node in enumerate(task.nodes):
@@ -103,12 +143,17 @@ def _workspace(split: SplitStep, task: Task) -> float:
         if node.op in IN_PLACE:
             now, ended = now - ended, 0.0
         for tensor in _made(node.outputs, handed_over):
-            living[tensor] = bytes_per_sample(tensor)
+            living[tensor] = size(tensor)
             now += living[tensor]
         most = max(most, now)
         unread = [one for one in node.outputs if one not in last]
         now -= ended + sum(living.pop(one, 0.0) for one in unread)
     return most
+
+
+def _fixed(tensor: Tensor) -> float:
+    # What is read of a variable is the memory of the variable.
+    return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
 
 
 def _made(outputs: Sequence[Tensor], handed_over: set[Tensor]) -> Iterator[Tensor]:

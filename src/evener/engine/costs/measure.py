@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,6 +23,7 @@ from evener.engine.costs.indices import index_limits
 from evener.engine.costs.kinds import kind_of_rest, kinds_of
 from evener.engine.costs.split import LayerTasks, SplitStep, split_step
 from evener.engine.costs.synthetic import NotMeasurableError, Values
+from evener.engine.costs.workspace import measured_workspace
 from evener.engine.ownership import tf_device
 from evener.engine.partition.tasks import Task
 from evener.engine.trace.step import TracedStep
@@ -185,22 +187,23 @@ class _Measuring:
         if both is not forward:
             whole = _curve([(size, self._run(both, size)) for size in sizes])
         backward = _difference(whole, first)
+        apart = self._calls(tasks.backward)
         update = self._run(self._calls(tasks.once), sizes[0])
         return LayerTimes(
             forward=first,
             backward=backward,
-            backward_apart=self._apart(tasks.backward, backward),
+            backward_apart=self._apart(apart, backward),
             update_seconds=update,
+            workspace=self._workspace([one for one in (forward, apart) if one is not None]),
         )
 
-    def _apart(self, tasks: Sequence[Task], joint: Curve) -> Curve | None:
+    def _apart(self, calls: Calls | None, joint: Curve) -> Curve | None:
         """Return the time of a backward pass in a call of its own, as a stage makes it.
 
         A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it
         the gradient takes more than ten times as long. What would be less than in a call of both
         passes is noise.
         """
-        calls = self._calls(tasks)
         if calls is None:
             return None
         try:
@@ -208,6 +211,23 @@ class _Measuring:
             return _curve([(size, max(seconds, joint(size))) for size, seconds in took])
         except NotMeasurableError:
             return None
+
+    def _workspace(self, passes: Sequence[Calls]) -> Curve | None:
+        """Return what the passes need while they are computed, the greater of both."""
+        points: list[tuple[float, float]] = []
+        try:
+            for num_samples in self._batch_sizes:
+                found = [self._workspace_of(one, num_samples) for one in passes]
+                if None in found:
+                    return None
+                points.append((num_samples, max((one or 0 for one in found), default=0)))
+        except NotMeasurableError:
+            return None
+        return Curve(tuple(points))
+
+    def _workspace_of(self, calls: Calls, num_samples: int) -> int | None:
+        arguments, _variables = self._arguments(calls, num_samples)
+        return measured_workspace(calls, arguments, self._device)
 
     def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
         """Return the time of both passes of all layers in one call."""
@@ -239,11 +259,15 @@ class _Measuring:
         """Return the time of calls for so many samples."""
         if calls is None:
             return 0.0
-        values = Values(num_samples, self._variables, self._limits)
-        with tf.device(self._device):
-            arguments = [values.of(one) for one in calls.arguments]
+        arguments, _variables = self._arguments(calls, num_samples)
         self._clock = self._clock or Clock(self._device)
         return self._clock.measure(calls, arguments)
+
+    def _arguments(self, calls: Calls, num_samples: int) -> tuple[list[Any], Values]:
+        """Return values for calls, and what keeps their variables."""
+        values = Values(num_samples, self._variables, self._limits)
+        with tf.device(self._device):
+            return [values.of(one) for one in calls.arguments], values
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:

@@ -16,6 +16,7 @@ from evener.engine.costs.cores import cores_of_each, held_to
 from evener.engine.costs.costs import layer_costs
 from evener.engine.costs.measure import Progress, measure_step
 from evener.engine.costs.split import split_step
+from evener.engine.costs.workspace import with_workspace
 from evener.engine.ownership import tf_device
 from evener.engine.trace.step import TracedStep
 from evener.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
@@ -83,7 +84,7 @@ def profile_step(
             times[type_name] = tuple(
                 # Two tensors are read, and one is written.
                 dataclasses.replace(
-                    one, accumulate_seconds=3 * layer.weight_bytes / speed.bytes_per_second
+                    one, accumulate_seconds=3 * layer.gradient_bytes / speed.bytes_per_second
                 )
                 for one, layer in zip(found.layers, model.layers, strict=True)
             )
@@ -97,7 +98,13 @@ def profile_step(
         measure_links([device.name for device in devices]),
     )
     profile = CostProfile(
-        model=model,
+        model=dataclasses.replace(
+            model,
+            layers=tuple(
+                with_workspace(layer, [of_type[place].workspace for of_type in times.values()])
+                for place, layer in enumerate(model.layers)
+            ),
+        ),
         cluster=cluster,
         times=times,
         step_overhead_seconds=overhead,

@@ -15,6 +15,7 @@ Times are not needed for it, so no device is.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -25,8 +26,6 @@ from evener.profile import Cluster, ClusterDevice, ModelCosts
 
 MOST_SAMPLES = 2**20
 """The largest batch that is looked for."""
-
-_FAR = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,16 +121,8 @@ def largest_batch(
     def fits(samples: int) -> bool:
         return _fullest(model, samples, way, num_devices).total <= memory_bytes
 
-    # The memory is a line over the samples, but for fractions of bytes.
-    one, many = (_fullest(model, samples, way, num_devices).total for samples in (1, 1 + _FAR))
-    most = max(1, MOST_SAMPLES // at_once)
-    guess = 1 + (memory_bytes - one) * _FAR // (many - one) if many > one else most
-    samples = min(max(guess, 0), most)
-    while samples < most and fits(samples + 1):
-        samples += 1
-    while samples > 0 and not fits(samples):
-        samples -= 1
-    return samples * at_once
+    candidates = range(1, max(1, MOST_SAMPLES // at_once) + 1)
+    return at_once * bisect.bisect_left(candidates, True, key=lambda one: not fits(one))
 
 
 def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:

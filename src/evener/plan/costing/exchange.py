@@ -46,11 +46,30 @@ def exchange_seconds(
     assignment: Assignment, model: ModelCosts, cluster: Cluster
 ) -> Mapping[int, ExchangeSeconds]:
     """Return for each device that computes how long its weights and gradients travel."""
-    traffic = _Traffic(cluster)
     holders = holders_of(assignment.replicas, len(model.layers))
+    weights = [layer.weight_bytes for layer in model.layers]
+    gradients = [layer.gradient_bytes for layer in model.layers]
+    arriving = _travelling(weights, holders, assignment.owners, cluster)
+    if gradients == weights:
+        return arriving
+    leaving = _travelling(gradients, holders, assignment.owners, cluster)
+    return {
+        device: ExchangeSeconds(one.arrival, leaving[device].departure)
+        for device, one in arriving.items()
+    }
+
+
+def _travelling(
+    sizes: Sequence[int],
+    holders: Sequence[tuple[int, ...]],
+    owners: Sequence[int],
+    cluster: Cluster,
+) -> dict[int, ExchangeSeconds]:
+    """Return how long so many bytes of each layer travel."""
+    traffic = _Traffic(cluster)
     groups: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for layer, devices, owner in zip(model.layers, holders, assignment.owners, strict=True):
-        groups[devices][owner] += layer.weight_bytes
+    for size, devices, owner in zip(sizes, holders, owners, strict=True):
+        groups[devices][owner] += size
     for devices, owned in groups.items():
         traffic.add(devices, owned)
     computing = {device for devices in groups for device in devices}

@@ -128,7 +128,13 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     return Prediction(
         step_seconds=max(one.seconds for one in replicas) + profile.step_overhead_seconds,
         replicas=replicas,
-        memory=predict_memory(assignment, profile.model, profile.cluster, live),
+        memory=predict_memory(
+            assignment,
+            profile.model,
+            profile.cluster,
+            live,
+            [one.compute_seconds + one.bubble_seconds for one in replicas],
+        ),
         timelines=timelines,
     )
 
@@ -194,7 +200,7 @@ def owner_update_seconds(
         # It adds the sums up, reads the gradient, and reads and writes what it owns.
         layer = profile.model.layers[place]
         added = num_sums + 1 if num_sums > 1 else 0
-        moved = 2 * layer.owned_bytes + layer.weight_bytes * (1 + added)
+        moved = 2 * layer.owned_bytes + layer.gradient_bytes * (1 + added)
         return moved / profile.cluster.machines[0].host_update_bytes_per_second
     times = profile.times[profile.cluster.devices[owner].type][place]
     return times.update_seconds + (num_sums - 1) * times.accumulate_seconds

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
-    EACH_MACHINE,
-    Assignment,
     ReplicaAssignment,
     Span,
 )
 from evener.plan.costing.meetings import is_in_parts, phase_seconds, phases_of
-from evener.plan.costing.memory import span_memory
+from evener.plan.costing.memory import StageMemory, StepWay, stage_memory
 from evener.plan.costing.prediction import passes_are_apart
 from evener.plan.search.cuts import best_cuts
 from evener.plan.search.groupings import Group
@@ -100,7 +98,7 @@ class GroupCosts:
         self._own = list(itertools.accumulate(more, initial=0))
         self._total = functools.cache(self._curves)
         self._route = functools.cache(self._links_of)
-        self._needs = functools.cache(self._needs_of_span)
+        self._memory_of = functools.cache(self._memory_of_span)
         self._sums = functools.cache(self._sums_of_type)
         # The same replica is looked at in several groupings, rounds and ways to choose owners.
         self._passes = functools.cache(self._makespan)
@@ -176,7 +174,13 @@ class GroupCosts:
         )
 
     def most_samples(
-        self, group: Group, shape: Shape, limit: int, owned: Mapping[int, float]
+        self,
+        group: Group,
+        shape: Shape,
+        limit: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
     ) -> int:
         """Return how many samples fit into the memory of a group's devices, up to a limit.
 
@@ -186,18 +190,26 @@ class GroupCosts:
             limit: The most samples that are asked for.
             owned: For each device what it needs for the variables that it owns, beyond fetching
                 all weights.
+            is_alone: Whether no other group computes.
         """
         # True where they do not fit: so it is with more.
         return bisect.bisect_left(
             range(1, limit + 1),
             True,
             key=lambda samples: any(
-                left < 0 for left in self.room(group, shape, samples, owned).values()
+                left < 0
+                for left in self.room(group, shape, samples, owned, is_alone=is_alone).values()
             ),
         )
 
     def room(
-        self, group: Group, shape: Shape, samples: int, owned: Mapping[int, float]
+        self,
+        group: Group,
+        shape: Shape,
+        samples: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
     ) -> dict[int, float]:
         """Return the bytes that the devices of a group have left, those without a limit left out.
 
@@ -211,9 +223,9 @@ class GroupCosts:
         for stage, (device, (first, end)) in enumerate(spans):
             memory = self.profile.cluster.devices[device].memory_bytes
             if memory is not None:
-                fixed, kept, met, workspace = self._needs(first, end, num_micro_batches > 1)
+                memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
                 alive = max(1, min(num_micro_batches, in_flight - stage))
-                needed = fixed + (kept * alive + met * num_micro_batches + workspace) * size
+                needed = memory_of.total(num_micro_batches, alive, size)
                 left[device] = memory - needed - owned.get(device, 0.0)
         return left
 
@@ -247,11 +259,10 @@ class GroupCosts:
             memory = cluster.devices[group[stage]].memory_bytes
             if memory is None or own_part is None:
                 return True
-            fixed, kept, met, workspace = self._needs(first, end, num_micro_batches > 1)
             alive = max(1, min(num_micro_batches, in_flight - stage))
             own = (self._own[end] - self._own[first]) * own_part
-            living = kept * alive + met * num_micro_batches
-            return fixed + own + (living + workspace) * size <= memory
+            needed = self._memory_of(first, end, num_micro_batches > 1, False)
+            return own + needed.total(num_micro_batches, alive, size) <= memory
 
         return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
 
@@ -295,21 +306,17 @@ class GroupCosts:
             per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
         return latency, per_sample
 
-    def _needs_of_span(
-        self, first: int, end: int, accumulates: bool
-    ) -> tuple[float, float, float, float]:
-        """Return the bytes of a stage that owns nothing.
-
-        Returns:
-            Fixed; of a sample of each live micro-batch; of a sample of each micro-batch, because
-            all of them are alive up to the last layer at which they meet; of the workspace.
-        """
-        count = 2 if accumulates else 1
-        replica = ReplicaAssignment(samples=count, spans=(), num_micro_batches=count)
-        owners = (EACH_MACHINE,) * len(self._layers)
-        nobody = Assignment(replicas=(), owners=owners, recompute=self.recompute)
-        span, model = Span(0, first, end), self.profile.model
-        needs = span_memory(span, replica, 1, nobody, model)
-        met = span_memory(span, replica, 0, nobody, model)["activations"]
-        fixed = needs["fetched"] + needs["gradients"]
-        return fixed, needs["activations"] - met, met / count, needs["workspace"]
+    def _memory_of_span(
+        self, first: int, end: int, accumulates: bool, is_alone: bool
+    ) -> StageMemory:
+        """Return what a stage needs that owns nothing."""
+        model = self.profile.model
+        is_whole = end - first == len(self._layers)
+        way = StepWay(
+            recompute=self.recompute,
+            owners=None,
+            has_order=accumulates or any(self.recompute) or not is_whole,
+            meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
+            is_alone=is_alone,
+        )
+        return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)

@@ -21,6 +21,7 @@ def owners_that_fit(
     room: Mapping[int, float],
     *,
     allow_host: bool,
+    sums_wait: bool = True,
 ) -> tuple[int, ...] | None:
     """Return owners that fit into the room that devices have left.
 
@@ -29,6 +30,7 @@ def owners_that_fit(
         replicas: Who computes with them.
         room: For each device what it has left if it owns nothing and fetches every weight.
         allow_host: Whether the host may own what fits nowhere.
+        sums_wait: Whether the gradients of other devices lie on an owner while it computes.
 
     Returns:
         None if they do not fit.
@@ -38,7 +40,9 @@ def owners_that_fit(
     holders = holders_of(replicas, len(model.layers))
     for place in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
         layer, devices = model.layers[place], holders[place]
-        needed = layer.owned_bytes + layer.weight_bytes * (len(devices) - 2)
+        needed = layer.owned_bytes - layer.weight_bytes
+        if sums_wait:
+            needed += layer.gradient_bytes * (len(devices) - 1)
         device = max(devices, key=lambda one: left[one])
         if needed <= left[device] or needed <= 0:
             left[device] -= needed

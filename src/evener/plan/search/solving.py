@@ -24,7 +24,7 @@ from evener.plan.costing.assignment import (
     spread_owners,
 )
 from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
-from evener.plan.costing.memory import predict_memory, shortages
+from evener.plan.costing.memory import has_order, predict_memory, shortages
 from evener.plan.costing.prediction import update_seconds
 from evener.plan.search.filling import Vessel, fill
 from evener.plan.search.group_costs import Exchange, GroupCosts, Shape
@@ -116,6 +116,7 @@ class Solver:
                     exchange=exchanges[key],
                     limited=way.rule != "unlimited",
                     owned=owned,
+                    is_alone=len(grouping) == 1,
                 )
                 for key, groups in kinds.items()
             ]
@@ -187,7 +188,13 @@ class Solver:
             [max(1, min(one.num_micro_batches, one.in_flight - k)) for k in range(len(one.spans))]
             for one in assignment.replicas
         ]
-        needs = predict_memory(assignment, self._model, self._cluster, live)
+        seconds = [
+            self._costs.compute_seconds(
+                tuple(span.device for span in one.spans), Shape.of(one), one.samples
+            )
+            for one in assignment.replicas
+        ]
+        needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
         return not any(shortages(needs, self._cluster))
 
     def _filled(self, kinds: Sequence[_Kind]) -> list[ReplicaAssignment] | None:
@@ -223,9 +230,17 @@ class Solver:
         room: dict[int, float] = {}
         for replica in replicas:
             group = tuple(span.device for span in replica.spans)
-            left = self._costs.room(group, Shape.of(replica), replica.samples, {})
+            left = self._costs.room(
+                group, Shape.of(replica), replica.samples, {}, is_alone=len(replicas) == 1
+            )
             room |= {device: left.get(device, math.inf) for device in group}
-        return owners_that_fit(self._model, replicas, room, allow_host=way.host)
+        return owners_that_fit(
+            self._model,
+            replicas,
+            room,
+            allow_host=way.host,
+            sums_wait=has_order(replicas, self._costs.recompute),
+        )
 
     def _reserved(self, grouping: Grouping, way: OwnerWay) -> dict[int, float]:
         """Return the room that devices keep for variables before samples are shared out."""
@@ -245,19 +260,23 @@ class Solver:
         """Return what devices need for what they own, beyond fetching all weights."""
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
+        waits = has_order(assignment.replicas, assignment.recompute)
         owned: dict[int, float] = {}
         shared: dict[tuple[int, ...], tuple[int, int]] = {}
         for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
             if owner == EACH_MACHINE:
-                variables, weights = shared.get(devices, (0, 0))
-                sums = (variables + layer.owned_bytes, weights + layer.weight_bytes)
-                shared[devices] = sums
+                variables, gradients = shared.get(devices, (0, 0))
+                shared[devices] = (
+                    variables + layer.owned_bytes - layer.weight_bytes,
+                    gradients + layer.gradient_bytes,
+                )
             else:
-                more = layer.owned_bytes + layer.weight_bytes * (len(devices) - 2)
+                arriving = layer.gradient_bytes * (len(devices) - 1) if waits else 0
+                more = layer.owned_bytes - layer.weight_bytes + arriving
                 owned[owner] = owned.get(owner, 0.0) + more
-        for devices, (variables, weights) in shared.items():
+        for devices, (variables, gradients) in shared.items():
             for here in by_machine(devices, self._cluster).values():
-                more = (variables + weights * (len(here) - 2)) / len(here)
+                more = (variables + gradients * (len(here) - 1)) / len(here)
                 for device in here:
                     owned[device] = owned.get(device, 0.0) + more
         return owned
@@ -305,6 +324,7 @@ class _Kind:
         exchange: Of their weights.
         limited: Whether memory limits them.
         owned: See `GroupCosts.most_samples`.
+        is_alone: Whether one group computes everything.
     """
 
     groups: list[Group]
@@ -313,6 +333,7 @@ class _Kind:
     exchange: Exchange
     limited: bool
     owned: Mapping[int, float]
+    is_alone: bool
 
     def limits(self, batch_size: int) -> list[int]:
         """Return for each shape the most samples that fit into memory."""
@@ -320,7 +341,7 @@ class _Kind:
             return [batch_size] * len(self.options)
         fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
         return [
-            self.costs.most_samples(fullest, shape, batch_size, self.owned)
+            self.costs.most_samples(fullest, shape, batch_size, self.owned, is_alone=self.is_alone)
             for shape in self.options
         ]
 

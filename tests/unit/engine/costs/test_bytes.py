@@ -6,6 +6,7 @@ import keras
 import pytest
 from keras import layers
 
+from evener.profile import LayerCosts
 from unit.engine.costs.models import FLOAT, by_name, costs_of, dense, sequence
 
 ADAM_SLOTS = 2
@@ -51,6 +52,35 @@ def test_slots_belong_to_their_layer_where_all_gradients_are_clipped_together() 
     costs = costs_of(model, (4,), optimizer=optimizer)
     # Momentum, velocity, average.
     assert [one.optimizer_bytes for one in costs.layers] == [3 * 20 * FLOAT] * 3
+
+
+def test_adam_hands_over_two_sums_for_an_embedding() -> None:
+    # That of the gradient of each row, and that of its square.
+    def table(optimizer: str) -> LayerCosts:
+        body = (layers.Embedding(7, 5, name="table"), layers.Flatten(), dense(2, "head"))
+        model = sequence((3,), *body, dtype="int32")
+        return costs_of(model, (2,), optimizer=optimizer).layers[0]
+
+    of_adam = table("adam")
+    assert (of_adam.weight_bytes, of_adam.gradient_bytes) == (7 * 5 * FLOAT, 2 * 7 * 5 * FLOAT)
+    of_sgd = table("sgd")
+    assert of_sgd.gradient_bytes == of_sgd.weight_bytes
+
+
+def test_an_update_needs_memory_for_a_while() -> None:
+    adam = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,)).layers[0]
+    # The step, and the root that it is divided by.
+    assert adam.update_bytes == 2 * 3 * 5 * FLOAT
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"), [({}, False), ({"clipnorm": 1.0}, False), ({"global_clipnorm": 1.0}, True)]
+)
+def test_updates_wait_where_all_gradients_are_clipped_together(
+    more: dict[str, float], waits: bool
+) -> None:
+    model = sequence((4,), dense(4, "a"), dense(4, "b"), dense(4, "c"))
+    assert costs_of(model, (4,), optimizer=keras.optimizers.Adam(**more)).updates_wait == waits
 
 
 def test_convolution_and_pooling() -> None:

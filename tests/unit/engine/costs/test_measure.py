@@ -12,8 +12,10 @@ from keras import layers
 
 from evener.engine.costs import layer_costs, measure_layers, measure_step, split_step
 from evener.engine.costs.clock import Calls, Clock
+from evener.engine.costs.workspace import with_workspace
 from evener.engine.trace.step import trace_step
 from evener.errors import ProfileError
+from evener.profile import Curve, LayerCosts
 from evener.profile.device_speed import DeviceSpeed
 from unit.engine.costs.models import dense, sequence, traced
 
@@ -50,6 +52,32 @@ def test_every_layer_has_curves_that_are_positive_and_do_not_fall() -> None:
             assert seconds[0] >= 0
         assert one.forward(1) > 0
         assert one.update_seconds > 0
+
+
+def test_what_kernels_need_is_seen() -> None:
+    # The gradient of pooling needs more than its input and its result, which no tensor shows.
+    pool = layers.MaxPooling2D(name="pool")
+    model = sequence(
+        (32, 32, 32), layers.Conv2D(32, 1, name="conv"), pool, layers.Flatten(), dense(1, "head")
+    )
+    step = traced(model, (1,))
+    found = measure_step(step, "cpu:0", [1, 64], clock=Counting())
+    names = [layer.name for layer in layer_costs(step).layers]
+    workspace = found.layers[names.index("pool")].workspace
+    assert workspace is not None
+    assert workspace(64) > 2**20
+    # Of a product of small matrices there is nothing to see.
+    head = found.layers[names.index("head")].workspace
+    assert head is not None
+    assert head(64) < 2**20
+
+
+def test_the_greatest_workspace_of_all_devices_counts() -> None:
+    costs = LayerCosts(name="a", workspace_bytes=1.0)
+    assert with_workspace(costs, [None, None]) == costs
+    seen = [Curve(((1, 10.0), (3, 30.0))), None, Curve(((1, 5.0), (2, 40.0)))]
+    kernels = with_workspace(costs, seen).kernel_workspace
+    assert kernels == ((1, 10.0), (2, 40.0), (3, 75.0))
 
 
 def test_layers_of_one_kind_are_measured_once() -> None:

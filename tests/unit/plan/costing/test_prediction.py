@@ -82,7 +82,8 @@ def test_one_stage_keeps_several_micro_batches_only_to_recompute(
         assigned(replica, owners=(0, 0), recompute=recompute), profile_of(cluster_of(1))
     )
     # Samples of 1 byte are there from the begin.
-    assert found.memory[0].activations == live * (6 if recompute else 12) + 4
+    # In one call, those of the second layer are gone in the backward pass of the first.
+    assert found.memory[0].activations == live * (6 if recompute else 4) + 4
 
 
 def test_updates_of_hosts_and_of_machines() -> None:
