@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment
-from evener.plan.costing.memory import entering_bytes
 from evener.plan.costing.prediction import passes_are_apart
+from evener.plan.costing.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.plan.schedule import Schedule, schedule_for
 from evener.plan.task import Task, dependencies

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from evener.plan.costing import Assignment
 from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
-from evener.plan.costing.memory import has_order
 from evener.plan.costing.prediction import owner_update_seconds
+from evener.plan.costing.stage_memory import has_order
 from evener.profile import CostProfile
 from evener.simulate.activities import Activity, ActivityKind, Server, StepGraph, Use
 from evener.simulate.routes import Route, machine_of, network_route, route

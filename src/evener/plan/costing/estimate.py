@@ -21,7 +21,8 @@ import math
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment, Span, spread_owners
-from evener.plan.costing.memory import entering_bytes, predict_memory
+from evener.plan.costing.memory import predict_memory
+from evener.plan.costing.stage_memory import entering_bytes
 from evener.profile import Cluster, ClusterDevice, ModelCosts
 
 MOST_SAMPLES = 2**20

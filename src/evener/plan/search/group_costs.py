@@ -14,8 +14,8 @@ from evener.plan.costing.assignment import (
     Span,
 )
 from evener.plan.costing.meetings import is_in_parts, phase_seconds, phases_of
-from evener.plan.costing.memory import StageMemory, StepWay, stage_memory
 from evener.plan.costing.prediction import passes_are_apart
+from evener.plan.costing.stage_memory import StageMemory, StepWay, stage_memory
 from evener.plan.search.cuts import best_cuts
 from evener.plan.search.groupings import Group
 from evener.profile import CostProfile, Curve
@@ -96,6 +96,8 @@ class GroupCosts:
         # What the first k layers need more where they are owned, and not fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
+        weights = (layer.weight_bytes for layer in self._layers)
+        self._weights = list(itertools.accumulate(weights, initial=0))
         self._total = functools.cache(self._curves)
         self._route = functools.cache(self._links_of)
         self._memory_of = functools.cache(self._memory_of_span)
@@ -226,6 +228,7 @@ class GroupCosts:
                 memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
                 alive = max(1, min(num_micro_batches, in_flight - stage))
                 needed = memory_of.total(num_micro_batches, alive, size)
+                needed += self._weights[end] - self._weights[first]
                 left[device] = memory - needed - owned.get(device, 0.0)
         return left
 
@@ -260,9 +263,12 @@ class GroupCosts:
             if memory is None or own_part is None:
                 return True
             alive = max(1, min(num_micro_batches, in_flight - stage))
-            own = (self._own[end] - self._own[first]) * own_part
+            fixed = (self._own[end] - self._own[first]) * own_part
+            fixed += self._weights[end] - self._weights[first]
+            if fixed > memory:
+                return False
             needed = self._memory_of(first, end, num_micro_batches > 1, False)
-            return own + needed.total(num_micro_batches, alive, size) <= memory
+            return fixed + needed.total(num_micro_batches, alive, size) <= memory
 
         return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
 
@@ -309,12 +315,11 @@ class GroupCosts:
     def _memory_of_span(
         self, first: int, end: int, accumulates: bool, is_alone: bool
     ) -> StageMemory:
-        """Return what a stage needs that owns nothing."""
+        """Return what a stage needs besides weights, if it owns nothing."""
         model = self.profile.model
         is_whole = end - first == len(self._layers)
         way = StepWay(
             recompute=self.recompute,
-            owners=None,
             has_order=accumulates or any(self.recompute) or not is_whole,
             meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,

@@ -24,8 +24,9 @@ from evener.plan.costing.assignment import (
     spread_owners,
 )
 from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
-from evener.plan.costing.memory import has_order, predict_memory, shortages
+from evener.plan.costing.memory import predict_memory, shortages
 from evener.plan.costing.prediction import update_seconds
+from evener.plan.costing.stage_memory import has_order
 from evener.plan.search.filling import Vessel, fill
 from evener.plan.search.group_costs import Exchange, GroupCosts, Shape
 from evener.plan.search.groupings import MOST_FOR_ALL, Group, Grouping, kind_of

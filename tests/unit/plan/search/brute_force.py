@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from evener.plan.costing import Assignment, ReplicaAssignment, Span, predict
 from evener.plan.costing.assignment import HOST_OWNER, holders_of, spread_owners
-from evener.plan.costing.memory import entering_bytes, shortages
+from evener.plan.costing.memory import shortages
+from evener.plan.costing.stage_memory import entering_bytes
 from evener.profile import CostProfile
 
 
