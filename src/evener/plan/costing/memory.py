@@ -71,7 +71,8 @@ def predict_memory(
     layers, num_layers = model.layers, len(model.layers)
     holders = holders_of(assignment.replicas, num_layers)
     way = StepWay.of(assignment, model)
-    early = _Early(assignment, seconds, has_order=way.has_order)
+    waits = way.has_order or model.updates_wait
+    early = _Early(assignment, seconds, waits=waits)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -83,10 +84,12 @@ def predict_memory(
         # The sums of the other devices lie on the owner until they are added.
         is_holder = owner in devices
         num_early, num_others = early.num_at(owner, devices), len(devices) - is_holder
+        # Its own wait for those that are not early, if they leave one by one.
+        own_waits = not waits and is_holder and num_early < num_others
         needs[owner] = needs[owner].plus(
             variables=layer.owned_bytes,
             fetched=-layer.weight_bytes * is_holder,
-            gradients=layer.gradient_bytes * num_early,
+            gradients=layer.gradient_bytes * (num_early + own_waits),
         )
         adding[owner] = max(adding[owner], layer.gradient_bytes * (num_others - num_early))
         updating[owner] = max(updating[owner], layer.update_bytes)
@@ -96,11 +99,13 @@ def predict_memory(
         gradients = sum(layer.gradient_bytes for layer in of_machines)
         update = max(layer.update_bytes for layer in of_machines)
         for here in by_machine(devices, cluster).values():
+            # Those of the machine's other devices; and their own, which wait for other machines.
+            num_waiting = len(here) - 1 if waits else len(here)
             for device in here:
                 needs[device] = needs[device].plus(
                     variables=variables / len(here),
                     fetched=-weights / len(here),
-                    gradients=gradients * (len(here) - 1) / len(here),
+                    gradients=gradients * num_waiting / len(here),
                 )
                 updating[device] = max(updating[device], update)
     stages: dict[tuple[int, int, bool], StageMemory] = {}
@@ -137,13 +142,13 @@ class _Early:
     Args:
         assignment: Who computes and owns.
         seconds: How long the passes of each replica take; None if they are equally long.
-        has_order: Whether the calls of the step have an order.
+        waits: Whether all gradients of a device are there before the first of them leaves.
     """
 
     def __init__(
-        self, assignment: Assignment, seconds: Sequence[float] | None, *, has_order: bool
+        self, assignment: Assignment, seconds: Sequence[float] | None, *, waits: bool
     ) -> None:
-        self._waits = has_order
+        self._waits = waits
         times = seconds or [1.0] * len(assignment.replicas)
         self._seconds: dict[int, float] = {}
         for replica, one in zip(assignment.replicas, times, strict=True):

@@ -75,7 +75,8 @@ class Moment(NamedTuple):
 
     def workspace(self, size: float) -> float:
         """Return the bytes that only this pass needs, for so many samples."""
-        return self.layer.workspace(size) + self.passing * size + self.updating
+        # One kernel runs at a time.
+        return max(self.layer.workspace(size), self.updating) + self.passing * size
 
     def total(self, size: float) -> float:
         """Return all of it in bytes, for so many samples."""
@@ -166,14 +167,14 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     if way.meets:
         # The parts meet at one layer at a time.
         samples += max(layer.meeting_bytes for layer in layers)
-    at_once = way.is_alone and not way.has_order and not model.updates_wait
-    moments = _moments(span, model, way, kept, accumulates=accumulates, updates_at_once=at_once)
+    waits = way.has_order or model.updates_wait
+    moments = _moments(span, model, way, kept, accumulates=accumulates, waits=waits)
     return StageMemory(
         samples=samples,
         waiting=entering + sum(kept) - met,
         met=met,
         moments=tuple(_undominated(moments)),
-        last_gradients=0 if at_once else sum(layer.gradient_bytes for layer in layers),
+        last_gradients=sum(layer.gradient_bytes for layer in layers) if waits else 0,
     )
 
 
@@ -184,7 +185,7 @@ def _moments(
     kept: Sequence[float],
     *,
     accumulates: bool,
-    updates_at_once: bool,
+    waits: bool,
 ) -> Iterator[Moment]:
     """Yield the backward passes of a stage in their order, each with what is there then.
 
@@ -194,7 +195,7 @@ def _moments(
         way: How the step is computed.
         kept: Of each layer of the stage, bytes per sample.
         accumulates: Whether gradients of several micro-batches are added up.
-        updates_at_once: Whether weights are updated as soon as their gradients are there.
+        waits: Whether all gradients are there before the first of them leaves.
     """
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
@@ -216,10 +217,13 @@ def _moments(
         layer = layers[place]
         gradients += layer.gradient_bytes
         there, updating = gradients, 0
-        if updates_at_once:
-            # Kernels wait in a queue: the update of the layer behind may not be done yet.
-            there = layer.gradient_bytes + (behind.gradient_bytes if behind else 0)
-            updating = behind.update_bytes if behind else 0
+        if not waits:
+            # Of a weight that was fetched, the gradient has its place before it leaves.
+            there = layer.gradient_bytes
+            if way.is_alone and behind:
+                # Kernels wait in a queue: the update of the layer behind may not be done yet.
+                there += behind.gradient_bytes
+                updating = behind.update_bytes
         again = layer.activation_bytes if way.recompute[place] else 0.0
         yield Moment(
             layer=layer,

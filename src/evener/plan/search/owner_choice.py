@@ -30,7 +30,8 @@ def owners_that_fit(
         replicas: Who computes with them.
         room: For each device what it has left if it owns nothing and fetches every weight.
         allow_host: Whether the host may own what fits nowhere.
-        sums_wait: Whether the gradients of other devices lie on an owner while it computes.
+        sums_wait: Whether the gradients of other devices lie on an owner while it computes; else
+            its own wait for them.
 
     Returns:
         None if they do not fit.
@@ -40,9 +41,9 @@ def owners_that_fit(
     holders = holders_of(replicas, len(model.layers))
     for place in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
         layer, devices = model.layers[place], holders[place]
-        needed = layer.owned_bytes - layer.weight_bytes
-        if sums_wait:
-            needed += layer.gradient_bytes * (len(devices) - 1)
+        num_others = len(devices) - 1
+        num_waiting = num_others if sums_wait else min(1, num_others)
+        needed = layer.owned_bytes - layer.weight_bytes + layer.gradient_bytes * num_waiting
         device = max(devices, key=lambda one: left[one])
         if needed <= left[device] or needed <= 0:
             left[device] -= needed

@@ -240,7 +240,7 @@ class Solver:
             replicas,
             room,
             allow_host=way.host,
-            sums_wait=has_order(replicas, self._costs.recompute),
+            sums_wait=self._model.updates_wait or has_order(replicas, self._costs.recompute),
         )
 
     def _reserved(self, grouping: Grouping, way: OwnerWay) -> dict[int, float]:
@@ -261,7 +261,7 @@ class Solver:
         """Return what devices need for what they own, beyond fetching all weights."""
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
-        waits = has_order(assignment.replicas, assignment.recompute)
+        waits = self._model.updates_wait or has_order(assignment.replicas, assignment.recompute)
         owned: dict[int, float] = {}
         shared: dict[tuple[int, ...], tuple[int, int]] = {}
         for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
@@ -272,12 +272,15 @@ class Solver:
                     gradients + layer.gradient_bytes,
                 )
             else:
-                arriving = layer.gradient_bytes * (len(devices) - 1) if waits else 0
-                more = layer.owned_bytes - layer.weight_bytes + arriving
+                num_others = len(devices) - 1
+                num_waiting = num_others if waits else min(1, num_others)
+                waiting = layer.gradient_bytes * num_waiting
+                more = layer.owned_bytes - layer.weight_bytes + waiting
                 owned[owner] = owned.get(owner, 0.0) + more
         for devices, (variables, gradients) in shared.items():
             for here in by_machine(devices, self._cluster).values():
-                more = (variables + gradients * (len(here) - 1)) / len(here)
+                num_waiting = len(here) - 1 if waits else len(here)
+                more = (variables + gradients * num_waiting) / len(here)
                 for device in here:
                     owned[device] = owned.get(device, 0.0) + more
         return owned

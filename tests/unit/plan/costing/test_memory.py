@@ -77,15 +77,16 @@ def test_gradients_that_are_clipped_together_wait_for_each_other() -> None:
 
 
 def test_devices_of_one_speed_have_their_gradients_at_the_same_time() -> None:
-    # Their own, and of each other one that which is added.
-    assert gradients_of(chain(), 3) == 3 * 100 + 2 * 100
-    assert gradients_of(chain(), 3, [1.0, 1.0, 1.0]) == 3 * 100 + 2 * 100
+    # Those that wait for the others, that of now, and of each other device that which is added.
+    assert gradients_of(chain(), 3) == 3 * 100 + 100 + 2 * 100
+    assert gradients_of(chain(), 3, [1.0, 1.0, 1.0]) == 3 * 100 + 100 + 2 * 100
 
 
 def test_faster_devices_have_all_of_theirs_early() -> None:
-    assert gradients_of(chain(), 3, [1.0, 0.5, 1.0]) == 3 * 100 + 3 * 100 + 100
-    assert gradients_of(chain(), 3, [1.0, 0.5, 0.5]) == 3 * 100 + 2 * 3 * 100
-    assert gradients_of(chain(), 3, [0.5, 1.0, 1.0]) == 3 * 100 + 2 * 100
+    assert gradients_of(chain(), 3, [1.0, 0.5, 1.0]) == 3 * 100 + 100 + 3 * 100 + 100
+    # If all others are faster, its own wait for nobody.
+    assert gradients_of(chain(), 3, [1.0, 0.5, 0.5]) == 100 + 2 * 3 * 100
+    assert gradients_of(chain(), 3, [0.5, 1.0, 1.0]) == 3 * 100 + 100 + 2 * 100
 
 
 def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
@@ -148,7 +149,8 @@ def test_stages_keep_what_crosses_to_them() -> None:
 def test_owners_keep_the_gradients_that_arrive_and_fetch_nothing() -> None:
     found = needs(assigned(whole(0), whole(1), whole(2), owners=(0, 1)), cluster_of(3))
     parts = [(one.variables, one.fetched, one.gradients) for one in found.values()]
-    assert parts == [(310, 60, 160 + 2 * 100), (180, 100, 160 + 2 * 60), (0, 160, 160)]
+    # That of now, their own that wait, and of the others that which is added.
+    assert parts == [(310, 60, 100 + 3 * 100), (180, 100, 100 + 3 * 60), (0, 160, 100)]
 
 
 def test_an_owner_that_does_not_compute_gets_a_gradient_of_everyone() -> None:
@@ -166,7 +168,12 @@ def test_each_machine_spreads_variables_over_its_devices() -> None:
     owners = (EACH_MACHINE, EACH_MACHINE)
     found = needs(assigned(*map(whole, range(3)), owners=owners), cluster_of(1, 2))
     parts = {k: (one.variables, one.fetched, one.gradients) for k, one in found.items()}
-    assert parts == {0: (490, 0, 160), 1: (245, 80, 160 + 80), 2: (245, 80, 160 + 80)}
+    # That of now, their own parts that wait for the other machine, and the other device's.
+    assert parts == {
+        0: (490, 0, 100 + 160),
+        1: (245, 80, 100 + 80 + 80),
+        2: (245, 80, 100 + 80 + 80),
+    }
 
 
 @pytest.mark.parametrize(
