@@ -40,7 +40,7 @@ from evener.plan import Plan
 from evener.units import format_bytes, format_seconds
 
 SCRIPT = Path(__file__).with_name("uneven_train.py")
-STAND_INS = "cpu:1@120MiB,cpu:1@60MiB"
+STAND_INS = "cpu:1@100MiB,cpu:1@50MiB"
 # Rounding is 6e-8 for one operation in float32; 32 steps of Adam build on each other.
 TOLERANCE = 1e-4
 MEBIBYTE = 2**20

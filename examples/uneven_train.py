@@ -1,7 +1,7 @@
 """Train a small transformer in plain Keras: it knows nothing of devices, plans or memory.
 
     python examples/uneven_train.py
-    evener plan --devices cpu:1@120MiB,cpu:1@60MiB examples/uneven_train.py
+    evener plan --devices cpu:1@100MiB,cpu:1@50MiB examples/uneven_train.py
 
 It learns to continue Python's language reference (`pydoc_data.topics`, which comes with Python, (c)
 Python Software Foundation, licence PSF-2.0), character by character. With ``--weights FILE`` the
