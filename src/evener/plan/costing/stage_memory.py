@@ -168,7 +168,7 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
         # The parts meet at one layer at a time.
         samples += max(layer.meeting_bytes for layer in layers)
     waits = way.has_order or model.updates_wait
-    moments = _moments(span, model, way, kept, accumulates=accumulates, waits=waits)
+    moments = stage_moments(span, model, way, kept, accumulates=accumulates, waits=waits)
     return StageMemory(
         samples=samples,
         waiting=entering + sum(kept) - met,
@@ -178,7 +178,7 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     )
 
 
-def _moments(
+def stage_moments(
     span: Span,
     model: ModelCosts,
     way: StepWay,
@@ -237,19 +237,25 @@ def _moments(
         behind = layer
 
 
-def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
-    """Yield the moments of which no other one needs as much, for any number of samples."""
+def _undominated(moments: Iterable[Moment]) -> list[Moment]:
+    """Return the moments that need the most for some number of samples.
 
-    def line(moment: Moment) -> tuple[float, float]:
-        slope = moment.kept + moment.passing + moment.layer.workspace_bytes
-        return moment.gradients + moment.updating, slope
-
+    Each is the greater of two lines, with the update and with the layer's workspace. A line counts
+    if it begins higher than all others that are as steep.
+    """
+    every = list(moments)
+    lines: list[tuple[float, float, int]] = []
+    for number, one in enumerate(every):
+        slope = one.kept + one.passing
+        lines.append((one.gradients + one.updating, slope, number))
+        lines.append((one.gradients, slope + one.layer.workspace_bytes, number))
+    counting = {number for number, one in enumerate(every) if one.layer.kernel_workspace}
     steepest = -1.0
-    for moment in sorted(moments, key=line, reverse=True):
-        _, slope = line(moment)
-        if slope > steepest or moment.layer.kernel_workspace:
-            yield moment
-        steepest = max(steepest, slope)
+    for _, slope, number in sorted(lines, reverse=True):
+        if slope > steepest:
+            counting.add(number)
+            steepest = slope
+    return [every[number] for number in sorted(counting)]
 
 
 def entering_bytes(model: ModelCosts, place: int) -> float:

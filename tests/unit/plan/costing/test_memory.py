@@ -9,10 +9,13 @@ import dataclasses
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.plan.costing.assignment import EACH_MACHINE
 from evener.plan.costing.memory import MemoryPrediction, predict_memory, shortages
+from evener.plan.costing.stage_memory import StepWay, stage_memory, stage_moments
 from evener.profile import Cluster, LayerCosts, ModelCosts
 from unit.plan.costing.by_hand import MODEL, assigned, cluster_of, whole
 
@@ -96,6 +99,37 @@ def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
     assert predict_memory(assignment, model, cluster_of(1), [(1,)])[0] == MemoryPrediction(
         variables=900, gradients=300, workspace=50
     )
+
+
+@given(
+    st.lists(
+        st.builds(
+            LayerCosts,
+            name=st.uuids().map(str),
+            weight_bytes=st.integers(0, 100),
+            update_bytes=st.integers(0, 100),
+            activation_bytes=st.integers(0, 10).map(float),
+            boundary_bytes=st.integers(0, 10).map(float),
+            workspace_bytes=st.integers(0, 10).map(float),
+            kernel_workspace=st.sampled_from([(), ((1.0, 30.0), (10.0, 90.0))]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.booleans(),
+    st.integers(1, 30),
+)
+def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
+    layers: list[LayerCosts], is_alone: bool, samples: int
+) -> None:
+    model = ModelCosts(name="drawn", layers=tuple(layers))
+    span, recompute = Span(0, 0, len(layers)), (False,) * len(layers)
+    way = StepWay(recompute=recompute, has_order=False, meets=False, is_alone=is_alone)
+    kept = [layer.activation_bytes for layer in layers]
+    every = stage_moments(span, model, way, kept, accumulates=False, waits=False)
+    found = stage_memory(span, model, way, accumulates=False)
+    assert found.total(1, 1, samples) == max(one.total(samples) for one in every)
+    assert len(found.moments) <= len(layers)
 
 
 def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
