@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
@@ -101,6 +101,7 @@ def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
     )
 
 
+@settings(max_examples=500)
 @given(
     st.lists(
         st.builds(
@@ -108,8 +109,8 @@ def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
             name=st.uuids().map(str),
             weight_bytes=st.integers(0, 100),
             update_bytes=st.integers(0, 100),
-            activation_bytes=st.integers(0, 10).map(float),
-            boundary_bytes=st.integers(0, 10).map(float),
+            activation_bytes=st.integers(0, 2).map(float),
+            boundary_bytes=st.integers(0, 2).map(float),
             workspace_bytes=st.integers(0, 10).map(float),
             kernel_workspace=st.sampled_from([(), ((1.0, 30.0), (10.0, 90.0))]),
         ),
