@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from evener.errors import PlanError
 from evener.plan.search import make_plan
 from evener.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
 from evener.simulate import (
@@ -100,11 +101,14 @@ def timed(kind: str, num_devices: int, num_layers: int, *, rounds: int) -> Plann
 
 
 def plan_once(kind: str, num_devices: int, num_layers: int) -> tuple[float, str]:
-    """Return the seconds of the processor to find a plan, and the layout of the plan."""
+    """Return the seconds of the processor to find a plan, and its layout or that nothing fits."""
     profile = profile_of(kind, num_devices, num_layers)
     began = time.process_time()
-    found = make_plan(profile, _SAMPLES_PER_DEVICE * num_devices)
-    return time.process_time() - began, found.plan.layout
+    try:
+        layout = make_plan(profile, _SAMPLES_PER_DEVICE * num_devices).plan.layout
+    except PlanError:
+        layout = "fits nowhere"
+    return time.process_time() - began, layout
 
 
 def profile_of(kind: str, num_devices: int, num_layers: int) -> CostProfile:

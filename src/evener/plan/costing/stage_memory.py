@@ -61,7 +61,6 @@ class Moment(NamedTuple):
     Args:
         layer: The layer.
         gradients: Bytes of gradients of weights.
-        updating: Bytes of what an update needs that runs at the same time.
         kept: Bytes per sample of the micro-batch at hand, for the passes to come.
         passing: Bytes per sample of the micro-batch at hand, for this pass: gradients of
             activations, and activations that are computed again.
@@ -69,14 +68,12 @@ class Moment(NamedTuple):
 
     layer: LayerCosts
     gradients: float
-    updating: float
     kept: float
     passing: float
 
     def workspace(self, size: float) -> float:
         """Return the bytes that only this pass needs, for so many samples."""
-        # One kernel runs at a time.
-        return max(self.layer.workspace(size), self.updating) + self.passing * size
+        return self.layer.workspace(size) + self.passing * size
 
     def total(self, size: float) -> float:
         """Return all of it in bytes, for so many samples."""
@@ -144,8 +141,8 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     ::
 
         calls in an order    what a call is given stays to its end, and so do its results
-        no order             activations go with the last backward pass that needs them,
-                             gradients with the update of their weights
+        no order             activations go with the last backward pass that needs them; of
+                             several replicas, gradients leave one by one
 
     Args:
         span: The stage.
@@ -167,7 +164,8 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     if way.meets:
         # The parts meet at one layer at a time.
         samples += max(layer.meeting_bytes for layer in layers)
-    waits = way.has_order or model.updates_wait
+    # One device computes its updates when it comes to them, which may be at the end.
+    waits = way.has_order or model.updates_wait or way.is_alone
     moments = stage_moments(span, model, way, kept, accumulates=accumulates, waits=waits)
     return StageMemory(
         samples=samples,
@@ -195,7 +193,7 @@ def stage_moments(
         way: How the step is computed.
         kept: Of each layer of the stage, bytes per sample.
         accumulates: Whether gradients of several micro-batches are added up.
-        waits: Whether all gradients are there before the first of them leaves.
+        waits: Whether all gradients may be there before the first of them leaves.
     """
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
@@ -212,50 +210,35 @@ def stage_moments(
     if span.end < len(layers):
         crossing += 2 * layers[span.end - 1].boundary_bytes
     gradients = sum(layers[place].gradient_bytes for place in span.layers) if accumulates else 0
-    behind: LayerCosts | None = None
     for number, place in reversed(list(enumerate(span.layers))):
         layer = layers[place]
         gradients += layer.gradient_bytes
-        there, updating = gradients, 0
-        if not waits:
-            # Of a weight that was fetched, the gradient has its place before it leaves.
-            there = layer.gradient_bytes
-            if way.is_alone and behind:
-                # Kernels wait in a queue: the update of the layer behind may not be done yet.
-                there += behind.gradient_bytes
-                updating = behind.update_bytes
         again = layer.activation_bytes if way.recompute[place] else 0.0
         yield Moment(
             layer=layer,
-            gradients=there,
-            updating=updating,
+            # Else those behind have the place of the weights that were fetched.
+            gradients=gradients if waits else layer.gradient_bytes,
             kept=left[number] if joint else left[-1],
-            # The gradients that it makes and reads and, again of the queue, those that the layer
-            # behind has read.
+            # The gradients that it makes and reads and, as kernels wait in a queue, those that the
+            # layer behind has read.
             passing=again + crossing + sum(between[number : number + 3]),
         )
-        behind = layer
 
 
-def _undominated(moments: Iterable[Moment]) -> list[Moment]:
-    """Return the moments that need the most for some number of samples.
+def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
+    """Yield the moments of which no other one needs as much, for any number of samples."""
 
-    Each is the greater of two lines, with the update and with the layer's workspace. A line counts
-    if it begins higher than all others that are as steep.
-    """
-    every = list(moments)
-    lines: list[tuple[float, float, int]] = []
-    for number, one in enumerate(every):
-        slope = one.kept + one.passing
-        lines.append((one.gradients + one.updating, slope, number))
-        lines.append((one.gradients, slope + one.layer.workspace_bytes, number))
-    counting = {number for number, one in enumerate(every) if one.layer.kernel_workspace}
+    def line(moment: Moment) -> tuple[float, float]:
+        slope = moment.kept + moment.passing + moment.layer.workspace_bytes
+        return moment.gradients, slope
+
     steepest = -1.0
-    for _, slope, number in sorted(lines, reverse=True):
-        if slope > steepest:
-            counting.add(number)
-            steepest = slope
-    return [every[number] for number in sorted(counting)]
+    for moment in sorted(moments, key=line, reverse=True):
+        _, slope = line(moment)
+        # What kernels were seen to need may be more than the line says.
+        if slope > steepest or moment.layer.kernel_workspace:
+            yield moment
+        steepest = max(steepest, slope)
 
 
 def entering_bytes(model: ModelCosts, place: int) -> float:
