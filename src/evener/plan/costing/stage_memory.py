@@ -141,8 +141,9 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     ::
 
         calls in an order    what a call is given stays to its end, and so do its results
-        no order             activations go with the last backward pass that needs them; of
-                             several replicas, gradients leave one by one
+        no order             of one replica, what is there and when is open: everything may be;
+                             of several, activations go with the last backward pass that needs
+                             them, and gradients leave one by one
 
     Args:
         span: The stage.
@@ -199,6 +200,8 @@ def stage_moments(
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
     joint = span.end == len(layers) and not any(way.recompute) and not way.meets
+    # Without an order one device may come late to gradients of weights, which read activations.
+    keeps_all = not joint or (way.is_alone and not way.has_order)
     between = [
         0.0,
         *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
@@ -218,7 +221,7 @@ def stage_moments(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
             gradients=gradients if waits else layer.gradient_bytes,
-            kept=left[number] if joint else left[-1],
+            kept=left[-1] if keeps_all else left[number],
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read.
             passing=again + crossing + sum(between[number : number + 3]),
