@@ -20,8 +20,8 @@ Memory of two on one device, a step of 2 samples
  gradients         160 B   320 B
  activations        24 B     4 B
  samples             2 B     2 B
- workspace          10 B     5 B
- total             686 B   821 B
+ workspace           6 B     5 B
+ total             682 B   821 B
 
 With activations recomputed
  micro-batches       1       2
@@ -69,7 +69,7 @@ def test_a_narrow_terminal_loses_no_figure() -> None:
     text = shown(Estimated(model=MODEL, batch_size=8), width=60)
     assert max(map(len, text.splitlines())) <= 60
     assert "…" not in text
-    assert " total             794 B   854 B   836 B   827 B\n" in text
+    assert " total             778 B   854 B   836 B   827 B\n" in text
 
 
 def test_json_holds_all_figures() -> None:

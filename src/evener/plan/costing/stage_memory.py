@@ -201,7 +201,7 @@ def stage_moments(
     left = [entering + one for one in itertools.accumulate(kept)]
     joint = span.end == len(layers) and not any(way.recompute) and not way.meets
     # Without an order one device may come late to gradients of weights, which read activations.
-    keeps_all = not joint or (way.is_alone and not way.has_order)
+    is_open = way.is_alone and not way.has_order
     between = [
         0.0,
         *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
@@ -221,10 +221,10 @@ def stage_moments(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
             gradients=gradients if waits else layer.gradient_bytes,
-            kept=left[-1] if keeps_all else left[number],
+            kept=left[number] if joint and not is_open else left[-1],
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
-            # layer behind has read.
-            passing=again + crossing + sum(between[number : number + 3]),
+            # layer behind has read; they have the place of activations, if all of these count.
+            passing=again + crossing + (0.0 if is_open else sum(between[number : number + 3])),
         )
 
 

@@ -67,9 +67,9 @@ def test_each_kind_by_hand() -> None:
         gradients=160,
         activations=(4 + 8) * 6,
         samples=6,
-        workspace=(3 + 2) * 6,
+        workspace=3 * 6,
     )
-    assert estimate_memory(MODEL, 6).total == 160 + 320 + 10 + 160 + 72 + 6 + 30
+    assert estimate_memory(MODEL, 6).total == 160 + 320 + 10 + 160 + 72 + 6 + 18
 
 
 def test_the_fullest_device_of_two_by_hand() -> None:
@@ -125,7 +125,7 @@ def test_layers_that_keep_less_than_they_read_are_not_recomputed() -> None:
 
 @pytest.mark.parametrize("num_devices", [1, 2, 5])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@pytest.mark.parametrize("memory", [0, 400, 700, 758, 759, 10_000, 100_000])
+@pytest.mark.parametrize("memory", [0, 400, 700, 746, 747, 10_000, 100_000])
 def test_the_largest_batch_is_the_last_that_fits(memory: int, way: Way, num_devices: int) -> None:
     batch = largest_batch(MODEL, memory, way, num_devices=num_devices)
     at_once = num_devices * way.num_micro_batches

@@ -49,7 +49,7 @@ def test_what_was_rejected_has_numbers() -> None:
 def test_what_lacks_memory_says_how_much() -> None:
     planned = make_plan(profile_with(None, 140 * MIB), 64)
     reasons = {one.layout: one.reason for one in planned.plan.rejected}
-    assert reasons["gpu:1 alone"] == "gpu:1 needs 408.2 MiB and has 140.0 MiB"
+    assert reasons["gpu:1 alone"] == "gpu:1 needs 408.1 MiB and has 140.0 MiB"
     assert planned.problem == ""
 
 
