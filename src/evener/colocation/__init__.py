@@ -11,6 +11,6 @@ install.py         installs the wrappers, once per process
 """
 
 from evener.colocation.install import install, records_devices
-from evener.colocation.largest_input import colocate_with_largest_input
+from evener.colocation.largest_input import colocate_with_largest_input, no_colocation
 
-__all__ = ["colocate_with_largest_input", "install", "records_devices"]
+__all__ = ["colocate_with_largest_input", "install", "no_colocation", "records_devices"]

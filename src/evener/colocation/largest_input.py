@@ -20,26 +20,45 @@ from evener.colocation.device_lookup import device_of_tensor
 _HANDLE_SIZE = 2**62
 
 
-class _EagerState(threading.local):
+class _State(threading.local):
+    # Whether eager operations are placed.
     is_colocating = False
+    # Whether a step is traced of which another one places the operations.
+    is_paused = False
 
 
-_eager = _EagerState()
+_state = _State()
 
 
 @contextlib.contextmanager
 def colocate_with_largest_input() -> Iterator[None]:
     """Place operations on the device of their largest input, where no device is requested."""
+    if _state.is_paused:
+        yield
+        return
     if tf.executing_eagerly():
-        before, _eager.is_colocating = _eager.is_colocating, True
+        before, _state.is_colocating = _state.is_colocating, True
         try:
             yield
         finally:
-            _eager.is_colocating = before
+            _state.is_colocating = before
         return
     # `tf.device` takes no function; its predecessor does, in graphs.
     with tf.compat.v1.device(_device_for_operation):
         yield
+
+
+@contextlib.contextmanager
+def no_colocation() -> Iterator[None]:
+    """Let `colocate_with_largest_input` do nothing in this thread.
+
+    Where variables lie says nothing of where the operations of a partitioned step belong.
+    """
+    before, _state.is_paused = _state.is_paused, True
+    try:
+        yield
+    finally:
+        _state.is_paused = before
 
 
 def eager_device(arguments: Iterable[Any]) -> str:
@@ -49,7 +68,7 @@ def eager_device(arguments: Iterable[Any]) -> str:
         arguments: Inputs and attributes of the operation: tensors and variables of any shape and
             dtype, lists of them, and other values.
     """
-    if not _eager.is_colocating:
+    if not _state.is_colocating:
         return ""
     values = [one.handle if isinstance(one, tf.Variable) else one for one in _flat(arguments)]
     return _device_of_largest([one for one in values if _tf_private.is_eager_tensor(one)])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener import colocation
 from evener.engine.trace import shape_rules, value_rules  # noqa: F401  (fill the tables of rules)
 from evener.engine.trace.dims import BATCH
 from evener.engine.trace.functional import open_functions
@@ -92,7 +93,7 @@ def trace_step(
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})
         marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
-        with recording as found, marking:
+        with recording as found, marking, colocation.no_colocation():
             result = tf.nest.map_structure(_as_tensor, function(*arguments))
         scopes.update(found)
         structures.append(result)

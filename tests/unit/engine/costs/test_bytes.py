@@ -71,33 +71,44 @@ def test_adam_hands_over_two_sums_for_an_embedding() -> None:
     assert of_sgd.gradient_bytes == of_sgd.weight_bytes
 
 
-UPDATES = """
-    import keras, tensorflow as tf
+def test_an_update_needs_memory_for_a_while() -> None:
+    adam = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,)).layers[0]
+    # The step, and the root that it is divided by.
+    assert adam.update_bytes == 2 * 3 * 5 * FLOAT
+
+
+@pytest.mark.parametrize(
+    ("more", "waits"), [({}, False), ({"clipnorm": 1.0}, False), ({"global_clipnorm": 1.0}, True)]
+)
+def test_updates_wait_where_all_gradients_are_clipped_together(
+    more: dict[str, float], waits: bool
+) -> None:
+    model = sequence((4,), dense(4, "a"), dense(4, "b"), dense(4, "c"))
+    assert costs_of(model, (4,), optimizer=keras.optimizers.Adam(**more)).updates_wait == waits
+
+
+PINNED = """
+    import evener, keras, tensorflow as tf
     from evener.engine.costs import layer_costs, trace_keras_step
 
-    def costs_of(**more):
+    def costs():
         dense = [keras.layers.Dense(4, name=name) for name in "abc"]
         model = keras.Sequential([keras.Input((4,)), *dense])
-        model.compile(keras.optimizers.Adam(**more), "mse")
+        model.compile("adam", "mse")
         return layer_costs(trace_keras_step(model, tf.TensorSpec([4]), tf.TensorSpec([4])))
 
-    print("update", costs_of().layers[0].update_bytes)
-    for more in ({}, {"clipnorm": 1.0}, {"global_clipnorm": 1.0}):
-        print("waits", costs_of(**more).updates_wait)
+    before = costs()
+    with evener.pin("cpu:0"):
+        keras.layers.Dense(3).build((None, 3))
+    after = costs()
+    assert before == after, (before, after)
+    print("the same")
 """
 
 
-def test_what_updates_need_and_wait_for(run_python: RunPython) -> None:
-    # In a process of its own: what other tests have traced must not count.
-    lines = run_python(UPDATES, timeout=200).stdout.splitlines()
-    # The step, and the root that it is divided by.
-    assert f"update {2 * 4 * 4 * FLOAT}" in lines
-    # Only where all gradients are clipped together.
-    assert [one for one in lines if one.startswith("waits")] == [
-        "waits False",
-        "waits False",
-        "waits True",
-    ]
+def test_pins_of_the_program_change_no_costs(run_python: RunPython) -> None:
+    # They place updates on the device of their variables, in steps that are not partitioned.
+    assert "the same" in run_python(PINNED, timeout=200).stdout
 
 
 def test_convolution_and_pooling() -> None:
