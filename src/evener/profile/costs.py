@@ -28,8 +28,8 @@ class LayerCosts:
             results of earlier layers that are still needed included. The same bytes come back as
             gradients.
         workspace_bytes: Per sample: what is needed only while it is computed.
-        kernel_workspace: What devices were seen to need while it is computed, as pairs of samples
-            and bytes, in rising order; empty if they do not tell. The greater of both counts.
+        kernel_workspace: The bytes that devices were seen to need while it is computed, as a
+            function of the samples; None if they do not tell. The greater of both counts.
         forward_flops: Per sample, of the forward pass.
         forward_meetings: How often all micro-batches of all replicas meet in its forward pass,
             as at a `BatchNormalization` of the whole batch.
@@ -47,7 +47,7 @@ class LayerCosts:
     activation_bytes: float = 0.0
     boundary_bytes: float = 0.0
     workspace_bytes: float = 0.0
-    kernel_workspace: tuple[tuple[float, float], ...] = ()
+    kernel_workspace: Curve | None = None
     forward_flops: float = 0.0
     forward_meetings: int = 0
     backward_meetings: int = 0
@@ -61,7 +61,7 @@ class LayerCosts:
 
     def workspace(self, samples: float) -> float:
         """Return the bytes that are needed only while it is computed, for so many samples."""
-        seen = Curve(self.kernel_workspace)(samples) if self.kernel_workspace else 0.0
+        seen = 0.0 if self.kernel_workspace is None else self.kernel_workspace(samples)
         return max(self.workspace_bytes * samples, seen)
 
     @property

@@ -1,4 +1,4 @@
-"""Seconds as a function of a number of samples."""
+"""Seconds, or bytes, as a function of a number of samples."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from evener.errors import ProfileError
 from evener.profile.cache import times_from_json, times_to_json
 from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
+from evener.profile.curve import Curve
 
 _FORMAT, _VERSION = "evener-profile", 3
 
@@ -110,8 +111,9 @@ def _read(content: Mapping[str, Any]) -> CostProfile:
 
 
 def _layer(value: Mapping[str, Any]) -> LayerCosts:
-    seen = tuple((float(samples), float(size)) for samples, size in value["kernel_workspace"])
-    fields: dict[str, Any] = {**value, "kernel_workspace": seen}
+    seen = value["kernel_workspace"]
+    curve = None if seen is None else Curve(tuple(map(tuple, seen["points"])))
+    fields: dict[str, Any] = {**value, "kernel_workspace": curve}
     return LayerCosts(**fields)
 
 

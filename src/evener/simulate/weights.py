@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from evener.plan.costing import Assignment
 from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
 from evener.plan.costing.prediction import owner_update_seconds
-from evener.plan.costing.stage_memory import has_order
+from evener.plan.costing.stage_memory import gradients_wait
 from evener.profile import CostProfile
 from evener.simulate.activities import Activity, ActivityKind, Server, StepGraph, Use
 from evener.simulate.routes import Route, machine_of, network_route, route
@@ -69,9 +69,7 @@ class WeightBuilder:
         self._layers = profile.model.layers
         self._progress = progress
         self._holders = holders_of(assignment.replicas, len(self._layers))
-        self._waits = profile.model.updates_wait or has_order(
-            assignment.replicas, assignment.recompute
-        )
+        self._waits = gradients_wait(profile.model, assignment.replicas, assignment.recompute)
 
     def fetch(self) -> None:
         """Add the transfers of all weights to the devices that compute with them."""
@@ -209,14 +207,12 @@ class WeightBuilder:
         num_sums = 1 if is_shared else len(self._holders[place])
         seconds = owner_update_seconds(place, owner, self._profile, num_sums=num_sums)
         layer = self._layers[place]
+        passes = self._progress.last_pass.get(owner, ()) if self._waits else ()
         number = self._graph.add(
             Activity(
                 kind="update",
                 what=f"update of {layer.name}",
-                needs=(
-                    *summands,
-                    *(self._progress.last_pass.get(owner, ()) if self._waits else ()),
-                ),
+                needs=(*summands, *passes),
                 uses=(Use(Server("compute", owner), seconds * part),),
                 device=owner,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from evener.errors import ProfileError
-from evener.profile import CostProfile, Link
+from evener.profile import CostProfile, Curve, Link
 from evener.profile.serialise import profile_from_json, profile_to_json, read_profile
 from unit.plan.search.profiles import cluster_of, model_of, profiles, times_of
 
@@ -25,6 +26,14 @@ PROFILE = CostProfile(
 
 @given(profiles(most_devices=4, most_layers=4, tight=True))
 def test_round_trip(profile: CostProfile) -> None:
+    assert profile_from_json(profile_to_json(profile)) == profile
+
+
+def test_what_kernels_were_seen_to_need_is_kept() -> None:
+    first, *rest = PROFILE.model.layers
+    first = dataclasses.replace(first, kernel_workspace=Curve(((1, 10.0), (8, 90.0))))
+    model = dataclasses.replace(PROFILE.model, layers=(first, *rest), updates_wait=True)
+    profile = dataclasses.replace(PROFILE, model=model)
     assert profile_from_json(profile_to_json(profile)) == profile
 
 

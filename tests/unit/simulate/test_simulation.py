@@ -132,6 +132,27 @@ def test_as_many_bytes_of_gradients_leave_as_weights_arrive(
 
 
 @settings(max_examples=50)
+@given(cases(rings=False))
+def test_gradients_twice_as_large_as_weights(case: tuple[Assignment, CostProfile]) -> None:
+    assignment, profile = case
+    layers = tuple(
+        dataclasses.replace(one, other_gradient_bytes=one.weight_bytes, update_bytes=100)
+        for one in profile.model.layers
+    )
+    model = dataclasses.replace(profile.model, layers=layers)
+    profile = dataclasses.replace(profile, model=model)
+    step = simulate(assignment, profile)
+    moved = {
+        what: sorted(one.num_bytes for one in step.transfers if one.what.startswith(what))
+        for what in ("weights of", "gradients of")
+    }
+    assert moved["gradients of"] == [2 * one for one in moved["weights of"]]
+    predicted = predict(assignment, profile).memory
+    for device, num_bytes in step.peak_bytes.items():
+        assert num_bytes <= predicted[device].total * ROUNDING + 1
+
+
+@settings(max_examples=50)
 @given(cases(host=False))
 def test_in_rings_each_device_and_each_machine_moves_its_part(
     case: tuple[Assignment, CostProfile],

@@ -71,7 +71,7 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
             activations=sum(map(bytes_per_sample, kept[number])),
             boundary=sum(map(bytes_per_sample, crossing[number])),
             workspace=max(
-                (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
+                (_workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
                 default=0.0,
             ),
             gradients=sum(
@@ -80,7 +80,7 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 for tensor in task.fetches
                 if isinstance(split.partition.sharding.states[tensor], Partial)
             ),
-            update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
+            update=round(max((_workspace(task, _fixed) for task in layer.once), default=0.0)),
         )
         for number, layer in enumerate(split.layers)
     ]
@@ -123,7 +123,7 @@ def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
     return {one for one in found if one is not None and one is not task}
 
 
-def workspace(task: Task, size: Callable[[Tensor], float]) -> float:
+def _workspace(task: Task, size: Callable[[Tensor], float]) -> float:
     """Return the most that is in memory in a task beside what it is given and hands over.
 
     Args:

@@ -68,7 +68,7 @@ def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> Layer
         return costs
     places = sorted({samples for one in curves for samples, _ in one.points})
     most = tuple((samples, max(one(samples) for one in curves)) for samples in places)
-    return dataclasses.replace(costs, kernel_workspace=most)
+    return dataclasses.replace(costs, kernel_workspace=Curve(most))
 
 
 def _num_bytes(tensor: Any) -> int:

@@ -15,7 +15,7 @@ from evener.plan.costing.assignment import (
     by_machine,
     holders_of,
 )
-from evener.plan.costing.stage_memory import StageMemory, StepWay, stage_memory
+from evener.plan.costing.stage_memory import StageMemory, StepWay, gradients_wait, stage_memory
 from evener.profile import Cluster, LayerCosts, ModelCosts
 
 
@@ -68,16 +68,15 @@ def predict_memory(
             alive there at once.
         seconds: How long the passes of each replica take; None if they are equally long.
     """
-    layers, num_layers = model.layers, len(model.layers)
-    holders = holders_of(assignment.replicas, num_layers)
+    holders = holders_of(assignment.replicas, len(model.layers))
     way = StepWay.of(assignment, model)
-    waits = way.has_order or model.updates_wait
+    waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
     shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
-    for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
+    for layer, devices, owner in zip(model.layers, holders, assignment.owners, strict=True):
         if owner == EACH_MACHINE:
             shared[devices].append(layer)
             continue
@@ -122,8 +121,7 @@ def predict_memory(
                 updating=updating.pop(span.device, 0),
             )
             needs[span.device] = needs[span.device].plus(
-                fetched=sum(layers[place].weight_bytes for place in span.layers),
-                **worst._asdict(),
+                fetched=stages[key].weights, **worst._asdict()
             )
     # Whoever only owns has nothing to do before.
     for owner in needs:

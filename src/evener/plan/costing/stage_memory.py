@@ -7,8 +7,8 @@
                                    |===========|===========| + gradients of c
                                    |===========| + gradients of b and c
 
-What is greatest at different moments is not there at once: the worst moment counts. Layers behind
-one whose needs are the same, or less, for any number of samples are left out.
+What is greatest at different moments is not there at once: the worst moment counts. A moment is
+left out if another one needs as much for any number of samples.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ from evener.profile import LayerCosts, ModelCosts
 def has_order(replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]) -> bool:
     """Whether the calls of a step have an order: then each keeps what it is given to its end."""
     return any(recompute) or any(map(is_in_parts, replicas))
+
+
+def gradients_wait(
+    model: ModelCosts, replicas: Sequence[ReplicaAssignment], recompute: Sequence[bool]
+) -> bool:
+    """Whether all gradients of a device are there before the first of them leaves."""
+    return model.updates_wait or has_order(replicas, recompute)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +97,10 @@ class StageNeeds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """What a stage needs besides weights and owned variables.
+    """What a stage needs besides owned variables.
 
     Args:
+        weights: Bytes of the weights of its layers.
         samples: Bytes per sample that all micro-batches need for the whole step.
         waiting: Bytes per sample of every other micro-batch that is alive.
         met: Bytes per sample of every other micro-batch, because all of them meet at a layer.
@@ -100,6 +108,7 @@ class StageMemory:
         last_gradients: Bytes of gradients that wait for their update when all passes are done.
     """
 
+    weights: int
     samples: float
     waiting: float
     met: float
@@ -107,7 +116,7 @@ class StageMemory:
     last_gradients: float
 
     def worst(self, count: int, alive: int, size: float, *, updating: float = 0.0) -> StageNeeds:
-        """Return what is needed at the worst moment.
+        """Return what is needed at the worst moment besides weights.
 
         Args:
             count: The micro-batches of the step.
@@ -136,7 +145,7 @@ class StageMemory:
 
 
 def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bool) -> StageMemory:
-    """Return what a stage needs besides weights and owned variables.
+    """Return what a stage needs besides owned variables.
 
     ::
 
@@ -169,6 +178,7 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     waits = way.has_order or model.updates_wait or way.is_alone
     moments = stage_moments(span, model, way, kept, accumulates=accumulates, waits=waits)
     return StageMemory(
+        weights=sum(layer.weight_bytes for layer in layers),
         samples=samples,
         waiting=entering + sum(kept) - met,
         met=met,
@@ -239,7 +249,7 @@ def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
     for moment in sorted(moments, key=line, reverse=True):
         _, slope = line(moment)
         # What kernels were seen to need may be more than the line says.
-        if slope > steepest or moment.layer.kernel_workspace:
+        if slope > steepest or moment.layer.kernel_workspace is not None:
             yield moment
         steepest = max(steepest, slope)
 

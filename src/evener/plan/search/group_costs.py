@@ -96,8 +96,6 @@ class GroupCosts:
         # What the first k layers need more where they are owned, and not fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
-        weights = (layer.weight_bytes for layer in self._layers)
-        self._weights = list(itertools.accumulate(weights, initial=0))
         self._total = functools.cache(self._curves)
         self._route = functools.cache(self._links_of)
         self._memory_of = functools.cache(self._memory_of_span)
@@ -227,8 +225,7 @@ class GroupCosts:
             if memory is not None:
                 memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
                 alive = max(1, min(num_micro_batches, in_flight - stage))
-                needed = memory_of.total(num_micro_batches, alive, size)
-                needed += self._weights[end] - self._weights[first]
+                needed = memory_of.weights + memory_of.total(num_micro_batches, alive, size)
                 left[device] = memory - needed - owned.get(device, 0.0)
         return left
 
@@ -263,12 +260,10 @@ class GroupCosts:
             if memory is None or own_part is None:
                 return True
             alive = max(1, min(num_micro_batches, in_flight - stage))
-            fixed = (self._own[end] - self._own[first]) * own_part
-            fixed += self._weights[end] - self._weights[first]
-            if fixed > memory:
-                return False
+            own = (self._own[end] - self._own[first]) * own_part
             needed = self._memory_of(first, end, num_micro_batches > 1, False)
-            return fixed + needed.total(num_micro_batches, alive, size) <= memory
+            total = needed.weights + needed.total(num_micro_batches, alive, size)
+            return own + total <= memory
 
         return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
 
@@ -315,7 +310,7 @@ class GroupCosts:
     def _memory_of_span(
         self, first: int, end: int, accumulates: bool, is_alone: bool
     ) -> StageMemory:
-        """Return what a stage needs besides weights, if it owns nothing."""
+        """Return what a stage needs that owns nothing."""
         model = self.profile.model
         is_whole = end - first == len(self._layers)
         way = StepWay(

@@ -12,7 +12,21 @@ from collections.abc import Mapping, Sequence
 
 from evener.plan.costing.assignment import HOST_OWNER, holders_of
 from evener.plan.costing.assignment import ReplicaAssignment as Replicas
-from evener.profile import ModelCosts
+from evener.profile import LayerCosts, ModelCosts
+
+
+def owning_bytes(layer: LayerCosts, num_holders: int, *, sums_wait: bool) -> int:
+    """Return what the owner of a layer needs for it, beyond fetching its weights.
+
+    Args:
+        layer: That it computes with too.
+        num_holders: How many devices compute with the layer.
+        sums_wait: Whether the gradients of the others lie on it while it computes; else its own
+            wait for them.
+    """
+    num_others = num_holders - 1
+    num_waiting = num_others if sums_wait else min(1, num_others)
+    return layer.owned_bytes - layer.weight_bytes + layer.gradient_bytes * num_waiting
 
 
 def owners_that_fit(
@@ -30,8 +44,7 @@ def owners_that_fit(
         replicas: Who computes with them.
         room: For each device what it has left if it owns nothing and fetches every weight.
         allow_host: Whether the host may own what fits nowhere.
-        sums_wait: Whether the gradients of other devices lie on an owner while it computes; else
-            its own wait for them.
+        sums_wait: See `owning_bytes`.
 
     Returns:
         None if they do not fit.
@@ -41,9 +54,7 @@ def owners_that_fit(
     holders = holders_of(replicas, len(model.layers))
     for place in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
         layer, devices = model.layers[place], holders[place]
-        num_others = len(devices) - 1
-        num_waiting = num_others if sums_wait else min(1, num_others)
-        needed = layer.owned_bytes - layer.weight_bytes + layer.gradient_bytes * num_waiting
+        needed = owning_bytes(layer, len(devices), sums_wait=sums_wait)
         device = max(devices, key=lambda one: left[one])
         if needed <= left[device] or needed <= 0:
             left[device] -= needed

@@ -26,11 +26,11 @@ from evener.plan.costing.assignment import (
 from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
 from evener.plan.costing.memory import predict_memory, shortages
 from evener.plan.costing.prediction import update_seconds
-from evener.plan.costing.stage_memory import has_order
+from evener.plan.costing.stage_memory import gradients_wait
 from evener.plan.search.filling import Vessel, fill
 from evener.plan.search.group_costs import Exchange, GroupCosts, Shape
 from evener.plan.search.groupings import MOST_FOR_ALL, Group, Grouping, kind_of
-from evener.plan.search.owner_choice import owners_that_fit
+from evener.plan.search.owner_choice import owners_that_fit, owning_bytes
 from evener.profile import Cluster
 
 _MOST_ROUNDS = 3
@@ -240,7 +240,7 @@ class Solver:
             replicas,
             room,
             allow_host=way.host,
-            sums_wait=self._model.updates_wait or has_order(replicas, self._costs.recompute),
+            sums_wait=gradients_wait(self._model, replicas, self._costs.recompute),
         )
 
     def _reserved(self, grouping: Grouping, way: OwnerWay) -> dict[int, float]:
@@ -261,7 +261,7 @@ class Solver:
         """Return what devices need for what they own, beyond fetching all weights."""
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
-        waits = self._model.updates_wait or has_order(assignment.replicas, assignment.recompute)
+        waits = gradients_wait(self._model, assignment.replicas, assignment.recompute)
         owned: dict[int, float] = {}
         shared: dict[tuple[int, ...], tuple[int, int]] = {}
         for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
@@ -272,10 +272,7 @@ class Solver:
                     gradients + layer.gradient_bytes,
                 )
             else:
-                num_others = len(devices) - 1
-                num_waiting = num_others if waits else min(1, num_others)
-                waiting = layer.gradient_bytes * num_waiting
-                more = layer.owned_bytes - layer.weight_bytes + waiting
+                more = owning_bytes(layer, len(devices), sums_wait=waits)
                 owned[owner] = owned.get(owner, 0.0) + more
         for devices, (variables, gradients) in shared.items():
             for here in by_machine(devices, self._cluster).values():

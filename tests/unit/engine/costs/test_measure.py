@@ -77,7 +77,7 @@ def test_the_greatest_workspace_of_all_devices_counts() -> None:
     assert with_workspace(costs, [None, None]) == costs
     seen = [Curve(((1, 10.0), (3, 30.0))), None, Curve(((1, 5.0), (2, 40.0)))]
     kernels = with_workspace(costs, seen).kernel_workspace
-    assert kernels == ((1, 10.0), (2, 40.0), (3, 75.0))
+    assert kernels == Curve(((1, 10.0), (2, 40.0), (3, 75.0)))
 
 
 def test_layers_of_one_kind_are_measured_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
@@ -28,6 +30,14 @@ def test_each_direction_of_a_device_counts_for_itself() -> None:
 def test_an_owner_sends_once_for_each_other_holder() -> None:
     found = travel(assigned(whole(0), whole(1), whole(2), owners=(0, 0)), cluster_of(3))
     assert found == {0: both(32.5), 1: both(16.5), 2: both(16.5)}
+
+
+def test_gradients_may_be_more_than_weights() -> None:
+    a, b = MODEL.layers
+    model = dataclasses.replace(MODEL, layers=(dataclasses.replace(a, other_gradient_bytes=100), b))
+    found = exchange_seconds(assigned(whole(0), whole(1), owners=(0, 1)), model, cluster_of(2))
+    # gpu:1 sends 200 bytes of gradients of a, and gpu:0 receives them.
+    assert dict(found) == dict.fromkeys((0, 1), ExchangeSeconds(arrival=10.5, departure=20.5))
 
 
 def test_on_a_shared_link_all_bytes_of_the_machine_count() -> None:

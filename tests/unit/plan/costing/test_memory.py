@@ -16,7 +16,7 @@ from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.plan.costing.assignment import EACH_MACHINE
 from evener.plan.costing.memory import MemoryPrediction, predict_memory, shortages
 from evener.plan.costing.stage_memory import StepWay, stage_memory, stage_moments
-from evener.profile import Cluster, LayerCosts, ModelCosts
+from evener.profile import Cluster, Curve, LayerCosts, ModelCosts
 from unit.plan.costing.by_hand import MODEL, assigned, cluster_of, whole
 
 
@@ -112,7 +112,7 @@ def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
             activation_bytes=st.integers(0, 2).map(float),
             boundary_bytes=st.integers(0, 2).map(float),
             workspace_bytes=st.integers(0, 10).map(float),
-            kernel_workspace=st.sampled_from([(), ((1.0, 30.0), (10.0, 90.0))]),
+            kernel_workspace=st.sampled_from([None, Curve(((1.0, 30.0), (10.0, 90.0)))]),
         ),
         min_size=1,
         max_size=6,
@@ -134,7 +134,9 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
 
 
 def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
-    layer = LayerCosts(name="a", workspace_bytes=3.0, kernel_workspace=((1, 40.0), (10, 60.0)))
+    layer = LayerCosts(
+        name="a", workspace_bytes=3.0, kernel_workspace=Curve(((1, 40.0), (10, 60.0)))
+    )
     assert [layer.workspace(samples) for samples in (0, 1, 10, 100)] == [0, 40, 60, 300]
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER, ReplicaAssignment, Span
-from evener.plan.search.owner_choice import owners_that_fit
+from evener.plan.search.owner_choice import owners_that_fit, owning_bytes
 from evener.profile import LayerCosts, ModelCosts
 
 
@@ -32,6 +32,17 @@ def test_the_largest_goes_to_the_device_with_most_room() -> None:
     found = owners_that_fit(model, replicas(2, 3), room, allow_host=False)
     # With two holders an owner needs 3 times the weights: 90 on gpu:0, 60 on gpu:1, then 30.
     assert found == (1, 0, 1)
+
+
+def test_gradients_that_leave_one_by_one_wait_on_their_owner_once() -> None:
+    model = model_of(10)
+    # Variables of 30 bytes, no fetched weights, and of four devices the gradients of the others.
+    assert [owning_bytes(model.layers[0], n, sums_wait=True) for n in (1, 2, 4)] == [20, 30, 50]
+    assert [owning_bytes(model.layers[0], n, sums_wait=False) for n in (1, 2, 4)] == [20, 30, 30]
+    room = dict.fromkeys(range(4), 30.0)
+    holders = replicas(4, 1)
+    assert owners_that_fit(model, holders, room, allow_host=False, sums_wait=False) == (0,)
+    assert owners_that_fit(model, holders, room, allow_host=False, sums_wait=True) is None
 
 
 def test_with_one_holder_nothing_is_fetched() -> None:
