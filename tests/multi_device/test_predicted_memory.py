@@ -63,7 +63,7 @@ def test_no_less_is_predicted_than_the_engine_counts(plan: Plan, costs: ModelCos
     found = predicted(plan, costs)
     for device, needed in found.items():
         assert needed >= 0.99 * counted[device].activations
-        assert needed <= 2 * counted[device].activations
+        assert needed <= 2.1 * counted[device].activations
 
 
 def test_more_micro_batches_save_nothing_up_to_the_last_meeting(costs: ModelCosts) -> None:

@@ -131,7 +131,7 @@ def test_memory_estimate() -> None:
     needs = trained(plan)[1].memory_estimate(64)
     for device in ("cpu:1", "cpu:2"):
         assert needs[device].variables == 2 * 3 * LAYER  # weights and two slots of Adam
-        assert needs[device].fetched <= 8  # a number
+        assert needs[device].fetched <= 16  # numbers
         assert 2 * LAYER <= needs[device].gradients <= 2 * 2 * LAYER + 8  # a sum, and the next one
         # Of each layer three results at least, of no more than what is in flight.
         assert 2 * 3 * ROW <= needs[device].activations < 2 * 2 * 8 * ROW
@@ -156,7 +156,7 @@ def test_memory_estimate_of_weights_on_the_host() -> None:
     plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, owners={"b*": "host"})
     needs = trained(plan)[1].memory_estimate(64)
     assert needs["cpu:2"].variables == 0
-    assert 2 * 16 * 16 * 4 <= needs["cpu:2"].fetched <= 2 * LAYER + 8
+    assert 2 * 16 * 16 * 4 <= needs["cpu:2"].fetched <= 2 * LAYER + 16
     assert needs["cpu:0"].variables >= 2 * 3 * LAYER
 
 

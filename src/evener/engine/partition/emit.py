@@ -29,6 +29,7 @@ from evener.engine.partition.turns import Turns
 from evener.engine.partition.units import units_of
 from evener.engine.sharding.states import (
     REPLICATED,
+    SUM,
     Partial,
     PerPart,
     Sharded,
@@ -160,7 +161,9 @@ class _Run:
             state = self._partition.sharding.states[tensor]
             parts = self._parts.setdefault((tensor, state), [None] * len(self._sizes))
             parts[part] = result
-            if self._turns is not None and isinstance(state, Partial):
+            # Of what the parts need themselves, all are kept, and nothing is added up before.
+            is_read = state == SUM and tensor not in self._partition.summed
+            if self._turns is not None and isinstance(state, Partial) and not is_read:
                 # Added up at once, so that no more than the sum and one more are kept.
                 earlier = self._sums.get((tensor, device))
                 if earlier is not None and tensor not in function.added_inside:
@@ -259,8 +262,8 @@ class _Run:
     def _has_samples(self, part: int) -> Any:
         """Return whether a part has samples, as a tensor that waits for nothing.
 
-        TensorFlow leaves out the control dependencies of an operation that reads one of the same
-        block, and drops those of constants: made in the block of a call, this would take its order.
+        Made once, outside of the control dependencies of calls. TensorFlow leaves these out for an
+        operation that reads one of the same block: a call would be in order by way of this alone.
         """
         if part not in self._are_there:
             with tf.device(HOST):

@@ -5,6 +5,7 @@
     node                              its stage
     of a layer                        the layer's
     of a layer's gradient             the layer's
+    of samples alone: labels, counts  the earliest among those that read it
     anything else                     the latest among its inputs
 
 Stages are a matter of speed: whichever stage a node is in, it computes the same.
@@ -12,6 +13,7 @@ Stages are a matter of speed: whichever stage a node is in, it computes the same
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -96,6 +98,8 @@ def find_stages(
     """
     stages: dict[Node, Stages] = {}
     known: dict[str, tuple[int | None, ...]] = {}
+    of_nothing = layout.stages_of("")
+    of_no_layer: list[Node] = []
     for node in nodes:
         if node not in sharding.decisions:
             continue
@@ -105,7 +109,34 @@ def find_stages(
         latest = map(max, zip(*before, strict=True)) if before else layout.first_stages
         pairs = zip(own, latest, strict=True)
         stages[node] = tuple(late if mine is None else mine for mine, late in pairs)
+        if own == of_nothing:
+            of_no_layer.append(node)
+    _move_to_readers(of_no_layer, stages)
     return stages
+
+
+def _move_to_readers(of_no_layer: Sequence[Node], stages: dict[Node, Stages]) -> None:
+    """Move what depends on samples alone to the first stage that reads it.
+
+    Labels would cross all stages else, and a loss would wait for the first one.
+
+    Args:
+        of_no_layer: Nodes of no layer, in an order in which they can run.
+        stages: Of all nodes of the parts; changed.
+    """
+    free: set[Node] = set()
+    for node in of_no_layer:
+        if all(t.node in free for t in node.inputs if t.node in stages):
+            free.add(node)
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    for node in stages:
+        for tensor in node.inputs:
+            if tensor.node in free:
+                readers[tensor.node].append(node)
+    for node in reversed(of_no_layer):
+        if readers[node]:
+            earliest = map(min, zip(*(stages[one] for one in readers[node]), strict=True))
+            stages[node] = tuple(earliest)
 
 
 def find_passes(

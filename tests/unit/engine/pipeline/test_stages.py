@@ -71,6 +71,47 @@ def test_the_loss_is_in_the_stage_of_the_outputs() -> None:
     assert {step.partition.task_of[one].place.stages for one in squares} == {(1,)}
 
 
+def weighed(model: keras.Model) -> Any:
+    """Return a training step with targets made of samples, and a loss of a weight for each."""
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    scale = tf.Variable(2.0)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        targets = tf.abs(x)
+        with tf.GradientTape() as tape:
+            errors = keras.losses.mean_squared_error(targets, model(x, training=True))
+            loss = tf.reduce_sum(errors) / (scale * tf.cast(tf.size(errors), errors.dtype))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    return step
+
+
+def test_what_is_made_of_samples_alone_is_where_it_is_read() -> None:
+    step = step_of(TWO, function=weighed(stack()))
+    (targets,) = [n for n in step.partition.task_of if n.op == "Abs"]
+    assert step.partition.task_of[targets].place.stages == (1,)
+    # What the first stage reads stays there, though the last one reads it as well.
+    step = step_of(TWO)
+    assert step.task("a0", "MatMul").place.stages == (0,)
+
+
+@pytest.mark.parametrize(
+    "plan", [TWO, Plan.data_parallel(("cpu:1",), num_micro_batches=2)], ids=["stages", "one"]
+)
+def test_both_passes_of_the_last_stage_are_one_task(plan: Plan) -> None:
+    """Though the backward pass waits for a number that another device computes."""
+    step = step_of(plan, function=weighed(stack()))
+    task = step.task("b0", "MatMul")
+    assert task is step.task("b0", "MatMul", backward=True)
+    # A loss that is returned after the updates does not keep what it is computed from.
+    (square,) = [n for n in step.partition.task_of if n.op == "Square"]
+    assert step.partition.task_of[square] is task
+    assert len(step.parts) == 2 * len(plan.replicas[0].stages) - 1
+
+
 def test_a_layer_in_no_stage_is_where_its_inputs_are() -> None:
     step = step_of(Plan.pipeline({"cpu:1": "a0", "cpu:2": "b0"}))
     stages = {name: stages_of(step, name, forward=True) for name in NAMES}
