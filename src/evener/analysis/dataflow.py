@@ -65,6 +65,8 @@ class Values:
         self._memo: RecursionSafeMemo[_Key, tuple[Value, ...]] = RecursionSafeMemo(
             (), deepest=_DEEPEST
         )
+        # A function is searched once, and not for each of its calls.
+        self._returned: dict[Function, tuple[ast.expr, ...]] = {}
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
@@ -184,7 +186,9 @@ class Values:
         known = False
         for where, target in self._program.targets(module, node):
             if isinstance(target, FUNCTIONS):
-                for returned in returns_of(target):
+                if target not in self._returned:
+                    self._returned[target] = tuple(returns_of(target))
+                for returned in self._returned[target]:
                     known = True
                     yield _link(where, returned, steps)
         if not known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 from evener.analysis import Kind, Module, Program, argument
 
@@ -19,61 +20,87 @@ _MODELS = ("keras.Sequential", "keras.Model", "keras.layers.Dense")
 _DEEPEST = 12
 
 
-def dtype_of(program: Program, module: Module, node: ast.AST, depth: int = 0) -> str:
-    """Return the dtype of a tensor; ``""`` if it is no tensor or the dtype is not known.
+class Dtypes:
+    """Infers the dtypes of tensors, each once: many expressions come from the same ones.
 
-    Python's own numbers have none: TensorFlow gives them that of the other side.
+    Args:
+        program: The program.
     """
-    if depth > _DEEPEST:
-        return ""
-    found = {
-        _of_value(program, value.module, value.node, depth) if not value.steps else ""
-        for value in program.origins(module, node)
-    }
-    return found.pop() if len(found) == 1 else ""
 
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        # Near the greatest depth less is known of the same expression.
+        self._known: dict[tuple[ast.AST, int], str] = {}
 
-def _of_value(program: Program, module: Module, node: ast.AST, depth: int) -> str:
-    if isinstance(node, ast.UnaryOp):
-        return dtype_of(program, module, node.operand, depth + 1)
-    if isinstance(node, ast.BinOp):
-        sides = {dtype_of(program, module, one, depth + 1) for one in (node.left, node.right)}
-        numbers = [program.constant(module, one) for one in (node.left, node.right)]
-        if any(isinstance(one, int | float) for one in numbers):
-            sides -= {""}
-        return sides.pop() if len(sides) == 1 else ""
-    return _of_call(program, module, node, depth) if isinstance(node, ast.Call) else ""
+    def of(self, module: Module, node: ast.AST, depth: int = 0) -> str:
+        """Return the dtype of a tensor; ``""`` if it is no tensor or the dtype is not known.
 
+        Python's own numbers have none: TensorFlow gives them that of the other side.
+        """
+        if depth > _DEEPEST:
+            return ""
+        key = (node, depth)
+        if key not in self._known:
+            values = self._program.origins(module, node)
+            found = {
+                "" if value.steps else self._of_value(value.module, value.node, depth)
+                for value in values
+            }
+            self._known[key] = found.pop() if len(found) == 1 else ""
+        return self._known[key]
 
-def _of_call(program: Program, module: Module, node: ast.Call, depth: int) -> str:
-    name = program.name_of(module, node.func)
-    dtype = argument(node, None, "dtype")
-    if name == "tf.cast":
-        return _named(program, module, argument(node, 1, "dtype"))
-    if name in _MADE_OF_VALUE:
-        if dtype is None and name != "tf.Variable":
-            dtype = argument(node, 1, None)
-        return _named(program, module, dtype) if dtype is not None else _of_literal(node.args[:1])
-    if name in _MADE_AS_FLOAT:
-        dtype = dtype or (argument(node, 1, None) if name in ("tf.zeros", "tf.ones") else None)
-        return "float32" if dtype is None else _named(program, module, dtype)
-    if name in _KEEP and node.args:
-        return dtype_of(program, module, node.args[0], depth + 1)
-    if program.kinds(module, node.func) & {Kind.MODEL, Kind.LAYER} and not _changes_floats(program):
+    def _of_value(self, module: Module, node: ast.AST, depth: int) -> str:
+        if isinstance(node, ast.UnaryOp):
+            return self.of(module, node.operand, depth + 1)
+        if isinstance(node, ast.BinOp):
+            return self._of_sides(module, node, depth)
+        return self._of_call(module, node, depth) if isinstance(node, ast.Call) else ""
+
+    def _of_sides(self, module: Module, node: ast.BinOp, depth: int) -> str:
+        left, right = (self.of(module, one, depth + 1) for one in (node.left, node.right))
+        if left == right:
+            return left
+        if left and right:
+            return ""
+        constants = [self._program.constant(module, one) for one in (node.left, node.right)]
+        return left or right if any(isinstance(one, int | float) for one in constants) else ""
+
+    def _of_call(self, module: Module, node: ast.Call, depth: int) -> str:
+        program = self._program
+        name = program.name_of(module, node.func)
+        dtype = argument(node, None, "dtype")
+        if name == "tf.cast":
+            return _named(program, module, argument(node, 1, "dtype"))
+        if name in _MADE_OF_VALUE:
+            if dtype is None and name != "tf.Variable":
+                dtype = argument(node, 1, None)
+            if dtype is None:
+                return _of_literal(node.args[:1])
+            return _named(program, module, dtype)
+        if name in _MADE_AS_FLOAT:
+            dtype = dtype or (argument(node, 1, None) if name in ("tf.zeros", "tf.ones") else None)
+            return "float32" if dtype is None else _named(program, module, dtype)
+        if name in _KEEP and node.args:
+            return self.of(module, node.args[0], depth + 1)
+        return "float32" if self._is_of_keras(module, node) else ""
+
+    def _is_of_keras(self, module: Module, node: ast.Call) -> bool:
+        """Return whether a call gives the output of a model of Keras, in float32."""
+        program = self._program
+        if not program.kinds(module, node.func) & {Kind.MODEL, Kind.LAYER} or self._changes_floats:
+            return False
         made = [one.func for _, one in program.made_by(module, node.func)]
-        if made and all(program.name_of(module, one) in _MODELS for one in made):
-            return "float32"
-    return ""
+        return bool(made) and all(program.name_of(module, one) in _MODELS for one in made)
 
-
-def _changes_floats(program: Program) -> bool:
-    """Return whether Keras may compute in another dtype than float32."""
-    return any(
-        word in line
-        for module in program.modules
-        for line in module.lines
-        for word in ("floatx", "olicy", "float16", "float64")
-    )
+    @functools.cached_property
+    def _changes_floats(self) -> bool:
+        """Return whether Keras may compute in another dtype than float32."""
+        return any(
+            word in line
+            for module in self._program.modules
+            for line in module.lines
+            for word in ("floatx", "olicy", "float16", "float64")
+        )
 
 
 def _of_literal(given: list[ast.expr]) -> str:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import Module, Program
-from evener.doctor.queries.dtypes import dtype_of
+from evener.doctor.queries.dtypes import Dtypes
 from evener.doctor.queries.source_text import shown
 from evener.doctor.rule import Case, Violation
 
@@ -20,13 +20,13 @@ _TWO_SIDED = frozenset(
 
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
-    program = case.program
+    program, dtypes = case.program, Dtypes(case.program)
     for module, node in program.nodes(ast.BinOp, ast.Call):
         sides = _sides(program, module, node)
         if sides is None:
             continue
         left, right = sides
-        one, two = dtype_of(program, module, left), dtype_of(program, module, right)
+        one, two = dtypes.of(module, left), dtypes.of(module, right)
         if one and two and one != two:
             goal, other = (two, left) if two.startswith("float") else (one, right)
             yield Violation(
