@@ -36,6 +36,17 @@ ON_LOGICAL_CPUS = (
     TESTS / "unit" / "engine",
     ROOT / "src" / "evener" / "engine",
 )
+# Files whose single tests take longest. They run first: a worker that got one at the end would
+# go on alone while the others have nothing left to do.
+LONGEST_FIRST = (
+    TESTS / "multi_device" / "test_exhausted_memory.py",
+    TESTS / "exactness" / "test_drawn.py",
+    TESTS / "cli" / "test_plan.py",
+    TESTS / "cli" / "test_run.py",
+    TESTS / "cli" / "test_gpu_programs.py",
+    TESTS / "unit" / "doctor" / "watch" / "test_training.py",
+    TESTS / "multi_device" / "test_audit.py",
+)
 SEED = 20
 # Programs that tests run: to import them would be to train.
 collect_ignore = ["programs", "corpus"]
@@ -90,6 +101,8 @@ def make_logical_cpus() -> tuple[str, ...]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test that is ``sampled(n)``, one in n stays in `make test`."""
+    order = {path: place for place, path in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
     counted: collections.Counter[str] = collections.Counter()
     for item in items:
         sampled = item.get_closest_marker("sampled")

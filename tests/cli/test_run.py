@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 import evener
+from cli.forked import Done
+from cli.forked import Run as RunForked
 
 SOURCE = Path(evener.__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -70,7 +72,6 @@ def run(tmp_path: Path) -> Run:
         source: str,
         *args: str,
         options: list[str] | None = None,
-        by: tuple[str, ...] = ("-m", "evener", "run"),
         env: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
@@ -79,7 +80,7 @@ def run(tmp_path: Path) -> Run:
         inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
         chosen = ["--devices", "cpu:2"] if options is None else options
         return subprocess.run(
-            [sys.executable, *by, *(chosen if by else ()), "train.py", *args],
+            [sys.executable, "-m", "evener", "run", *chosen, "train.py", *args],
             cwd=tmp_path,
             env={**inherited, **given},
             capture_output=True,
@@ -92,18 +93,33 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
+@pytest.fixture
+def run_in_fork(run_forked: RunForked, tmp_path: Path) -> Callable[..., Done]:
+    """Return what does the same in a fork that has TensorFlow; without options, without evener."""
+
+    def run(source: str, *args: str, options: list[str] | None = None) -> Done:
+        (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        if options is None:
+            return run_forked("one device", "train.py", *args)
+        return run_forked("evener", "run", *options, "train.py", *args)
+
+    return run
+
+
 # Another share than even, so that what a replica scales wrong is seen.
 UNEVEN = ["--devices", "cpu:2", "--shares", "3,1"]
 
 
-def trained(done: subprocess.CompletedProcess[str], file: Path) -> np.ndarray:
+def trained(done: subprocess.CompletedProcess[str] | Done, file: Path) -> np.ndarray:
     assert done.returncode == 0, done.stderr
     return np.load(file)
 
 
-def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> None:
+def test_a_script_that_fits_trains_on_all_devices(
+    run: Run, run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
     file = tmp_path / "weights.npy"
-    expected = trained(run(FIT, file.name, by=()), file)
+    expected = trained(run_in_fork(FIT, file.name), file)
     done = run(FIT, file.name, options=UNEVEN)
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
@@ -112,10 +128,12 @@ def test_a_script_that_fits_trains_on_all_devices(run: Run, tmp_path: Path) -> N
     )
 
 
-def test_a_traced_step_runs_on_all_devices(run: Run, tmp_path: Path) -> None:
+def test_a_traced_step_runs_on_all_devices(
+    run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
     file = tmp_path / "weights.npy"
-    expected = trained(run(LOOP, file.name, by=()), file)
-    done = run(LOOP, file.name, options=[*UNEVEN, "--verify"])
+    expected = trained(run_in_fork(LOOP, file.name), file)
+    done = run_in_fork(LOOP, file.name, options=[*UNEVEN, "--verify"])
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-5)
     assert done.stdout == "['CPU:0', 'CPU:1']\n"
     *notes, verified = done.stderr.splitlines()
@@ -126,12 +144,14 @@ def test_a_traced_step_runs_on_all_devices(run: Run, tmp_path: Path) -> None:
     assert verified.startswith("evener: Verified against one device: results differ by at most")
 
 
-def test_an_eager_step_is_left_alone_and_the_line_is_true(run: Run, tmp_path: Path) -> None:
+def test_an_eager_step_is_left_alone_and_the_line_is_true(
+    run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
     file = tmp_path / "weights.npy"
     source = LOOP.replace("@tf.function", "")
     assert source != LOOP
-    expected = trained(run(source, file.name, by=()), file)
-    done = run(source, file.name, options=UNEVEN)
+    expected = trained(run_in_fork(source, file.name), file)
+    done = run_in_fork(source, file.name, options=UNEVEN)
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
     assert [line.strip() for line in done.stderr.splitlines()] == [
         "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1",
@@ -289,8 +309,8 @@ OWN = """
 """
 
 
-def test_a_script_with_a_strategy_of_evener(run: Run) -> None:
-    ended = run(OWN)
+def test_a_script_with_a_strategy_of_evener(run_in_fork: Callable[..., Done]) -> None:
+    ended = run_in_fork(OWN, options=["--devices", "cpu:2"])
     assert ended.returncode == 0, ended.stderr
     assert "Strategy(devices='cpu:1') -> evener.Strategy on cpu:0, cpu:1" in ended.stderr
     assert ended.stderr.count("use_devices('cpu:4') is skipped") == 1
@@ -371,24 +391,26 @@ def test_wrong_usage_ends_with_2(
     assert "Traceback" not in done.stderr
 
 
-def test_an_option_behind_the_script_is_the_scripts_with_a_warning(run: Run) -> None:
-    done = run("import sys; print(sys.argv)", "--devices=cpu:3", options=["--devices", "cpu:2"])
+def test_an_option_behind_the_script_is_the_scripts_with_a_warning(
+    run_in_fork: Callable[..., Done],
+) -> None:
+    options = ["--devices", "cpu:2"]
+    done = run_in_fork("import sys; print(sys.argv)", "--devices=cpu:3", options=options)
     assert (done.returncode, done.stdout) == (0, "['train.py', '--devices=cpu:3']\n")
     assert done.stderr.splitlines() == [
         "Warning: [RUN-022] --devices after train.py is passed to the script. Why: Options of "
         "evener go before the script. Fix: If it is an option of evener: evener run --devices ... "
         "train.py"
     ]
-    done = run("# It has --devices of its own.", "--devices=cpu:3")
+    done = run_in_fork("# It has --devices of its own.", "--devices=cpu:3", options=options)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_module_trains_on_all_devices(run: Run, tmp_path: Path) -> None:
+def test_a_module_trains_on_all_devices(run_forked: RunForked, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/__init__.py").write_text("")
     (tmp_path / "package/model.py").write_text(textwrap.dedent(FIT), encoding="utf-8")
-    by = ("-m", "evener", "run", *UNEVEN, "-m", "package.model")
-    done = run("", options=[], by=by)
+    done = run_forked("evener", "run", *UNEVEN, "-m", "package.model", "weights.npy")
     assert (done.returncode, done.stdout) == (0, "['CPU:0', 'CPU:1']\n"), done.stderr
 
 
