@@ -24,7 +24,12 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
 from tensorflow.python.eager import execute as eager_execute
 from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
-from tensorflow.python.framework import config, kernels, op_def_registry
+from tensorflow.python.framework import (
+    auto_control_deps_utils,
+    config,
+    kernels,
+    op_def_registry,
+)
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import (
     control_flow_util,
@@ -142,6 +147,30 @@ def without_program_order(operation: tf.Operation) -> None:
     order = getattr(operation.graph, "experimental_acd_manager", None)
     if order is not None:
         order.run_independently(operation)
+
+
+def written_resources(operation: tf.Operation) -> list[Any]:
+    """Return the inputs of an operation that are resources, such as variables, which it writes.
+
+    Why: whether a call of a function writes a variable or only reads it is known to TensorFlow's
+    order of stateful operations alone.
+    If it changes: steps on one device are not timed.
+    """
+    return list(auto_control_deps_utils.get_read_write_resource_inputs(operation)[1])
+
+
+@contextlib.contextmanager
+def trained_variables() -> Iterator[list[tf.Variable]]:
+    """Hand over a list that has, at the end of the block, the trainable variables used in it.
+
+    Why: a graph lists its trainable variables when it is complete, and a `tf.GradientTape` around
+    the block would change the functions that are traced in it.
+    If it changes: steps on one device are not timed.
+    """
+    found: list[tf.Variable] = []
+    with record.VariableWatcher() as watcher:
+        yield found
+    found.extend(watcher.watched_variables())
 
 
 def is_traced_function(fn: Any) -> bool:

@@ -140,6 +140,35 @@ def test_what_a_run_measured_flows_back(folder: Path) -> None:
     assert "[PROF-054]" in other.stderr
 
 
+def test_what_a_run_on_one_device_measured_flows_back(folder: Path) -> None:
+    seconds = LayerTimes(
+        forward=Curve(((32, 10.0),)), backward=Curve(((32, 15.0),)), update_seconds=5.0
+    )
+    names = ["dense_0", "dense_1", "dense_2", "head"]
+    costs = CostProfile(
+        model=ModelCosts(name="train.py", layers=tuple(LayerCosts(name=name) for name in names)),
+        cluster=Cluster(devices=(ClusterDevice(name="cpu:0", type="cpu"),)),
+        times={"cpu": (seconds,) * 4},
+    )
+    (folder / "costs.json").write_text(profile_to_json(costs), encoding="utf-8")
+    words = "plan --profile costs.json --batch-size 32 --out plan.json"
+    assert run(*words.split(), folder=folder).returncode == 0
+    words = "run --plan plan.json --report-file run.json train.py long"
+    ran = run(*words.split(), folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert "the plan predicted 2 min 0 s." in ran.stderr
+    assert "cpu:0 computed passes and updates for" in ran.stderr
+    words = "plan --profile costs.json --from-run run.json --json"
+    back = run(*words.split(), folder=folder)
+    assert back.returncode == 0, back.stderr
+    predicted = Plan.from_json(back.stdout).predicted
+    steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
+    assert predicted is not None
+    assert steps["num_steps"] == 24
+    measured = {name: one * 100 / 120 for name, one in steps["busy_seconds"].items()}
+    assert dict(predicted.busy_seconds) == pytest.approx(measured)
+
+
 def test_a_published_model_on_a_described_cluster(folder: Path) -> None:
     words = "plan --model bert-large-128 --cluster rtx3090-rtx3060 --batch-size 32".split()
     found = run(*words, folder=folder)
@@ -184,6 +213,8 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
         ("plan --model x --cluster y --from-run plan.json", "--from-run needs measurements"),
         ("run --report-file gone/run.json train.py", "cannot be written"),
         ("plan --devices cpu:0@x train.py", "[DEV-"),
+        ("plan --profile costs.json -m", "it needs the name of a module"),
+        ("plan -m gone.train", "[RUN-021]"),
     ],
 )
 def test_wrong_usage(words: str, says: str, folder: Path) -> None:

@@ -48,6 +48,27 @@ def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     )
 
 
+def test_a_module_is_planned_and_run(folder: Path) -> None:
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "names.py").write_text("NAME = 'module.npy'\n", encoding="utf-8")
+    source = textwrap.dedent(SCRIPT).replace("sys.argv[1]", "NAME")
+    (package / "train.py").write_text(f"from .names import NAME\n{source}", encoding="utf-8")
+    words = ("run", "--devices", "cpu:2", "--plan", "auto", "-m", "package.train")
+    planned = run(*words, folder=folder)
+    assert planned.returncode == 0, planned.stderr
+    assert "evener: planned " in planned.stderr
+    assert "`evener plan -m package.train` says why" in planned.stderr
+    assert (folder / "module.npy").exists()
+    (folder / "module.npy").unlink()
+    # The layers are known from the run.
+    shown = run("plan", "--devices", "cpu:2", "-m", "package.train", folder=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert "from earlier runs" in shown.stdout
+    assert not (folder / "module.npy").exists()
+
+
 @pytest.mark.long
 def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     devices = "cpu:1@1MiB,cpu:1@1MiB"
@@ -60,7 +81,7 @@ def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     ("words", "phrase"),
     [
         (("--plan", "auto", "--shares", "1,2", "train.py"), "chooses the shares"),
-        (("--plan", "auto", "-m", "train"), "auto needs a script"),
+        (("--plan", "auto", "-m", "lost"), "[RUN-021]"),
         (("--plan", "lost.json", "train.py"), "does not exist"),
         (("--plan", ".", "train.py"), "cannot be read"),
     ],

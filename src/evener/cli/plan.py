@@ -23,12 +23,20 @@ def plan(
     *,
     script: Annotated[
         str | None,
-        typer.Argument(metavar="[SCRIPT]", show_default=False, help="A Python file that trains."),
+        typer.Argument(
+            metavar="[SCRIPT]",
+            show_default=False,
+            help="A Python file that trains, or with -m a module.",
+        ),
     ] = None,
     args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[ARGS]...", help="Arguments of the script."),
     ] = None,
+    as_module: Annotated[
+        bool,
+        typer.Option("-m", help="Measure a module, which runs as by python -m."),
+    ] = False,
     batch_size: Annotated[
         str | None,
         typer.Option(
@@ -118,6 +126,8 @@ def plan(
 
         print(plan_schema_text(), end="")
         raise typer.Exit
+    if as_module and script is None:
+        raise typer.BadParameter("it needs the name of a module", param_hint="'-m'")
     _check_sources(script=script, model=model, cluster=cluster, profile=profile)
     wanted = _read_batch_size(batch_size)
     for file in (save_profile, out):
@@ -133,6 +143,7 @@ def plan(
             costs = measured_profile(
                 script,
                 args or (),
+                as_module=as_module,
                 devices=devices,
                 batch_size=wanted if isinstance(wanted, int) else run and run.times.batch_size,
                 gpu_names=not no_gpu_names,
@@ -216,6 +227,7 @@ def _calibrated(
     """Return the costs with the times of a run, and print by what they were scaled."""
     from evener.errors import ProfileError
     from evener.plan.costing.calibration import calibrate
+    from evener.plan.whole_steps import without_updates
 
     batch_size = run.times.batch_size
     if (wanted or costs.batch_size or batch_size) != batch_size:
@@ -226,7 +238,7 @@ def _calibrated(
             why="What a run measured holds for its batch.",
             fix=f"Leave out --batch-size, or use the script with batches of {batch_size}.",
         )
-    found = calibrate(costs.profile, run)
+    found = calibrate(costs.profile, without_updates(run, costs.profile))
     print("Times by the run", *found.lines(), sep="\n  ", end="\n\n", file=sys.stderr)
     return dataclasses.replace(costs, profile=found.profile)
 

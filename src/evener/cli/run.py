@@ -109,20 +109,18 @@ def run(
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
     from evener.cli.usage import check_writable
-    from evener.launch.script import read_module, read_script
+    from evener.launch.script import read
     from evener.launch.session import prepare
 
     # Check everything that does not need TensorFlow, whose import takes seconds.
-    read = read_module(script) if as_module else read_script(script)
-    if plan == _AUTO and as_module:
-        raise typer.BadParameter("auto needs a script; -m names a module", param_hint="'--plan'")
+    found = read(script, as_module=as_module)
     layout = _layout(devices=devices, plan=plan, shares=shares, verify=verify)
     check_writable(report_file)
-    _warn_of_late_options(read, args or [])
+    _warn_of_late_options(found, args or [])
     if plan == _AUTO:
-        layout = _planned(layout, script, args or [], gpu_names=not no_gpu_names)
+        layout = _planned(layout, found, args or [], gpu_names=not no_gpu_names)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
-        session = prepare(read, layout, gpu_names=not no_gpu_names)
+        session = prepare(found, layout, gpu_names=not no_gpu_names)
     printed = "json" if as_json else "text" if report else None
     _report_at_the_end(session, layout.plan, printed, report_file)
     raise Handover(session, args or [])
@@ -165,7 +163,7 @@ def _report_at_the_end(
     atexit.register(at_exit)
 
 
-def _planned(layout: Layout, script: str, args: list[str], *, gpu_names: bool) -> Layout:
+def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) -> Layout:
     """Return the layout with the best plan for a script, and say which one it is."""
     import dataclasses
 
@@ -175,21 +173,28 @@ def _planned(layout: Layout, script: str, args: list[str], *, gpu_names: bool) -
     from evener.plan.search import make_plan
     from evener.units import format_seconds
 
+    script, words = read.given, read.words
     with status(f"Measuring the first training step of {script}"):
-        costs = measured_profile(script, args, devices=layout.devices, gpu_names=gpu_names)
+        costs = measured_profile(
+            script,
+            args,
+            as_module=read.module is not None,
+            devices=layout.devices,
+            gpu_names=gpu_names,
+        )
     if costs.batch_size is None:
         raise RunError(
             "RUN-031",
             f"{script} trains on batches whose size is not known before it runs.",
             why="A plan is made for a batch of so many samples.",
-            fix=f"Make the plan first: evener plan --batch-size N --out plan.json {script}; then "
-            "evener run --plan plan.json.",
+            fix="Make the plan first: evener plan --batch-size N --out plan.json "
+            f"{words}; then evener run --plan plan.json {words}.",
         )
     planned = make_plan(costs.profile, costs.batch_size)
     seconds = format_seconds(planned.prediction.step_seconds)
     typer.echo(
         f"evener: planned {planned.plan.layout} on {', '.join(planned.plan.device_names)}: "
-        f"{seconds} for a step of {planned.batch_size} samples; `evener plan {script}` says why",
+        f"{seconds} for a step of {planned.batch_size} samples; `evener plan {words}` says why",
         err=True,
     )
     return dataclasses.replace(layout, plan=planned.plan)
@@ -261,10 +266,9 @@ def _warn_of_late_options(script: Script, args: list[str]) -> None:
     late = next((name for name in names if name in _OPTIONS and name not in script.source), None)
     if late is None:
         return
-    command = f"evener run {'-m ' if script.module else ''}"
     warn(
         "RUN-022",
         f"{late} after {script.given} is passed to the script.",
         why="Options of evener go before the script.",
-        fix=f"If it is an option of evener: {command}{late} ... {script.given}",
+        fix=f"If it is an option of evener: evener run {late} ... {script.words}",
     )

@@ -7,6 +7,7 @@ changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
 
 from __future__ import annotations
 
+import functools
 import gc
 import linecache
 import sys
@@ -35,6 +36,7 @@ from evener.engine.plans import (
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.verify import Verification
+from evener.engine.whole_step import run_timed
 from evener.errors import EngineError
 from evener.own_code import is_own
 from evener.plan import BatchNormName, Plan, check_shares
@@ -291,7 +293,10 @@ class Strategy(tf.distribute.Strategy):
             else:
                 return self._step_for(fn)(*args, **kwargs)
         with tf.device(first):
-            return tf.distribute.Strategy.run(self, fn, args=args, kwargs=kwargs)
+            run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
+            if self._sharing.counts and not self.is_partitioned and not tf.executing_eagerly():
+                return run_timed(run_once, args, kwargs, device=first, recorder=self._sharing)
+            return run_once(args=args, kwargs=kwargs)
 
     _tf_private.leave_to_autograph(run)
 

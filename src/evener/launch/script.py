@@ -32,6 +32,16 @@ class Script:
     source: str
     module: str | None = None
 
+    @property
+    def words(self) -> str:
+        """How the script, or module, is named on the command line of evener."""
+        return f"-m {self.given}" if self.module is not None else self.given
+
+
+def read(given: str, *, as_module: bool) -> Script:
+    """Read a script or a module; see `read_script` and `read_module`."""
+    return read_module(given) if as_module else read_script(given)
+
 
 def read_script(given: str) -> Script:
     """Read a script.

@@ -27,7 +27,8 @@ class CostRequest(SubprocessRequest):
     """A request for the costs of a script's training step.
 
     Args:
-        script: The path of the script.
+        script: The path of the script, or the name of the module.
+        as_module: Whether it is a module.
         devices: A device spec; None for ``EVENER_DEVICES``, else all.
         batch_size: The most samples to measure; None for the batch of the script.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
@@ -35,6 +36,7 @@ class CostRequest(SubprocessRequest):
     """
 
     script: str
+    as_module: bool
     devices: str | None
     batch_size: int | None
     gpu_names: bool
@@ -50,10 +52,10 @@ def _run(request: CostRequest) -> None:
     from evener.devices import use_devices
     from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
-    from evener.launch.script import read_script
+    from evener.launch.script import read
     from evener.launch.session import Session
 
-    script = read_script(request.script)
+    script = read(request.script, as_module=request.as_module)
     used = use_devices(request.devices)
     process = os.getpid()
 
@@ -79,13 +81,12 @@ def _measured(
     from evener.profile.cache import MeasurementCache
     from evener.profile.serialise import profile_to_json
 
+    name = request.script if request.as_module else Path(request.script).name
     known = KnownDevices(MeasurementCache(refresh=request.remeasure))
     # Nobody sees what this process prints.
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", EvenerWarning)
-        profile, not_measured = profile_step(
-            traced, used, batch_size, name=Path(request.script).name, known=known
-        )
+        profile, not_measured = profile_step(traced, used, batch_size, name=name, known=known)
     return {
         "profile": profile_to_json(profile),
         "not_measured": not_measured,

@@ -6,7 +6,11 @@
            |                            |  devices wait for each other and for data, updates  |
 
 The part whose time differs most is named: one device's compute, or everything else on the device
-that computes longest.
+that computes longest. On one device in one part, passes and updates are timed together::
+
+    step   |  the device computes and updates variables  |  waiting for data and for Python  |
+
+A plan predicts nothing for the second.
 """
 
 from __future__ import annotations
@@ -29,11 +33,13 @@ class Part:
         device: Whose compute it is; None for everything else than computing.
         predicted_seconds: As the plan says.
         measured_seconds: In the median step.
+        with_updates: Whether the updates belong to what devices compute.
     """
 
     device: str | None
     predicted_seconds: float
     measured_seconds: float
+    with_updates: bool = False
 
     @property
     def off_seconds(self) -> float:
@@ -49,13 +55,13 @@ class Part:
         measured = format_seconds(self.measured_seconds)
         predicted = format_seconds(self.predicted_seconds)
         if self.device is not None:
-            return (
-                f"{self.device} computed for {measured} of a step, and {predicted} were predicted"
-            )
-        return (
-            "communication, updates and waiting (for other devices, for data) took "
-            f"{measured} of a step, and {predicted} were predicted"
-        )
+            computed = "computed passes and updates" if self.with_updates else "computed"
+            what = f"{self.device} {computed} for"
+        elif self.with_updates:
+            what = "waiting for data and for Python took"
+        else:
+            what = "communication, updates and waiting (for other devices, for data) took"
+        return f"{what} {measured} of a step, and {predicted} were predicted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,8 @@ def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
 
 
 def _parts(predicted: Predicted, times: RunTimes) -> list[Part]:
+    if times.with_updates:
+        return _parts_of_whole_steps(predicted, times)
     expected, measured = predicted.busy_seconds, times.busy_seconds
     if not expected or not measured:
         return []
@@ -131,3 +139,17 @@ def _parts(predicted: Predicted, times: RunTimes) -> list[Part]:
         measured_seconds=max(0.0, times.step_seconds - max(measured.values())),
     )
     return [*parts, waiting]
+
+
+def _parts_of_whole_steps(predicted: Predicted, times: RunTimes) -> list[Part]:
+    """Return the parts of steps on one device, of which a plan predicts computing and updates."""
+    ((device, busy),) = times.busy_seconds.items()
+    computed = Part(
+        device=device,
+        predicted_seconds=predicted.step_seconds,
+        measured_seconds=busy,
+        with_updates=True,
+    )
+    waited = max(0.0, times.step_seconds - busy)
+    waiting = Part(device=None, predicted_seconds=0.0, measured_seconds=waited, with_updates=True)
+    return [computed, waiting]

@@ -57,6 +57,8 @@ class RunTimes:
         step_seconds: From the begin of a step to that of the next.
         busy_seconds: Device name to the seconds in which it computed forward and backward passes.
         hardware: Device name to the name of its hardware.
+        with_updates: Whether the busy seconds are those of passes and updates together, as on one
+            device in one part.
     """
 
     num_steps: int
@@ -64,6 +66,7 @@ class RunTimes:
     step_seconds: float
     busy_seconds: Mapping[str, float]
     hardware: Mapping[str, str]
+    with_updates: bool = False
 
     @property
     def batch_size(self) -> int:
@@ -85,7 +88,11 @@ class MeasuredRun:
 
 
 def run_times(
-    records: Sequence[StepRecord], devices: Sequence[str], hardware: Mapping[str, str]
+    records: Sequence[StepRecord],
+    devices: Sequence[str],
+    hardware: Mapping[str, str],
+    *,
+    with_updates: bool = False,
 ) -> RunTimes | None:
     """Return the times of a run, or None if fewer than two steps were timed.
 
@@ -96,6 +103,7 @@ def run_times(
         records: Of its steps, in order, without the first.
         devices: The names of the devices of `StepRecord.busy_seconds`.
         hardware: See `RunTimes`.
+        with_updates: See `RunTimes`.
 
     >>> steps = [StepRecord(began=k / 10, samples=(3, 1), busy_seconds=(0.08,)) for k in range(9)]
     >>> found = run_times(steps, ["gpu:0"], {})
@@ -119,6 +127,7 @@ def run_times(
         step_seconds=median(seconds for _, seconds in timed),
         busy_seconds=dict(zip(devices, map(median, busy), strict=True)),
         hardware=dict(hardware),
+        with_updates=with_updates,
     )
 
 
@@ -161,9 +170,10 @@ def _read(fields: Mapping[str, Any], place: str) -> MeasuredRun:
         raise ProfileError(
             "PROF-051",
             f"The run of {place} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
-            why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps on one "
-            "device in one part, steps with deterministic operations, and eager steps.",
-            fix="Run more steps, with a plan for several devices.",
+            why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps with "
+            "deterministic operations and eager steps; nor, on one device in one part, steps that "
+            "are no call of strategy.run or fit.",
+            fix="Run more steps.",
         )
     return MeasuredRun(
         plan=plan,
@@ -173,5 +183,6 @@ def _read(fields: Mapping[str, Any], place: str) -> MeasuredRun:
             step_seconds=float(steps["step_seconds"]),
             busy_seconds={name: float(one) for name, one in steps["busy_seconds"].items()},
             hardware={str(name): str(one) for name, one in steps["hardware"].items()},
+            with_updates=bool(steps.get("with_updates", False)),
         ),
     )

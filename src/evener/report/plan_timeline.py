@@ -19,7 +19,8 @@ from dataclasses import dataclass
 
 from evener.plan.costing.assignment import Assignment
 from evener.plan.costing.exchange import exchange_seconds
-from evener.plan.costing.prediction import Prediction, span_seconds
+from evener.plan.costing.passes import span_seconds
+from evener.plan.costing.prediction import Prediction
 from evener.plan.task import Task
 from evener.plan.timing import TimedTask
 from evener.profile import CostProfile

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from evener.plan.costing.assignment import HOST_OWNER, Assignment, assignment_of
 from evener.plan.search import Planned
+from evener.plan.search.alternatives import specialties
 from evener.report.plan_drawing import draw_stages
 from evener.report.plan_timeline import draw_timeline
 from evener.terminal import standard_output
@@ -72,6 +73,9 @@ def time_lines(planned: Planned) -> Iterator[str]:
     prediction = planned.prediction
     rate = planned.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
     yield f"{format_seconds(prediction.step_seconds)}, {rate:,.0f} samples/s"
+    special = ", ".join(specialties(_assignment(planned)))
+    if special:
+        yield special
     shown = prediction.replicas[:8]
     for number, replica in enumerate(shown):
         parts = {

@@ -59,10 +59,12 @@ def count_work(strategy: Strategy) -> None:
 
 
 def step_times(strategy: Strategy) -> RunTimes | None:
-    """Return the times of the last counted steps; None if there are none, as on one device."""
+    """Return the times of the last counted steps; None if none were timed."""
     names = list(_share_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
-    return run_times(strategy.sharing.step_records(), names, hardware)
+    records = strategy.sharing.step_records()
+    # On one device in one part, one clock is read when all is done.
+    return run_times(records, names, hardware, with_updates=not strategy.is_partitioned)
 
 
 def compare_with_plan(plan: Plan | None, strategy: Strategy, tell: Callable[[str], object]) -> None:
@@ -132,8 +134,8 @@ def _share_of_devices(strategy: Strategy) -> dict[str, float]:
 def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:
     """Return the samples of each device and, by TensorFlow's names, the seconds; if counted."""
     sharing = strategy.sharing
-    # One device, and operations that have to be deterministic, are not timed.
-    if not sharing.counts or not sharing.num_steps:
+    # Eager steps, and operations that have to be deterministic, are not timed.
+    if not sharing.counts or not any(sharing.total_samples()):
         return {}, {}
     samples: dict[str, int] = {}
     for replica, count in zip(strategy.plan.replicas, sharing.total_samples(), strict=True):

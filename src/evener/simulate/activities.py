@@ -19,14 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-ActivityKind = Literal["fetch", "forward", "backward", "weights", "send", "gradient", "update"]
+ActivityKind = Literal[
+    "fetch", "forward", "backward", "weights", "send", "gradient", "update", "meeting"
+]
 
 ServerKind = Literal[
     "compute", "out", "in", "bus", "host out", "host in", "network out", "network in"
 ]
 
 COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "weights", "update"})
-"""What a device does itself; all else is a transfer."""
+"""What a device does itself; all else is a transfer, or a meeting of all parts of the batch."""
 
 
 class Server(NamedTuple):
@@ -50,7 +52,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """A computation of a device, or a transfer.
+    """A computation of a device, a transfer, or a meeting, which only waits.
 
     Args:
         kind: Of what it does.

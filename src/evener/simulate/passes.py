@@ -11,7 +11,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment
-from evener.plan.costing.prediction import passes_are_apart
+from evener.plan.costing.meetings import parts_meet
+from evener.plan.costing.passes import passes_are_apart
 from evener.plan.costing.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.plan.schedule import Schedule, schedule_for
@@ -88,7 +89,9 @@ class PassBuilder:
         self._profile = profile
         self._progress = progress
         self._label = f"replica {number}, " if len(assignment.replicas) > 1 else ""
-        self._is_split = self._replica.schedule == "zero_bubble"
+        meets = parts_meet(assignment, profile.model)
+        self._last_meeting = profile.model.last_meeting if meets else -1
+        self._is_split = self._replica.schedule == "zero_bubble" and not meets
         self._last_on: dict[int, int] = {}
         self._results: dict[Task, int] = {}
         self._forwards: dict[tuple[int, int, int], int] = {}
@@ -104,11 +107,55 @@ class PassBuilder:
             replica = dataclasses.replace(replica, in_flight=1)
         for task in in_order(schedule_of(replica)):
             self._add(task)
+        self.end()
+
+    def end(self) -> None:
+        """Note the last passes, when all are added."""
         for device, number in self._last_on.items():
             self._progress.last_pass.setdefault(device, []).append(number)
 
+    def add_part(self, task: Task, layers: Sequence[int], needs: list[int]) -> int:
+        """Add the part of a pass that is between two meetings, and return its last activity.
+
+        Args:
+            task: The pass; of each stage the micro-batches come in their order.
+            layers: Of its stage, from the first to the last, at least one.
+            needs: What must have ended.
+        """
+        is_forward = task.kind == "forward"
+        if not is_forward:
+            self._num_gradients[task.stage] = task.micro_batch + 1
+        edge = 0 if is_forward else self._replica.num_micro_batches - 1
+        groups: list[Sequence[int]] = [layers]
+        if task.micro_batch == edge:
+            groups = [(layer,) for layer in (layers if is_forward else reversed(layers))]
+        number = -1
+        for group in groups:
+            number = self._compute(task, group, needs)
+            needs = []
+            if is_forward:
+                self._keep(task, group, number)
+            else:
+                self._release(task, group, number)
+        if not is_forward and self._replica.spans[task.stage].first in layers:
+            self._release_input(task, number)
+        return number
+
+    def hold_until_met(self, layer: int, num_bytes: float, meeting: int) -> None:
+        """Say what waits at a layer, of each sample, from its forward passes to a meeting."""
+        for (stage, _, place), number in self._forwards.items():
+            if place == layer:
+                device = self._replica.spans[stage].device
+                size = num_bytes * self._replica.micro_batch
+                self._graph.hold(device, size, begin=number, end=meeting)
+
+    def delay_gradients(self, layer: int, meeting: int) -> None:
+        """Say that the gradients of a layer are there after a meeting in its backward pass."""
+        for span in self._replica.spans:
+            if layer in span.layers:
+                self._progress.last_gradient[span.device, layer].append(meeting)
+
     def _add(self, task: Task) -> None:
-        span = self._replica.spans[task.stage]
         makes_gradients = task.kind == ("weights" if self._is_split else "backward")
         if makes_gradients:
             self._num_gradients[task.stage] = self._num_gradients.get(task.stage, 0) + 1
@@ -123,12 +170,15 @@ class PassBuilder:
             if makes_gradients:
                 self._release(task, layers, number)
         if makes_gradients:
-            samples = self._profile.model.input_bytes if span.first == 0 else self._entering(task)
-            begin = self._entered[task.stage, task.micro_batch]
-            self._graph.hold(
-                span.device, samples * self._replica.micro_batch, begin=begin, end=number
-            )
-        self._results[task] = self._send(task, number)
+            self._release_input(task, number)
+        self._results[task] = self.send(task, number)
+
+    def _release_input(self, task: Task, number: int) -> None:
+        """Free what a stage was given, after its last backward pass of it."""
+        span = self._replica.spans[task.stage]
+        samples = self._profile.model.input_bytes if span.first == 0 else self._entering(task)
+        begin = self._entered[task.stage, task.micro_batch]
+        self._graph.hold(span.device, samples * self._replica.micro_batch, begin=begin, end=number)
 
     def _groups(self, task: Task, *, makes_gradients: bool) -> list[Sequence[int]]:
         """Return the layers of each activity of a pass, in order."""
@@ -178,7 +228,7 @@ class PassBuilder:
         both = times.backward_seconds(
             samples,
             again=self._recompute[layer],
-            apart=passes_are_apart(end, self._recompute),
+            apart=passes_are_apart(end, self._recompute) or layer <= self._last_meeting,
         )
         both += added * times.accumulate_seconds
         # Of a backward pass, about half is the gradients of weights.
@@ -217,8 +267,13 @@ class PassBuilder:
             largest = max((model.layers[layer].gradient_bytes for layer in layers), default=0)
             self._graph.hold(device, largest, begin=number, end=number)
 
-    def _send(self, task: Task, number: int) -> int:
-        """Add the transfer of a result to the neighbouring stage, if there is one."""
+    def send(self, task: Task, number: int) -> int:
+        """Add the transfer of a result to the neighbouring stage, if there is one.
+
+        Args:
+            task: The pass whose result it is.
+            number: The activity after which it is sent; returned if nothing is.
+        """
         target = task.stage + {"forward": 1, "backward": -1, "weights": 0}[task.kind]
         spans, cluster = self._replica.spans, self._profile.cluster
         if target == task.stage or not 0 <= target < len(spans):

@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from evener.plan.costing import Assignment
 from evener.plan.costing.assignment import assignment_of
+from evener.plan.costing.meetings import parts_meet
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
 from evener.simulate.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
+from evener.simulate.meetings import add_passes_with_meetings
 from evener.simulate.passes import PassBuilder
 from evener.simulate.weights import LayerProgress, WeightBuilder, owned_bytes
 
@@ -120,7 +122,8 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     Weights leave their owners when the step begins, each layer waits for its own. Gradients leave
     when the last micro-batch is through their layer. An owner updates a layer when all of its
     gradients are there and the owner has no pass left to compute. Where each machine has variables
-    of its own (`EACH_MACHINE`), weights and gradients go round rings.
+    of its own (`EACH_MACHINE`), weights and gradients go round rings. At a meeting of all parts of
+    the batch, all passes behind it wait for all before it.
 
     Args:
         assignment: What every device computes and owns.
@@ -130,8 +133,15 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     progress = LayerProgress()
     weights = WeightBuilder(graph, assignment, profile, progress)
     weights.fetch()
-    for number in range(len(assignment.replicas)):
-        PassBuilder(graph, assignment, number, profile, progress).add_all()
+    builders = [
+        PassBuilder(graph, assignment, number, profile, progress)
+        for number in range(len(assignment.replicas))
+    ]
+    if parts_meet(assignment, profile.model):
+        add_passes_with_meetings(graph, assignment, profile, builders)
+    else:
+        for builder in builders:
+            builder.add_all()
     weights.send_gradients()
     times = run(graph.activities)
     computed, transfers = _events(graph, times, len(profile.cluster.devices))

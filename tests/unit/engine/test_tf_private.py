@@ -453,6 +453,27 @@ def test_what_a_captured_tensor_stands_for_is_found() -> None:
         assert _tf_private.outer_tensor(tf.constant(1.0)) is None
 
 
+def test_it_is_seen_which_variables_are_trained_and_written() -> None:
+    weight, count = tf.Variable(1.0), tf.Variable(0.0, trainable=False)
+    read = tf.function(lambda: weight + count)
+    written = []
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        graph = tf.compat.v1.get_default_graph()
+        with _tf_private.trained_variables() as trained:
+            weight.assign_sub(read())
+            count.assign_add(1.0)
+        assert [one is weight for one in trained] == [True]
+        handles = {graph.capture(one.handle).ref(): one for one in (weight, count)}
+        for operation in graph.get_operations():
+            for resource in _tf_private.written_resources(operation):
+                written.append(handles[resource.ref()])
+
+    step.get_concrete_function()
+    assert [one is weight for one in written] == [True, False]
+
+
 def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     device_lib = _tf_private.device_lib
     monkeypatch.setattr(device_lib, "list_local_devices", device_lib.list_local_devices)

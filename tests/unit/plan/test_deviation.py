@@ -80,3 +80,17 @@ def test_a_plan_that_predicts_no_parts() -> None:
 )
 def test_what_cannot_be_compared_is_not_told(run: RunTimes | None) -> None:
     assert deviation(PREDICTED, run) is None
+
+
+@pytest.mark.parametrize(
+    ("busy", "what"),
+    [
+        (0.180, "gpu:0 computed passes and updates for 180.0 ms of a step, and 100.0 ms were"),
+        (0.110, "waiting for data and for Python took 90.0 ms of a step, and "),
+    ],
+)
+def test_a_step_on_one_device_is_computed_or_waits(busy: float, what: str) -> None:
+    alone = {"samples": (32,), "busy_seconds": {"gpu:0": busy}, "with_updates": True}
+    found = deviation(PREDICTED, times(0.200, **alone))
+    assert found is not None
+    assert what in found.why

@@ -85,15 +85,28 @@ def test_samples_and_busy_seconds_are_those_of_training(
     assert all(d.num_samples is None for name, d in devices.items() if name == "cpu:0")
 
 
-def test_one_device_is_not_counted(logical_cpus: tuple[str, ...]) -> None:
+def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) -> None:
     strategy = Strategy(devices=["cpu:1"])
     count_work(strategy)
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
-    model.fit(tf.ones([8, 3]), tf.ones([8, 2]), verbose=0)
-    devices = report_of("train.py", strategy, []).devices
-    assert {(d.num_samples, d.busy_seconds) for d in devices} == {(None, None)}
+    samples = NUM_FIRST_STEPS + LEAST_STEPS + 1
+    model.fit(tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=1, verbose=0)
+    report = report_of("train.py", strategy, [])
+    (device,) = [one for one in report.devices if one.device == "cpu:1"]
+    assert device.num_samples == samples
+    assert device.busy_seconds > 0
+    times = step_times(strategy)
+    assert times is not None
+    assert (times.num_steps, times.with_updates) == (LEAST_STEPS, True)
+    (tmp_path / "run.json").write_text(report.to_json(), encoding="utf-8")
+    assert read_run(tmp_path / "run.json").times == times
+    found: list[str] = []
+    wrong = Predicted(step_seconds=100.0, peak_bytes={}, batch_size=1)
+    compare_with_plan(dataclasses.replace(strategy.plan, predicted=wrong), strategy, found.append)
+    (text,) = found
+    assert "cpu:1 computed passes and updates for" in text
 
 
 def test_nothing_is_counted_without_a_report(logical_cpus: tuple[str, ...]) -> None:

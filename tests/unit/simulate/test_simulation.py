@@ -19,7 +19,8 @@ from evener.plan.costing.assignment import (
     by_machine,
     holders_of,
 )
-from evener.plan.costing.prediction import span_seconds, update_seconds
+from evener.plan.costing.passes import span_seconds
+from evener.plan.costing.prediction import update_seconds
 from evener.profile import (
     Cluster,
     ClusterDevice,

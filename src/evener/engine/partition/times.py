@@ -170,7 +170,16 @@ def _now(after: Sequence[Any]) -> tf.Tensor:
     for device, tensors in of_device.items():
         with tf.device(device), tf.control_dependencies(tensors):
             done.append(tf.no_op())
-    with tf.device(HOST), tf.control_dependencies(done):
+    return read_clock(done)
+
+
+def read_clock(after: Sequence[Any]) -> tf.Tensor:
+    """Read the clock of the host once operations have run, in seconds.
+
+    Args:
+        after: The operations; one of each device at the best, each of which sends a message.
+    """
+    with tf.device(HOST), tf.control_dependencies(after):
         now = tf.timestamp()
     _tf_private.without_program_order(now.op)
     return now

@@ -246,12 +246,19 @@ def by_machine(devices: Iterable[int], cluster: Cluster) -> dict[int, list[int]]
 
 def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[tuple[int, ...]]:
     """Return for each layer the devices that compute with it, each once."""
-    holders: list[dict[int, None]] = [{} for _ in range(num_layers)]
-    for replica in replicas:
-        for span in replica.spans:
-            for layer in span.layers:
-                holders[layer][span.device] = None
-    return [tuple(devices) for devices in holders]
+    # Of a thousand replicas, most have the same cuts.
+    by_ends: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for number, span in enumerate(span for replica in replicas for span in replica.spans):
+        by_ends.setdefault((span.first, span.end), []).append((number, span.device))
+    around: list[list[tuple[int, int]]] = [[] for _ in range(num_layers)]
+    for first, end in by_ends:
+        for layer in range(first, end):
+            around[layer].append((first, end))
+    known: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    for ends in set(map(tuple, around)):
+        numbered = sorted(one for of_ends in ends for one in by_ends[of_ends])
+        known[ends] = tuple(dict.fromkeys(device for _, device in numbered))
+    return [known[tuple(ends)] for ends in around]
 
 
 def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owners:

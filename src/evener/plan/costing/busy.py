@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from evener.plan.costing.assignment import Assignment
 from evener.plan.costing.meetings import parts_meet
-from evener.plan.costing.prediction import span_seconds
+from evener.plan.costing.passes import span_seconds
 from evener.profile import CostProfile
 
 

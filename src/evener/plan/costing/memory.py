@@ -5,17 +5,24 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
     EACH_MACHINE,
     HOST_OWNER,
     Assignment,
+    ReplicaAssignment,
     by_machine,
     holders_of,
 )
-from evener.plan.costing.stage_memory import StageMemory, StepWay, gradients_wait, stage_memory
+from evener.plan.costing.stage_memory import (
+    StageMemory,
+    StepWay,
+    gradients_wait,
+    put_off_bytes,
+    stage_memory,
+)
 from evener.profile import Cluster, LayerCosts, ModelCosts
 
 
@@ -72,6 +79,11 @@ def predict_memory(
     way = StepWay.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
+    at_once = {
+        replica.spans[0].device: dataclasses.replace(way, has_order=False, waits=False)
+        for replica in assignment.replicas
+        if _is_at_once(replica, way)
+    }
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -83,12 +95,10 @@ def predict_memory(
         # The sums of the other devices lie on the owner until they are added.
         is_holder = owner in devices
         num_early, num_others = early.num_at(owner, devices), len(devices) - is_holder
-        # Its own wait for those that are not early, if they leave one by one.
-        own_waits = not waits and is_holder and num_early < num_others
         needs[owner] = needs[owner].plus(
             variables=layer.owned_bytes,
             fetched=-layer.weight_bytes * is_holder,
-            gradients=layer.gradient_bytes * (num_early + own_waits),
+            gradients=layer.gradient_bytes * num_early,
         )
         adding[owner] = max(adding[owner], layer.gradient_bytes * (num_others - num_early))
         updating[owner] = max(updating[owner], layer.update_bytes)
@@ -107,13 +117,17 @@ def predict_memory(
                     gradients=gradients * num_waiting / len(here),
                 )
                 updating[device] = max(updating[device], update)
-    stages: dict[tuple[int, int, bool], StageMemory] = {}
+    for device, waiting in _waiting(assignment, model, at_once, early, waits=waits).items():
+        needs[device] = needs[device].plus(gradients=waiting)
+    stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
         accumulates = replica.num_micro_batches > 1
-        for span, alive in zip(replica.spans, live, strict=True):
-            key = span.first, span.end, accumulates
+        for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
+            key = span.first, span.end, accumulates, span.device in at_once
             if key not in stages:
-                stages[key] = stage_memory(span, model, way, accumulates=accumulates)
+                stages[key] = stage_memory(
+                    span, model, at_once.get(span.device, way), accumulates=accumulates
+                )
             worst = stages[key].worst(
                 replica.num_micro_batches,
                 alive,
@@ -123,11 +137,70 @@ def predict_memory(
             needs[span.device] = needs[span.device].plus(
                 fetched=stages[key].weights, **worst._asdict()
             )
+            if number and replica.schedule == "zero_bubble":
+                # As many wait for their weights' gradients as stages are before, and the one at
+                # hand does; the first stage never waits.
+                num_put_off = min(number, alive - 1) + 1
+                late = num_put_off * put_off_bytes(span, model) * replica.micro_batch
+                needs[span.device] = needs[span.device].plus(activations=late)
     # Whoever only owns has nothing to do before.
     for owner in needs:
         more = updating.get(owner, 0)
         needs[owner] = needs[owner].plus(gradients=adding[owner], workspace=more)
     return dict(needs)
+
+
+def _is_at_once(replica: ReplicaAssignment, way: StepWay) -> bool:
+    """Whether a replica beside others is one call, which needs each of its weights once."""
+    is_one_call = len(replica.spans) == 1 and replica.num_micro_batches == 1
+    return is_one_call and not way.is_alone and not any(way.recompute)
+
+
+def _waiting(
+    assignment: Assignment,
+    model: ModelCosts,
+    at_once: Collection[int],
+    early: _Early,
+    *,
+    waits: bool,
+) -> dict[int, float]:
+    """Return the bytes of own gradients that wait on devices which compute in one call.
+
+    Beyond what fits into the place of fetched weights: a weight is needed to the backward pass of
+    its layer, so when a layer's gradients wait, weights of the layers behind are gone::
+
+        backward passes       c owned    b fetched    a owned
+        beyond fetched          + c         - b         + a        the most of the sums counts
+
+    Args:
+        assignment: Who computes and owns.
+        model: The layers.
+        at_once: The devices that compute in one call.
+        early: Which gradients of other devices are there when an owner has its own.
+        waits: Whether all gradients of a device are there before the first of them leaves.
+    """
+    if waits:
+        more = sum(layer.other_gradient_bytes for layer in model.layers[1:])
+        found = dict.fromkeys(at_once, float(more))
+        for layer, owner in zip(model.layers[1:], assignment.owners[1:], strict=True):
+            if owner in found:
+                found[owner] += layer.weight_bytes
+        return found
+    holders = holders_of(assignment.replicas, len(model.layers))
+    own: dict[int, int] = defaultdict(int)
+    most: dict[int, float] = defaultdict(float)
+    total = 0
+    for layer, devices, owner in reversed(
+        list(zip(model.layers, holders, assignment.owners, strict=True))
+    ):
+        if owner in at_once:
+            if early.num_at(owner, devices) < len(devices) - 1:
+                own[owner] += layer.gradient_bytes
+                most[owner] = max(most[owner], own[owner] - total)
+            # Nothing was fetched, so no place is free.
+            own[owner] += layer.weight_bytes
+        total += layer.weight_bytes
+    return most
 
 
 class _Early:

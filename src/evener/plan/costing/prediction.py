@@ -13,9 +13,8 @@ long as its slowest replica.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -23,7 +22,6 @@ from evener.plan.costing.assignment import (
     HOST_OWNER,
     Assignment,
     ReplicaAssignment,
-    Span,
     assignment_of,
     by_machine,
     holders_of,
@@ -31,11 +29,9 @@ from evener.plan.costing.assignment import (
 from evener.plan.costing.exchange import ExchangeSeconds, exchange_seconds
 from evener.plan.costing.meetings import parts_meet, seconds_with_meetings
 from evener.plan.costing.memory import MemoryPrediction, predict_memory
-from evener.plan.parts import Replica, ScheduleName, Stage
+from evener.plan.costing.passes import numbered_devices, pipeline_timeline, span_seconds
 from evener.plan.plan import Plan
-from evener.plan.schedule import Schedule, schedule_for
-from evener.plan.task import Task
-from evener.plan.timing import Timeline, timeline
+from evener.plan.timing import Timeline
 from evener.profile import CostProfile
 
 
@@ -44,8 +40,8 @@ class ReplicaPrediction:
     """What one replica does in a step, in seconds.
 
     Args:
-        compute_seconds: Of its busiest stage.
-        bubble_seconds: For which its busiest stage waits for others.
+        compute_seconds: Of its busiest device.
+        bubble_seconds: For which its busiest device waits for others.
         communication_seconds: Of weights and gradients, as far as no computation hides it.
         update_seconds: The longest update of the weights that its devices own.
         utilization: For each stage the fraction of the step in which its device computes for it.
@@ -206,49 +202,6 @@ def owner_update_seconds(
     return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
 
 
-def span_seconds(
-    span: Span,
-    replica: ReplicaAssignment,
-    recompute: tuple[bool, ...],
-    profile: CostProfile,
-    *,
-    meets: bool = False,
-) -> tuple[float, float]:
-    """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
-
-    Adding up gradients, which all micro-batches but the first do, is spread over all.
-
-    Args:
-        span: The stage.
-        replica: Of the stage.
-        recompute: Whether each layer is computed again.
-        profile: What layers cost.
-        meets: Whether parts of the batch meet, which parts the passes of all layers up to there.
-    """
-    micro_batch = replica.micro_batch
-    added = 1 - 1 / replica.num_micro_batches
-    times = profile.times[profile.cluster.devices[span.device].type]
-    last_meeting = profile.model.last_meeting if meets else -1
-    is_apart = passes_are_apart(span.end, recompute)
-    forward = backward = 0.0
-    for place in span.layers:
-        again, apart = recompute[place], is_apart or place <= last_meeting
-        forward += times[place].forward(micro_batch)
-        backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
-        backward += added * times[place].accumulate_seconds
-    return forward, backward
-
-
-def passes_are_apart(end: int, recompute: Sequence[bool]) -> bool:
-    """Whether a stage computes its passes in two calls, as all but the last stage do.
-
-    Args:
-        end: The place behind the last layer of the stage.
-        recompute: Whether each layer is computed again; if any is, no passes are one call.
-    """
-    return end < len(recompute) or any(recompute)
-
-
 @dataclass(frozen=True, slots=True)
 class _Weights:
     """What the weights of a replica cost.
@@ -284,16 +237,10 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
     pairs = itertools.pairwise(span.device for span in replica.spans)
     return (
         tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
-        _numbered_devices(replica),
+        numbered_devices(replica),
         tuple(cluster.link(one, other) for one, other in pairs),
         (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
     )
-
-
-def _numbered_devices(replica: ReplicaAssignment) -> tuple[int, ...]:
-    """Return the device of each stage, numbered from 0 in the order of their first stages."""
-    order = {device: k for k, device in enumerate(dict.fromkeys(s.device for s in replica.spans))}
-    return tuple(order[span.device] for span in replica.spans)
 
 
 def _replica(
@@ -306,72 +253,30 @@ def _replica(
     ]
     count = replica.num_micro_batches
     busy = [count * (forward + backward) for forward, backward in passes]
-    times = _timeline(replica, passes, profile) if len(passes) > 1 else None
+    times = (
+        pipeline_timeline(replica, passes, assignment.recompute, profile)
+        if len(passes) > 1
+        else None
+    )
     makespan = busy[0] if times is None else times.makespan
+    busiest = _busiest(replica, busy)
     # Weights arrive while the first micro-batch runs, gradients leave while the last one does.
     exposed = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes)) + max(
         0.0, weights.departure_seconds - sum(backward for _, backward in passes)
     )
     seconds = makespan + exposed + weights.update_seconds
     return ReplicaPrediction(
-        compute_seconds=max(busy),
-        bubble_seconds=makespan - max(busy),
+        compute_seconds=busiest,
+        bubble_seconds=makespan - busiest,
         communication_seconds=exposed,
         update_seconds=weights.update_seconds,
         utilization=tuple(one / seconds if seconds else 0.0 for one in busy),
     ), times
 
 
-def _timeline(
-    replica: ReplicaAssignment, passes: list[tuple[float, float]], profile: CostProfile
-) -> Timeline:
-    """Return when the tasks of a pipeline run; what crosses stages is hidden by nothing."""
-    schedule = _schedule(
-        _numbered_devices(replica),
-        replica.num_micro_batches,
-        replica.in_flight,
-        replica.schedule,
-    )
-    return timeline(
-        schedule,
-        lambda task: _task_seconds(task, passes, replica.schedule),
-        transfer=_transfer(replica, profile),
-    )
-
-
-def _task_seconds(task: Task, passes: list[tuple[float, float]], schedule: ScheduleName) -> float:
-    forward, backward = passes[task.stage]
-    if task.kind == "forward":
-        return forward
-    # Of a backward pass, about half is the gradients of weights.
-    return backward / 2 if schedule == "zero_bubble" else backward
-
-
-def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:
-    cluster, layers = profile.cluster, profile.model.layers
-    seconds: list[float] = []
-    for before, after in zip(replica.spans, replica.spans[1:], strict=False):
-        num_bytes = layers[before.end - 1].boundary_bytes * replica.micro_batch
-        link = cluster.link(before.device, after.device)
-        seconds.append(0.0 if before.device == after.device else link.seconds(num_bytes))
-
-    def between(task: Task, needed: Task) -> float:
-        return 0.0 if task.stage == needed.stage else seconds[min(task.stage, needed.stage)]
-
-    return between
-
-
-@functools.lru_cache(maxsize=512)
-def _schedule(
-    devices: tuple[int, ...], num_micro_batches: int, in_flight: int, schedule: ScheduleName
-) -> Schedule:
-    stages = tuple(Stage(device=f"gpu:{d}", layers=(f"{k}",)) for k, d in enumerate(devices))
-    return schedule_for(
-        Replica(
-            share=1,
-            stages=stages,
-            num_micro_batches=num_micro_batches,
-            in_flight=in_flight,
-            schedule=schedule,
-        )
-    )
+def _busiest(replica: ReplicaAssignment, busy: Sequence[float]) -> float:
+    """Return how long the busiest device computes; it may have several stages."""
+    of_devices: dict[int, float] = {}
+    for span, seconds in zip(replica.spans, busy, strict=True):
+        of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds
+    return max(of_devices.values())

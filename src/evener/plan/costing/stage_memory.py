@@ -42,23 +42,32 @@ class StepWay:
     Args:
         recompute: Whether the activations of each layer are computed again.
         has_order: Whether its calls have an order; see the function of this name.
+        waits: Whether all gradients of a device may be there before the first of them leaves. One
+            device computes its updates when it comes to them, which may be at the end.
         meets: Whether parts of the batch meet at layers of the whole batch.
         is_alone: Whether one replica computes everything.
+        puts_off: Whether gradients of weights are computed in calls of their own, as under
+            ``"zero_bubble"``, so that activations stay until then.
     """
 
     recompute: tuple[bool, ...]
     has_order: bool
+    waits: bool
     meets: bool
     is_alone: bool
+    puts_off: bool = False
 
     @classmethod
     def of(cls, assignment: Assignment, model: ModelCosts) -> StepWay:
         """Return the way of an assignment."""
+        is_alone = len(assignment.replicas) == 1
         return cls(
             recompute=assignment.recompute,
             has_order=has_order(assignment.replicas, assignment.recompute),
+            waits=is_alone or gradients_wait(model, assignment.replicas, assignment.recompute),
             meets=parts_meet(assignment, model),
-            is_alone=len(assignment.replicas) == 1,
+            is_alone=is_alone,
+            puts_off=any(one.schedule == "zero_bubble" for one in assignment.replicas),
         )
 
 
@@ -174,16 +183,14 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     if way.meets:
         # The parts meet at one layer at a time.
         samples += max(layer.meeting_bytes for layer in layers)
-    # One device computes its updates when it comes to them, which may be at the end.
-    waits = way.has_order or model.updates_wait or way.is_alone
-    moments = stage_moments(span, model, way, kept, accumulates=accumulates, waits=waits)
+    moments = stage_moments(span, model, way, kept, accumulates=accumulates)
     return StageMemory(
         weights=sum(layer.weight_bytes for layer in layers),
         samples=samples,
         waiting=entering + sum(kept) - met,
         met=met,
         moments=tuple(_undominated(moments)),
-        last_gradients=sum(layer.gradient_bytes for layer in layers) if waits else 0,
+        last_gradients=sum(layer.gradient_bytes for layer in layers) if way.waits else 0,
     )
 
 
@@ -194,7 +201,6 @@ def stage_moments(
     kept: Sequence[float],
     *,
     accumulates: bool,
-    waits: bool,
 ) -> Iterator[Moment]:
     """Yield the backward passes of a stage in their order, each with what is there then.
 
@@ -204,12 +210,12 @@ def stage_moments(
         way: How the step is computed.
         kept: Of each layer of the stage, bytes per sample.
         accumulates: Whether gradients of several micro-batches are added up.
-        waits: Whether all gradients may be there before the first of them leaves.
     """
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
-    joint = span.end == len(layers) and not any(way.recompute) and not way.meets
+    is_apart = any(way.recompute) or way.meets or way.puts_off
+    joint = span.end == len(layers) and not is_apart
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
     between = [
@@ -230,7 +236,7 @@ def stage_moments(
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
-            gradients=gradients if waits else layer.gradient_bytes,
+            gradients=gradients if way.waits else layer.gradient_bytes,
             kept=left[number] if joint and not is_open else left[-1],
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read; they have the place of activations, if all of these count.
@@ -252,6 +258,16 @@ def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
         if slope > steepest or moment.layer.kernel_workspace is not None:
             yield moment
         steepest = max(steepest, slope)
+
+
+def put_off_bytes(span: Span, model: ModelCosts) -> float:
+    """Return the bytes per sample that gradients of weights read besides activations.
+
+    Those are the gradients of the results of layers with weights. Until then a micro-batch keeps
+    them, as each call hands over what later ones read.
+    """
+    layers = (model.layers[place] for place in span.layers)
+    return sum(layer.boundary_bytes for layer in layers if layer.weight_bytes)
 
 
 def entering_bytes(model: ModelCosts, place: int) -> float:

@@ -16,8 +16,8 @@ from evener.plan.costing.assignment import (
 from evener.plan.costing.memory import MemoryPrediction, shortages
 from evener.plan.costing.prediction import Prediction, predict
 from evener.plan.parts import Rejected
+from evener.plan.search.candidates import Candidate, is_interleaved
 from evener.plan.search.groupings import kind_of
-from evener.plan.search.search import Candidate
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile
 from evener.units import format_bytes, format_seconds
@@ -75,11 +75,22 @@ def describe(assignment: Assignment, profile: CostProfile) -> str:
     counts = {replica.num_micro_batches for replica in replicas}
     if max(counts) > 1:
         text += f", up to {max(counts)} micro-batches"
-    if any(assignment.recompute):
-        text += ", activations recomputed"
+    text += "".join(f", {one}" for one in specialties(assignment))
     if HOST_OWNER in assignment.owners:
         text += ", variables on the host"
     return text
+
+
+def specialties(assignment: Assignment) -> Iterator[str]:
+    """Yield what is less usual in a plan: its schedule, and how many layers are computed again."""
+    replicas = assignment.replicas
+    if any(map(is_interleaved, replicas)):
+        yield "stages interleaved"
+    for schedule in sorted({one.schedule for one in replicas if len(one.spans) > 1} - {"1f1b"}):
+        yield f"schedule {schedule}"
+    num_again, num_layers = sum(assignment.recompute), len(assignment.recompute)
+    if num_again:
+        yield f"{num_again} of {num_layers} layers recomputed"
 
 
 def rejected(

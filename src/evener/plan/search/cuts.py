@@ -61,10 +61,14 @@ def _by_all(
         for first, before in ways.items():
             last = num_layers - (num_stages - stage - 1)
             # The last stage takes all that is left.
-            ends = range(first + 1, last + 1) if stage < num_stages - 1 else (num_layers,)
-            for end in ends:
-                if not fits(stage, first, end):
-                    break
+            ends = range(first + 1, last + 1)
+            if stage == num_stages - 1:
+                ends = range(num_layers, num_layers + 1)
+            # True where the stage does not fit: so it is with more layers.
+            count = bisect.bisect_left(
+                ends, True, key=lambda end, stage=stage, first=first: not fits(stage, first, end)
+            )
+            for end in ends[:count]:
                 took = seconds(stage, first, end)
                 following.setdefault(end, []).extend(
                     (max(most, took), total + took, (*cuts, end)) for most, total, cuts in before

@@ -14,7 +14,7 @@ from evener.plan.costing.assignment import (
     Span,
 )
 from evener.plan.costing.meetings import is_in_parts, phase_seconds, phases_of
-from evener.plan.costing.prediction import passes_are_apart
+from evener.plan.costing.passes import passes_are_apart
 from evener.plan.costing.stage_memory import StageMemory, StepWay, stage_memory
 from evener.plan.search.cuts import best_cuts
 from evener.plan.search.groupings import Group
@@ -313,9 +313,11 @@ class GroupCosts:
         """Return what a stage needs that owns nothing."""
         model = self.profile.model
         is_whole = end - first == len(self._layers)
+        in_order = accumulates or any(self.recompute) or not is_whole
         way = StepWay(
             recompute=self.recompute,
-            has_order=accumulates or any(self.recompute) or not is_whole,
+            has_order=in_order,
+            waits=in_order or model.updates_wait or is_alone,
             meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,
         )

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -26,8 +26,9 @@ from evener.plan.costing.assignment import (
     spread_owners,
 )
 from evener.plan.costing.estimate import recomputed_layers
-from evener.plan.costing.memory import shortages
-from evener.plan.costing.prediction import Prediction, owner_update_seconds, predict
+from evener.plan.costing.prediction import Prediction, owner_update_seconds
+from evener.plan.search.candidates import Candidate, Choices, Judge
+from evener.plan.search.finishing import MOST_GAIN, Start, finish
 from evener.plan.search.group_costs import GroupCosts
 from evener.plan.search.groupings import MOST_FOR_ALL, Grouping, groupings_of
 from evener.plan.search.polishing import polish
@@ -51,47 +52,6 @@ _MOST_CUTS = 8
 
 _NO_SLOWER = 1.0005
 """Times by which a plan within memory is as fast as one without limits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What the search may choose.
-
-    Args:
-        num_micro_batches: The numbers of micro-batches that are tried.
-        recompute: Whether activations may be computed again.
-        host: Whether the host may own variables, beside devices that are not the host itself.
-        simpler_within: A plan that is slower by no more than this fraction is better if it does
-            without micro-batches, recomputation or owners other than the engine's; measured times
-            are not exact enough to tell it apart.
-    """
-
-    num_micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
-    recompute: bool = True
-    host: bool = True
-    simpler_within: float = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A plan that was considered.
-
-    Args:
-        grouping: The devices of each replica.
-        assignment: What each computes and owns.
-        prediction: What that costs.
-        shortages: For each device that lacks memory the bytes that it lacks.
-    """
-
-    grouping: Grouping
-    assignment: Assignment
-    prediction: Prediction
-    shortages: tuple[tuple[int, int], ...]
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device has the memory that it needs."""
-        return not self.shortages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +90,33 @@ def search_plan(
         choices: What may be chosen; by default all.
     """
     search = _Search(profile, batch_size, choices or Choices())
-    solved: list[tuple[float, Grouping, Assignment]] = []
-    unlimited: list[tuple[float, Grouping, Assignment]] = []
+    solved: list[Start] = []
+    ideals: list[Start] = []
     least_found = math.inf
     for least, grouping in search.groupings():
         if search.is_hopeless(least, least_found):
             break
         ideal = search.ideal(grouping)
-        if ideal is None or search.is_hopeless(ideal[0], least_found):
+        if ideal is None or ideal.seconds > least_found * MOST_GAIN:
             continue
-        found = list(search.within_memory(grouping, ideal[0]))
-        solved += [(seconds, grouping, assignment) for seconds, assignment in found]
-        least_found = min([least_found, *(seconds for seconds, _ in found)])
-        if not found:
-            unlimited.append((ideal[0], grouping, ideal[1]))
-    best, considered = search.ranked(solved)
+        found: list[Start] = []
+        if not search.is_hopeless(ideal.seconds, least_found):
+            found = list(search.within_memory(ideal))
+            fastest = min((one.seconds for one in found), default=math.inf)
+            least_found = min(least_found, fastest)
+            lacks = fastest > ideal.seconds * _NO_SLOWER
+            ideal = dataclasses.replace(ideal, lacks_memory=lacks)
+        solved += found
+        ideals.append(ideal)
+    best, considered = search.ranked(solved, ideals)
+    without = {one.grouping for one in solved}
+    unlimited = [one for one in ideals if one.lacks_memory and one.grouping not in without]
     lacking = [
-        search.candidate(*one[1:])
-        for one in sorted(unlimited, key=lambda one: one[0])[:_MOST_LACKING]
+        search.judge.candidate(one.grouping, one.assignment)
+        for one in sorted(unlimited, key=lambda one: one.seconds)[:_MOST_LACKING]
     ]
     return SearchResult(
-        best=best, considered=tuple(sorted([*considered, *lacking], key=search.rank))
+        best=best, considered=tuple(sorted([*considered, *lacking], key=search.judge.rank))
     )
 
 
@@ -167,6 +133,7 @@ class _Search:
         self._profile = profile
         self._batch_size = batch_size
         self._choices = choices
+        self.judge = Judge(profile, choices)
         machines = profile.cluster.machines
         # The engine keeps variables on the host of one machine alone.
         on_host = any("cpu:" in device.name for device in profile.cluster.devices)
@@ -198,68 +165,66 @@ class _Search:
         """Whether a time by the formula is too long to look closer."""
         return seconds > least_found * (_SLACK if self._few else _SLACK_OF_MANY)
 
-    def ideal(self, grouping: Grouping) -> tuple[float, Assignment] | None:
-        """Return the best plan of a grouping if memory had no end, with its time."""
+    def ideal(self, grouping: Grouping) -> Start | None:
+        """Return the best plan of a grouping if memory had no end."""
         ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
         solved = [self._solvers[0].solve(grouping, way) for way in ways]
         found = [one for one in solved if one is not None]
-        return min(found, key=lambda one: one[0], default=None)
+        best = min(found, key=lambda one: one[0], default=None)
+        if best is None:
+            return None
+        return Start(seconds=best[0], grouping=grouping, assignment=best[1])
 
-    def within_memory(
-        self, grouping: Grouping, ideal_seconds: float
-    ) -> Iterator[tuple[float, Assignment]]:
+    def within_memory(self, ideal: Start) -> Iterator[Start]:
         """Yield plans of a grouping that fit, until one is as fast as without limits of memory."""
+        grouping = ideal.grouping
         for solver in self._solvers:
             for way in owner_ways(grouping, self._profile.cluster, host=self._host):
                 solved = solver.solve(grouping, way)
                 if solved is None:
                     continue
-                yield solved
-                if solved[0] <= ideal_seconds * _NO_SLOWER:
+                yield Start(seconds=solved[0], grouping=grouping, assignment=solved[1])
+                if solved[0] <= ideal.seconds * _NO_SLOWER:
                     return
                 if not self._few:
                     break
 
     def ranked(
-        self, solved: Iterable[tuple[float, Grouping, Assignment]]
+        self, solved: Sequence[Start], ideals: Sequence[Start]
     ) -> tuple[Candidate | None, list[Candidate]]:
         """Return the best plan by the timetable of its tasks, and the best of other groupings."""
+        candidates = self._best_of_groupings(solved)
+        if self._few:
+            candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
+            candidates.sort(key=self.judge.rank)
+            candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
+            candidates.sort(key=self.judge.rank)
+        least = self.judge.rank(candidates[0])[0] if candidates else math.inf
+        found = [_start(one) for one in candidates]
+        recomputed = [one for one in solved if any(one.assignment.recompute)]
+        candidates += finish([*found, *recomputed, *ideals], self.judge, least, host=self._host)
         first: dict[Grouping, Candidate] = {}
-        by_time = sorted(solved, key=lambda one: one[0])
-        for _, grouping, assignment in by_time[:_MOST_PREDICTED]:
+        for one in sorted(candidates, key=self.judge.rank):
+            first.setdefault(one.grouping, one)
+        best, *others = first.values() or [None]
+        return best, [one for one in others if one is not None]
+
+    def _best_of_groupings(self, solved: Sequence[Start]) -> list[Candidate]:
+        """Return the best plan of each grouping by the timetable of its tasks."""
+        first: dict[Grouping, Candidate] = {}
+        for start in sorted(solved, key=lambda one: one.seconds)[:_MOST_PREDICTED]:
             if not self._few and len(first) == _MOST_OF_MANY:
                 break
-            one = self.candidate(grouping, assignment)
-            if one.fits and (grouping not in first or self.rank(one) < self.rank(first[grouping])):
+            grouping = start.grouping
+            one = self.judge.candidate(grouping, start.assignment)
+            before = first.get(grouping)
+            if one.fits and (before is None or self.judge.rank(one) < self.judge.rank(before)):
                 first[grouping] = one
         # Groups that get no samples leave the same plan.
         distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
-        for one in sorted(first.values(), key=self.rank):
+        for one in sorted(first.values(), key=self.judge.rank):
             distinct.setdefault(one.assignment.replicas, one)
-        candidates = list(distinct.values())
-        if self._few:
-            candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
-            candidates.sort(key=self.rank)
-            candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
-            candidates.sort(key=self.rank)
-        return (candidates[0], candidates[1:]) if candidates else (None, [])
-
-    def rank(self, candidate: Candidate) -> tuple[float, int]:
-        """Return what is less for a better plan: of equal times, fewer devices."""
-        num_devices = sum(map(len, candidate.grouping))
-        return self._weighed(candidate.assignment, candidate.prediction), num_devices
-
-    def _weighed(self, assignment: Assignment, prediction: Prediction) -> float:
-        """Return the time of a step, and a little more for all that makes a plan less simple."""
-        layers, cluster = self._profile.model.layers, self._profile.cluster
-        owners = spread_owners(layers, assignment.replicas, cluster)
-        less_simple = [
-            HOST_OWNER in assignment.owners,
-            assignment.owners != owners,
-            any(assignment.recompute),
-            any(len(one.spans) == 1 and one.num_micro_batches > 1 for one in assignment.replicas),
-        ]
-        return prediction.step_seconds * (1 + self._choices.simpler_within * sum(less_simple))
+        return list(distinct.values())
 
     def _recut(self, candidate: Candidate) -> Candidate:
         """Return a candidate with the best of some other cuts."""
@@ -277,14 +242,8 @@ class _Search:
             # The best of each by estimate, then the second of each, and so on.
             for replicas in itertools.islice(_together(ways), _MOST_CUTS)
         )
-        best = min(itertools.chain([assignment], others), key=self._seconds)
-        return candidate if best is assignment else self.candidate(candidate.grouping, best)
-
-    def _seconds(self, assignment: Assignment) -> float:
-        """Return the time of a step, as `rank` has it; infinite for what does not fit."""
-        prediction = predict(assignment, self._profile)
-        fits = not any(shortages(prediction.memory, self._profile.cluster))
-        return self._weighed(assignment, prediction) if fits else math.inf
+        best = min(itertools.chain([assignment], others), key=self.judge.seconds)
+        return candidate if best is assignment else self.judge.candidate(candidate.grouping, best)
 
     def _polished(self, candidate: Candidate) -> Candidate:
         """Return a candidate that no small change makes better."""
@@ -300,23 +259,13 @@ class _Search:
         )
         better = polish(
             candidate.assignment,
-            self._seconds,
+            self.judge.seconds,
             counts,
             recut=functools.cache(again),
             host=self._host,
             spread=spread,
         )
-        return self.candidate(candidate.grouping, better)
-
-    def candidate(self, grouping: Grouping, assignment: Assignment) -> Candidate:
-        """Return an assignment with what it costs."""
-        prediction = predict(assignment, self._profile)
-        return Candidate(
-            grouping=grouping,
-            assignment=assignment,
-            prediction=prediction,
-            shortages=tuple(shortages(prediction.memory, self._profile.cluster)),
-        )
+        return self.judge.candidate(candidate.grouping, better)
 
     def _host_updates_fast(self) -> bool:
         """Whether the host updates all variables faster than the devices do together."""
@@ -341,6 +290,14 @@ class _Search:
             (first, low), (last, high) = total.points[-2:]
             best = min(best, (high - low) / (last - first))
         return max(best, 1e-15)
+
+
+def _start(candidate: Candidate) -> Start:
+    return Start(
+        seconds=candidate.prediction.step_seconds,
+        grouping=candidate.grouping,
+        assignment=candidate.assignment,
+    )
 
 
 def _together(

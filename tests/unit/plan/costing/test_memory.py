@@ -125,9 +125,11 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
 ) -> None:
     model = ModelCosts(name="drawn", layers=tuple(layers))
     span, recompute = Span(0, 0, len(layers)), (False,) * len(layers)
-    way = StepWay(recompute=recompute, has_order=False, meets=False, is_alone=is_alone)
+    way = StepWay(
+        recompute=recompute, has_order=False, waits=is_alone, meets=False, is_alone=is_alone
+    )
     kept = [layer.activation_bytes for layer in layers]
-    every = stage_moments(span, model, way, kept, accumulates=False, waits=is_alone)
+    every = stage_moments(span, model, way, kept, accumulates=False)
     found = stage_memory(span, model, way, accumulates=False)
     assert found.total(1, 1, samples) == max(one.total(samples) for one in every)
     assert len(found.moments) <= len(layers)
@@ -187,7 +189,8 @@ def test_owners_keep_the_gradients_that_arrive_and_fetch_nothing() -> None:
     found = needs(assigned(whole(0), whole(1), whole(2), owners=(0, 1)), cluster_of(3))
     parts = [(one.variables, one.fetched, one.gradients) for one in found.values()]
     # That of now, their own that wait, and of the others that which is added.
-    assert parts == [(310, 60, 100 + 3 * 100), (180, 100, 100 + 3 * 60), (0, 160, 100)]
+    # The gradient of a has the place of the weights of b.
+    assert parts == [(310, 60, 100 + 3 * 100 - 60), (180, 100, 100 + 3 * 60), (0, 160, 100)]
 
 
 def test_an_owner_that_does_not_compute_gets_a_gradient_of_everyone() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from evener.plan import Plan, Replica, ScheduleName, Stage, Task, schedule_for, timeline
 from evener.plan.costing import HOST_OWNER, ReplicaAssignment, Span, predict, predict_plan
 from evener.plan.costing.assignment import EACH_MACHINE
-from evener.plan.costing.prediction import span_seconds, update_seconds
+from evener.plan.costing.passes import span_seconds
+from evener.plan.costing.prediction import update_seconds
 from evener.profile import CostProfile, Curve
 from unit.plan.costing.by_hand import FREE, assigned, cluster_of, profile_of, whole
 

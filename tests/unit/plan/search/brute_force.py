@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
@@ -27,16 +28,50 @@ def least_seconds(
         num_micro_batches: That are tried.
         all_owners: Whether to try all owners, or those of the engine alone.
     """
-    best = None
+    found = best_plan(
+        profile, batch_size, num_micro_batches=num_micro_batches, all_owners=all_owners
+    )
+    return None if found is None else found[0]
+
+
+def best_plan(
+    profile: CostProfile,
+    batch_size: int,
+    *,
+    num_micro_batches: tuple[int, ...],
+    all_owners: bool,
+) -> tuple[float, Assignment] | None:
+    """Return the least time of a step within memory, and a plan that takes it.
+
+    The arguments are those of `least_seconds`.
+    """
+    best: tuple[float, Assignment] | None = None
     for replicas in _all_replicas(profile, batch_size, num_micro_batches):
         for owners in _owners(profile, replicas, all_owners):
-            for recompute in _recomputations(profile):
+            for recompute in _recomputations(profile, replicas):
                 assignment = Assignment(replicas=replicas, owners=owners, recompute=recompute)
                 prediction = predict(assignment, profile)
-                if not any(shortages(prediction.memory, profile.cluster)):
-                    seconds = prediction.step_seconds
-                    best = seconds if best is None else min(best, seconds)
+                seconds = prediction.step_seconds
+                fits = not any(shortages(prediction.memory, profile.cluster))
+                if fits and (best is None or seconds < best[0]):
+                    best = seconds, assignment
+                # What is computed again only takes time.
+                if not any(recompute) and (fits or (best and seconds >= best[0])):
+                    break
     return best
+
+
+def features_of(assignment: Assignment) -> tuple[str, ...]:
+    """Return what a plan has besides devices, cuts, shares and micro-batches, in words."""
+    found = {
+        "zero bubble": any(one.schedule == "zero_bubble" for one in assignment.replicas),
+        "interleaved stages": any(
+            len({span.device for span in one.spans}) < len(one.spans) for one in assignment.replicas
+        ),
+        "layers recomputed": any(assignment.recompute),
+        "variables on the host": HOST_OWNER in assignment.owners,
+    }
+    return tuple(name for name, has in found.items() if has)
 
 
 def _all_replicas(
@@ -48,16 +83,21 @@ def _all_replicas(
                 list(_replicas(group, samples, profile, num_micro_batches))
                 for group, samples in zip(groups, shares, strict=True)
             ]
-            yield from itertools.product(*ways)
+            for replicas in itertools.product(*ways):
+                yield replicas
+                if all(len(one.spans) > 1 for one in replicas):
+                    yield tuple(
+                        dataclasses.replace(one, schedule="zero_bubble") for one in replicas
+                    )
+        if len(groups) == 1:
+            for one in _interleaved(groups[0], batch_size, profile, num_micro_batches):
+                yield (one,)
 
 
 def _replicas(
     group: tuple[int, ...], samples: int, profile: CostProfile, counts: tuple[int, ...]
 ) -> Iterator[ReplicaAssignment]:
-    num_layers = len(profile.model.layers)
-    for inner in itertools.combinations(range(1, num_layers), len(group) - 1):
-        cuts = (0, *inner, num_layers)
-        spans = tuple(Span(d, *cut) for d, cut in zip(group, itertools.pairwise(cuts), strict=True))
+    for spans in _spans(group, profile):
         for count in counts:
             if count <= samples:
                 yield ReplicaAssignment(
@@ -66,6 +106,32 @@ def _replicas(
                     num_micro_batches=count,
                     in_flight=min(len(group), count),
                 )
+
+
+def _interleaved(
+    group: tuple[int, ...], samples: int, profile: CostProfile, counts: tuple[int, ...]
+) -> Iterator[ReplicaAssignment]:
+    """Yield pipelines that go round their devices two to four times."""
+    num_devices = len(group)
+    if num_devices == 1:
+        return
+    multiples = [n for k in counts if (n := k * num_devices) <= min(max(counts), samples)]
+    for num_rounds, count in itertools.product((2, 3, 4), multiples):
+        for spans in _spans(group * num_rounds, profile):
+            yield ReplicaAssignment(
+                samples=samples,
+                spans=spans,
+                num_micro_batches=count,
+                in_flight=min(2 * num_devices, count),
+            )
+
+
+def _spans(stages: tuple[int, ...], profile: CostProfile) -> Iterator[tuple[Span, ...]]:
+    """Yield all cuts of a model into stages on some devices."""
+    num_layers = len(profile.model.layers)
+    for inner in itertools.combinations(range(1, num_layers), len(stages) - 1):
+        ends = itertools.pairwise((0, *inner, num_layers))
+        yield tuple(Span(device, *two) for device, two in zip(stages, ends, strict=True))
 
 
 def _groupings(num_devices: int) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -97,12 +163,15 @@ def _owners(
         yield from itertools.product(*((*devices, HOST_OWNER) for devices in holders))
 
 
-def _recomputations(profile: CostProfile) -> Iterator[tuple[bool, ...]]:
+def _recomputations(
+    profile: CostProfile, replicas: tuple[ReplicaAssignment, ...]
+) -> Iterator[tuple[bool, ...]]:
+    """Yield that no layer is computed again, and then every other choice of layers."""
     layers = profile.model.layers
     yield (False,) * len(layers)
-    again = tuple(
-        layer.activation_bytes > entering_bytes(profile.model, place)
-        for place, layer in enumerate(layers)
-    )
-    if any(again):
-        yield again
+    if all(one.schedule == "1f1b" for one in replicas):
+        may_be = (
+            (False, True) if layer.activation_bytes > entering_bytes(profile.model, k) else (False,)
+            for k, layer in enumerate(layers)
+        )
+        yield from (again for again in itertools.product(*may_be) if any(again))

@@ -43,8 +43,12 @@ def model_of(
     weight_bytes: int = MIB,
     activation_bytes: float = MIB / 64,
     boundary_bytes: float = 1024.0,
+    unlike: Sequence[float] = (1.0,),
 ) -> ModelCosts:
-    """Return a model with a layer for each time; the layers need the same memory."""
+    """Return a model with a layer for each time; the layers need the same memory.
+
+    With `unlike` the first layer keeps so many times the activations, and so on, round and round.
+    """
     return ModelCosts(
         name="drawn",
         layers=tuple(
@@ -52,7 +56,7 @@ def model_of(
                 name=f"layer_{k}",
                 weight_bytes=weight_bytes,
                 optimizer_bytes=2 * weight_bytes,
-                activation_bytes=activation_bytes,
+                activation_bytes=activation_bytes * unlike[k % len(unlike)],
                 boundary_bytes=boundary_bytes,
             )
             for k in range(len(seconds))
@@ -93,6 +97,7 @@ def profiles(
     )
     model = model_of(
         seconds,
+        unlike=draw(st.lists(st.sampled_from([0.25, 1.0, 3.0]), min_size=1, max_size=most_layers)),
         weight_bytes=draw(st.sampled_from([MIB // 8, MIB, 8 * MIB])),
         activation_bytes=draw(st.sampled_from([1024.0, MIB / 8, MIB])),
         boundary_bytes=draw(st.sampled_from([64.0, 4096.0, MIB / 16])),

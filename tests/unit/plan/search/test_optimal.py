@@ -51,6 +51,12 @@ def test_with_little_memory(profile: CostProfile) -> None:
 
 
 @settings(max_examples=40)
+@given(profiles(most_devices=1, most_layers=7, tight=True))
+def test_of_one_device_on_which_some_layers_are_computed_again(profile: CostProfile) -> None:
+    check(profile, 6, all_owners=False)
+
+
+@settings(max_examples=40)
 @given(profiles(most_devices=2, most_layers=3, tight=True), st.integers(0, 2))
 def test_of_models_in_which_micro_batches_meet(profile: CostProfile, place: int) -> None:
     layers = list(profile.model.layers)

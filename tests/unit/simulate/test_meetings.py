@@ -1,0 +1,200 @@
+"""Simulated steps in which all parts of the batch meet, against hand counts and the prediction."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evener.plan import Plan
+from evener.plan.costing import Assignment, Span, predict
+from evener.plan.costing.assignment import assignment_of
+from evener.plan.costing.meetings import parts_meet, seconds_with_meetings
+from evener.plan.costing.passes import span_seconds
+from evener.profile import CostProfile
+from evener.simulate import Simulation, simulate
+from unit.plan.costing.by_hand import FREE, assigned, cluster_of, profile_of, whole
+from unit.plan.costing.test_meetings import meeting, pipeline
+from unit.simulate.cases import cases, pipelines, with_links
+
+ROUNDING = 1 + 1e-9
+
+
+def spans_of(step: Simulation, device: int) -> list[tuple[str, float, float]]:
+    passes = (one for one in step.devices[device] if one.kind != "update")
+    return [(one.what, one.begin_seconds, one.end_seconds) for one in passes]
+
+
+def last_pass(step: Simulation) -> float:
+    return max(one.end_seconds for events in step.devices for one in events if one.kind != "update")
+
+
+@st.composite
+def meetings(draw: st.DrawFn, drawn: st.SearchStrategy) -> tuple[Assignment, CostProfile]:
+    """A case of which some layers meet."""
+    assignment, profile = draw(drawn)
+    counts = st.sampled_from(((0, 0), (2, 1), (2, 0), (0, 1)))
+    layers = tuple(
+        dataclasses.replace(
+            layer, forward_meetings=forward, backward_meetings=backward, meeting_bytes=waiting
+        )
+        for layer in profile.model.layers
+        for (forward, backward), waiting in [draw(st.tuples(counts, st.sampled_from((0.0, 1e5))))]
+    )
+    model = dataclasses.replace(profile.model, layers=layers)
+    return assignment, dataclasses.replace(profile, model=model)
+
+
+def test_replicas_wait_for_the_slowest_at_each_meeting() -> None:
+    profile = meeting(profile_of(cluster_of(2, link=FREE)), 0)
+    both = assigned(whole(0, samples=1), whole(1, samples=2), owners=(0, 0))
+    step = simulate(both, profile)
+    assert spans_of(step, 0) == [
+        ("replica 0, forward 0 of a", 0.0, 1.0),
+        # The other replica has two samples.
+        ("replica 0, forward 0 of b", 2.0, 4.0),
+        ("replica 0, backward 0 of b", 4.0, 8.0),
+        ("replica 0, backward 0 of a", 8.0, 10.0),
+    ]
+    assert spans_of(step, 1)[-1] == ("replica 1, backward 0 of a", 14.0, 18.0)
+    # The prediction has both updates at the end; gpu:0 updates layer b while it waits.
+    assert step.step_seconds == predict(both, profile).step_seconds - 0.25
+
+
+def test_micro_batches_meet_on_one_device() -> None:
+    profile = meeting(profile_of(cluster_of(1)), 0)
+    split = assigned(whole(0, samples=2, num_micro_batches=2), owners=(0, 0))
+    step = simulate(split, profile)
+    assert spans_of(step, 0) == [
+        ("forward 0 of a", 0.0, 1.0),
+        ("forward 1 of a", 1.0, 2.0),
+        ("forward 0 of b", 2.0, 4.0),
+        # Both layers come before the next meeting.
+        ("backward 0 of stage 0", 4.0, 10.0),
+        ("forward 1 of b", 10.0, 12.0),
+        ("backward 1 of b", 12.0, 16.0),
+        ("backward 1 of a", 16.0, 18.0),
+    ]
+    assert step.step_seconds == predict(split, profile).step_seconds
+
+
+def test_sums_travel_there_and_back() -> None:
+    both = assigned(whole(0, samples=1), whole(1, samples=1), owners=(0, 0))
+    link = dataclasses.replace(FREE, latency_seconds=0.5)
+    step = simulate(both, meeting(profile_of(cluster_of(2, link=link)), 0))
+    assert spans_of(step, 1) == [
+        # Weights take 0.5 s, each meeting 2 x 0.5 s.
+        ("replica 1, forward 0 of a", 0.5, 1.5),
+        ("replica 1, forward 0 of b", 3.5, 5.5),
+        ("replica 1, backward 0 of b", 5.5, 9.5),
+        ("replica 1, backward 0 of a", 9.5, 11.5),
+    ]
+    # One more meeting, and the way of the gradients to their owner.
+    (update,) = [one for one in step.devices[0] if one.what == "update of a"]
+    assert (update.begin_seconds, update.end_seconds) == (13.0, 13.5)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_pipeline_is_empty_at_a_meeting(place: int) -> None:
+    profile = meeting(profile_of(cluster_of(2, link=FREE)), place, backward=0)
+    pipe = assigned(pipeline(4, in_flight=4), owners=(0, 1))
+    step = simulate(pipe, profile)
+    found = predict(pipe, profile).slowest
+    assert last_pass(step) == found.compute_seconds + found.bubble_seconds
+    forwards = [one for one in step.devices[place] if one.kind == "forward"]
+    assert all(one.end_seconds == two.begin_seconds for one, two in pairwise(forwards[:4]))
+
+
+def test_nobody_meets_in_one_call_or_per_device() -> None:
+    plain = profile_of(cluster_of(2))
+    profile = meeting(plain, 0, waiting=16)
+    alone = assigned(whole(0), owners=(0, 0))
+    assert simulate(alone, profile) == simulate(alone, plain)
+    plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
+    apart = assignment_of(plan, profile.model, profile.cluster, 4)
+    assert simulate(apart, profile) == simulate(apart, plain)
+
+
+def test_what_waits_at_a_meeting_is_in_memory() -> None:
+    pipe = assigned(pipeline(4), owners=(0, 1))
+    peaks = [
+        simulate(pipe, meeting(profile_of(cluster_of(2)), 1, waiting=waiting)).peak_bytes[1]
+        for waiting in (0.0, 1600.0)
+    ]
+    assert peaks[1] > 4 * 1600 > peaks[0]
+
+
+@settings(max_examples=60)
+@given(meetings(cases()))
+def test_no_step_is_faster_than_its_devices_compute(case: tuple[Assignment, CostProfile]) -> None:
+    assignment, profile = case
+    step = simulate(assignment, profile)
+    meets = parts_meet(assignment, profile.model)
+    for replica in assignment.replicas:
+        if replica.schedule == "zero_bubble" and not meets:
+            continue
+        for span in replica.spans:
+            passes = span_seconds(span, replica, assignment.recompute, profile, meets=meets)
+            seconds = replica.num_micro_batches * sum(passes)
+            computed = sum(
+                one.end_seconds - one.begin_seconds
+                for one in step.devices[span.device]
+                if one.kind != "update"
+            )
+            assert computed == pytest.approx(seconds)
+            assert step.step_seconds * ROUNDING >= seconds
+
+
+@settings(max_examples=60)
+@given(meetings(cases()))
+def test_memory_is_within_the_prediction_and_free_at_the_end(
+    case: tuple[Assignment, CostProfile],
+) -> None:
+    assignment, profile = case
+    step, predicted = simulate(assignment, profile), predict(assignment, profile).memory
+    for device, points in step.memory.items():
+        # What is left is owned, and was there at the begin.
+        assert points[-1].num_bytes <= points[0].num_bytes + 1
+        assert step.peak_bytes[device] <= predicted[device].total * ROUNDING + 1
+
+
+@settings(max_examples=100)
+@given(meetings(cases()))
+def test_replicas_of_one_stage_take_as_long_as_predicted(
+    case: tuple[Assignment, CostProfile],
+) -> None:
+    assignment, profile = case
+    last = len(profile.model.layers)
+    replicas = tuple(
+        dataclasses.replace(one, spans=(Span(one.spans[0].device, 0, last),))
+        for one in assignment.replicas
+    )
+    assignment = dataclasses.replace(assignment, replicas=replicas)
+    profile = with_links(profile, factor=math.inf)
+    if parts_meet(assignment, profile.model):
+        wanted = seconds_with_meetings(assignment, profile)
+        assert last_pass(simulate(assignment, profile)) == pytest.approx(wanted)
+
+
+def test_pipelines_take_about_as_long_as_predicted() -> None:
+    ratios: list[float] = []
+
+    @settings(max_examples=200, database=None, derandomize=True)
+    @given(meetings(pipelines()))
+    def collect(case: tuple[Assignment, CostProfile]) -> None:
+        assignment, profile = case
+        profile = with_links(profile, factor=math.inf)
+        if parts_meet(assignment, profile.model) and len(assignment.replicas[0].spans) > 1:
+            wanted = seconds_with_meetings(assignment, profile)
+            ratios.append(last_pass(simulate(assignment, profile)) / wanted)
+
+    collect()
+    assert len(ratios) > 50
+    equal = sum(ratio == pytest.approx(1) for ratio in ratios)
+    assert equal > 0.75 * len(ratios)
+    # Those of which stages are of very unequal length, or few micro-batches are alive.
+    assert 0.6 < min(ratios) <= max(ratios) < 1.2
