@@ -10,6 +10,7 @@ cases the cost model is tuned on::
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ NUM_DEVICES = 3
 DEVICES = tuple(f"cpu:{number}" for number in range(NUM_DEVICES))
 
 _EVEN_CUT = (("begin_*", "block_[01]_*"), ("block_[23]_*", "end_*"))
+_FOUR = (("begin_*", "block_0_*"), ("block_1_*",), ("block_2_*",), ("block_3_*", "end_*"))
 _UNEVEN_CUT = (("begin_*", "block_0_*"), ("block_[123]_*", "end_*"))
 _LENGTH, _WORDS, _MANY_WORDS = 32, 1000, 20_000
 
@@ -129,6 +131,7 @@ def _stages(
     in_flight: int = 2,
     recompute: tuple[str, ...] = (),
     whole_share: int = 0,
+    schedule: str = "1f1b",
 ) -> Callable[[Trained], Any]:
     """Return what makes a plan of stages, beside a replica of the whole model if it has a share."""
 
@@ -139,10 +142,14 @@ def _stages(
         is_there = {"begin_*": trained.chain.begin is not None}
         stages = tuple(
             Stage(device=name, layers=tuple(one for one in layers if is_there.get(one, True)))
-            for name, layers in zip(DEVICES, cut, strict=False)
+            for name, layers in zip(itertools.cycle(DEVICES[:2]), cut, strict=False)
         )
         staged = Replica(
-            share=1, stages=stages, num_micro_batches=num_micro_batches, in_flight=in_flight
+            share=1,
+            stages=stages,
+            num_micro_batches=num_micro_batches,
+            in_flight=in_flight,
+            schedule=schedule,
         )
         whole = Replica(share=whole_share, stages=(Stage(device=DEVICES[2]),))
         return Plan(
@@ -165,16 +172,27 @@ PLANS: dict[str, Callable[[Trained], Any]] = {
     "uneven stages": _stages(_UNEVEN_CUT),
     "8 micro-batches": _stages(_EVEN_CUT, num_micro_batches=8),
     "recompute": _stages(_EVEN_CUT, recompute=("block_*",)),
+    "some recomputed": _stages(_EVEN_CUT, recompute=("block_0_*",)),
+    "zero bubble": _stages(_EVEN_CUT, schedule="zero_bubble"),
+    "interleaved stages": _stages(_FOUR, in_flight=4),
     "hybrid": _stages(_EVEN_CUT, whole_share=1),
     "three replicas": _replicas((1, 1, 1)),
 }
 
 _SHORT = ("one device", "even shares", "3:1 shares", "accumulation")
+_SEARCHED = ("some recomputed", "zero bubble", "interleaved stages")
 PLANS_OF: dict[str, tuple[str, ...]] = {
     "mlp": tuple(PLANS),
     "cnn": (*_SHORT, "owners on the host", "two stages", "8 micro-batches"),
     "cnn_with_batch_norm": ("one device", "even shares"),
-    "transformer": (*_SHORT, "owners by rules", "two stages", "uneven stages", "recompute"),
+    "transformer": (
+        *_SHORT,
+        "owners by rules",
+        "two stages",
+        "uneven stages",
+        "recompute",
+        *_SEARCHED,
+    ),
     "embedding": (*_SHORT, "owners on the host", "two stages", "uneven stages"),
 }
 
