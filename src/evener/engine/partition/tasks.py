@@ -14,7 +14,7 @@ wait for those of higher ones.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,16 +22,10 @@ import tensorflow as tf
 
 from evener.engine.ownership import tf_device
 from evener.engine.partition.homes import find_homes
+from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
-from evener.engine.pipeline.stages import (
-    BACKWARD,
-    FORWARD,
-    WEIGHTS,
-    Scopes,
-    find_passes,
-    find_stages,
-)
+from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
 from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
@@ -183,24 +177,7 @@ def make_tasks(
     def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
         return _dependencies(node, place, sharding, inference)
 
-    levels: dict[Node, int] = {}
-    for node in nodes:
-        level = 0
-        for before, is_same in dependencies(node):
-            if before in levels:
-                level = max(level, levels[before] + (not is_same))
-        levels[node] = level
-    if layout.is_scheduled:
-        last = tuple(len(replica.stages) - 1 for replica in layout.replicas)
-        joint = {node for node in passes if stages.get(node) == last}
-        _join_passes(nodes, levels, joint, passes, dependencies)
-        # And what backward passes need of samples alone, such as the rows of a table.
-        late = set(waits) | {
-            node
-            for node, name in passes.items()
-            if name == FORWARD or (name == BACKWARD and levels[node] == 0)
-        }
-        _compute_late(nodes, levels, passes, stages, late, dependencies)
+    levels = find_levels(nodes, layout, stages, passes, waits, dependencies)
     tasks: dict[tuple[Place, int], Task] = {}
     task_of: dict[Node, Task] = {}
     for node in nodes:
@@ -234,77 +211,6 @@ def _is_for_xla(node: Node) -> bool:
     if node.op == "ReadVariableOp":
         return any(before.has_side_effect for before in node.after)
     return not any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs))
-
-
-def _join_passes(
-    nodes: Sequence[Node],
-    levels: dict[Node, int],
-    joint: Collection[Node],
-    passes: Mapping[Node, str],
-    dependencies: Callable[[Node], Iterator[tuple[Node, bool]]],
-) -> None:
-    """Raise the levels of a last stage to that of its backward pass: both passes are one task.
-
-    What the backward pass waits for, such as the number of samples, which another device computes,
-    would part them else: all that the forward pass keeps would be handed over, and stay to the end.
-    What the backward pass needs by way of another task must not wait for it::
-
-        joint    f1 ----> f2 ----> f3 ----> b3 ----> b2          f1 stays where it is
-                  +--> mean of all --^       ^-- number of samples
-
-    Args:
-        nodes: In an order in which they can run.
-        levels: Of the nodes; changed.
-        joint: The nodes of the last stage.
-        passes: Of the nodes.
-        dependencies: What a node waits for, and whether both can be in one task.
-    """
-    backward = {node for node in joint if passes[node] == BACKWARD}
-    highest = max((levels[node] for node in backward), default=0)
-    leads_there = set(backward)
-    leaves: set[Node] = set()
-    for node in reversed(nodes):
-        if node not in leads_there:
-            continue
-        for before, is_same in dependencies(node):
-            leads_there.add(before)
-            if not is_same or node not in joint or node in leaves:
-                leaves.add(before)
-    for node in nodes:
-        level = max(
-            (levels[b] + (not same) for b, same in dependencies(node) if b in levels), default=0
-        )
-        levels[node] = max(level, highest) if node in joint and node not in leaves else level
-
-
-def _compute_late(
-    nodes: Sequence[Node],
-    levels: dict[Node, int],
-    passes: Mapping[Node, str],
-    stages: Mapping[Node, Stages],
-    late: Collection[Node],
-    dependencies: Callable[[Node], Iterator[tuple[Node, bool]]],
-) -> None:
-    """Raise the levels of some nodes to where others of their pass need them: fewer tasks.
-
-    Not beyond the backward pass of their stage: a loss that is returned when all updates are done
-    would keep what it is computed from.
-    """
-    last: dict[Stages, int] = {}
-    for node, name in passes.items():
-        if name == BACKWARD:
-            last[stages[node]] = max(levels[node], last.get(stages[node], 0))
-    most: dict[Node, int] = {}
-    is_needed: set[Node] = set()
-    for node in reversed(nodes):
-        if node in late and node in is_needed and most[node] <= last.get(stages[node], most[node]):
-            levels[node] = most[node]
-        for before, is_same in dependencies(node):
-            if before in levels:
-                level = levels[node] - (not is_same)
-                most[before] = min(level, most.get(before, level))
-                if is_same and passes.get(before) == passes.get(node):
-                    is_needed.add(before)
 
 
 def _requests(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
