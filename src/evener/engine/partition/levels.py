@@ -21,8 +21,8 @@ from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.stages import BACKWARD, FORWARD
 from evener.engine.trace.graph import Node
 
-Dependencies: TypeAlias = Callable[[Node], Iterator[tuple[Node, bool]]]
-"""Yields what a node waits for, and whether both can be in one task."""
+Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
+"""For each node those it waits for, and whether both can be in one task."""
 
 
 def find_levels(
@@ -31,7 +31,7 @@ def find_levels(
     stages: Mapping[Node, Stages],
     passes: Mapping[Node, str],
     waits: Collection[Node],
-    dependencies: Dependencies,
+    dependencies: Callable[[Node], Iterator[tuple[Node, bool]]],
 ) -> dict[Node, int]:
     """Return the level of every node: after all tasks of lower levels that it needs.
 
@@ -41,28 +41,31 @@ def find_levels(
         stages: Of the nodes that the parts compute.
         passes: Of the nodes that the parts compute.
         waits: The nodes that are computed again.
-        dependencies: What a node waits for, and whether both can be in one task.
+        dependencies: Yields what a node waits for, and whether both can be in one task.
     """
+    of_step = set(nodes)
+    before = {
+        node: [(one, same) for one, same in dependencies(node) if one in of_step] for node in nodes
+    }
     levels: dict[Node, int] = {}
     for node in nodes:
-        levels[node] = _least_level(node, levels, dependencies)
+        levels[node] = _least_level(node, levels, before)
     if layout.is_scheduled:
         last = tuple(len(replica.stages) - 1 for replica in layout.replicas)
         joint = {node for node in passes if stages.get(node) == last}
-        _join_passes(nodes, levels, joint, passes, dependencies)
+        _join_passes(nodes, levels, joint, passes, before)
         # And what backward passes need of samples alone, such as the rows of a table.
         late = set(waits) | {
             node
             for node, name in passes.items()
             if name == FORWARD or (name == BACKWARD and levels[node] == 0)
         }
-        _compute_late(nodes, levels, passes, stages, late, dependencies)
+        _compute_late(nodes, levels, passes, stages, late, before)
     return levels
 
 
 def _least_level(node: Node, levels: Mapping[Node, int], dependencies: Dependencies) -> int:
-    before = ((one, same) for one, same in dependencies(node) if one in levels)
-    return max((levels[one] + (not same) for one, same in before), default=0)
+    return max((levels[one] + (not same) for one, same in dependencies[node]), default=0)
 
 
 def _join_passes(
@@ -86,7 +89,7 @@ def _join_passes(
         levels: Of the nodes; changed.
         joint: The nodes of the last stage.
         passes: Of the nodes.
-        dependencies: What a node waits for, and whether both can be in one task.
+        dependencies: Of the nodes.
     """
     backward = {node for node in joint if passes[node] == BACKWARD}
     highest = max((levels[node] for node in backward), default=0)
@@ -95,7 +98,7 @@ def _join_passes(
     for node in reversed(nodes):
         if node not in leads_there:
             continue
-        for before, is_same in dependencies(node):
+        for before, is_same in dependencies[node]:
             leads_there.add(before)
             if not is_same or node not in joint or node in leaves:
                 leaves.add(before)
@@ -126,9 +129,8 @@ def _compute_late(
     for node in reversed(nodes):
         if node in late and node in is_needed and most[node] <= last.get(stages[node], most[node]):
             levels[node] = most[node]
-        for before, is_same in dependencies(node):
-            if before in levels:
-                level = levels[node] - (not is_same)
-                most[before] = min(level, most.get(before, level))
-                if is_same and passes.get(before) == passes.get(node):
-                    is_needed.add(before)
+        for before, is_same in dependencies[node]:
+            level = levels[node] - (not is_same)
+            most[before] = min(level, most.get(before, level))
+            if is_same and passes.get(before) == passes.get(node):
+                is_needed.add(before)

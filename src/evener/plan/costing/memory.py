@@ -12,10 +12,10 @@ from evener.plan.costing.assignment import (
     EACH_MACHINE,
     HOST_OWNER,
     Assignment,
-    ReplicaAssignment,
     by_machine,
     holders_of,
 )
+from evener.plan.costing.meetings import is_in_parts
 from evener.plan.costing.stage_memory import (
     StageMemory,
     StepWay,
@@ -79,11 +79,8 @@ def predict_memory(
     way = StepWay.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
-    at_once = {
-        replica.spans[0].device: dataclasses.replace(way, has_order=False, waits=False)
-        for replica in assignment.replicas
-        if _is_at_once(replica, way)
-    }
+    at_once = _devices_at_once(assignment, way)
+    way_at_once = dataclasses.replace(way, has_order=False, waits=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -123,11 +120,11 @@ def predict_memory(
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
         accumulates = replica.num_micro_batches > 1
         for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
-            key = span.first, span.end, accumulates, span.device in at_once
+            is_at_once = span.device in at_once
+            key = span.first, span.end, accumulates, is_at_once
             if key not in stages:
-                stages[key] = stage_memory(
-                    span, model, at_once.get(span.device, way), accumulates=accumulates
-                )
+                of_span = way_at_once if is_at_once else way
+                stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
             worst = stages[key].worst(
                 replica.num_micro_batches,
                 alive,
@@ -150,10 +147,11 @@ def predict_memory(
     return dict(needs)
 
 
-def _is_at_once(replica: ReplicaAssignment, way: StepWay) -> bool:
-    """Whether a replica beside others is one call, which needs each of its weights once."""
-    is_one_call = len(replica.spans) == 1 and replica.num_micro_batches == 1
-    return is_one_call and not way.is_alone and not any(way.recompute)
+def _devices_at_once(assignment: Assignment, way: StepWay) -> set[int]:
+    """Return the devices that, beside others, compute all in a call: each needs a weight once."""
+    if way.is_alone or any(way.recompute):
+        return set()
+    return {one.spans[0].device for one in assignment.replicas if not is_in_parts(one)}
 
 
 def _waiting(
