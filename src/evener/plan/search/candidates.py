@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -14,7 +16,9 @@ from evener.plan.costing.assignment import (
 from evener.plan.costing.memory import shortages
 from evener.plan.costing.prediction import Prediction, predict
 from evener.plan.parts import ScheduleName
-from evener.plan.search.groupings import Grouping
+from evener.plan.search.groupings import Grouping, is_over_machines
+from evener.plan.search.polishing import polish
+from evener.plan.search.recut import recut
 from evener.profile import CostProfile
 
 
@@ -110,6 +114,40 @@ class Judge:
         """Return the time of a step, as `rank` has it; infinite for what does not fit."""
         prediction = self.predict(assignment)
         return self.weighed(assignment, prediction) if self.fits(prediction) else math.inf
+
+    def polished(
+        self,
+        grouping: Grouping,
+        assignment: Assignment,
+        counts: Sequence[int],
+        *,
+        host: bool,
+        seconds: Callable[[Assignment], float] | None = None,
+    ) -> Assignment:
+        """Return an assignment that no small change makes faster.
+
+        Args:
+            grouping: The devices of each replica.
+            assignment: To begin with.
+            counts: The numbers of micro-batches that may be tried.
+            host: Whether the host may own variables.
+            seconds: The time of a step; by default the method of this name.
+        """
+        layers, cluster = self.profile.model.layers, self.profile.cluster
+        spread = None
+        if is_over_machines(grouping, cluster):
+            spread = functools.partial(spread_owners, layers, cluster=cluster)
+        again = functools.partial(recut, recompute=assignment.recompute, profile=self.profile)
+        # The estimate of other cuts is not for stages that are interleaved.
+        can_recut = not any(map(is_interleaved, assignment.replicas))
+        return polish(
+            assignment,
+            seconds or self.seconds,
+            counts,
+            recut=functools.cache(again) if can_recut else lambda _: (),
+            host=host,
+            spread=spread,
+        )
 
     def fits(self, prediction: Prediction) -> bool:
         """Whether every device has the memory that it needs."""

@@ -13,10 +13,9 @@ memory had no end. Small changes follow, as for all plans, where devices are few
 from __future__ import annotations
 
 import dataclasses
-import functools
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.plan.costing.assignment import (
@@ -24,7 +23,6 @@ from evener.plan.costing.assignment import (
     HOST_OWNER,
     Assignment,
     ReplicaAssignment,
-    crosses_machines,
     spread_owners,
 )
 from evener.plan.search.candidates import Candidate, Judge, is_interleaved
@@ -35,7 +33,6 @@ from evener.plan.search.pipelining import (
     interleaved_counts,
     with_schedule,
 )
-from evener.plan.search.polishing import polish
 from evener.plan.search.recomputing import give_back, swaps, with_all_recomputed
 from evener.plan.search.recut import recut
 
@@ -248,32 +245,13 @@ class _Finishing:
         self, grouping: Grouping, assignment: Assignment, counts: Sequence[int]
     ) -> Assignment:
         """Return a plan that no small change makes better, with as few layers computed again."""
-        layers, cluster = self._profile.model.layers, self._profile.cluster
-        devices = [device for group in grouping for device in group]
-        spread = None
-        if len(grouping) > 1 and crosses_machines(devices, cluster):
-            spread = functools.partial(spread_owners, layers, cluster=cluster)
         fewest = _Fewest(self._judge)
-        change = functools.partial(
-            polish,
-            num_micro_batches=counts,
-            host=self._host,
-            spread=spread,
-            recut=self._recut(assignment),
+        changed = self._judge.polished(
+            grouping, assignment, counts, host=self._host, seconds=fewest.seconds
         )
-        better = fewest.assignment(change(assignment, fewest.seconds))
+        better = fewest.assignment(changed)
         assert better is not None, "it began with a plan that fits"
         return self._swapped(better)
-
-    def _recut(
-        self, assignment: Assignment
-    ) -> Callable[[ReplicaAssignment], Sequence[ReplicaAssignment]]:
-        """Return what gives a replica other cuts; none where the estimate is not for them."""
-        if any(map(is_interleaved, assignment.replicas)):
-            return lambda _: ()
-        return functools.cache(
-            functools.partial(recut, recompute=assignment.recompute, profile=self._profile)
-        )
 
     def _swapped(self, assignment: Assignment) -> Assignment:
         """Return a plan in which no other layer is computed again with profit."""

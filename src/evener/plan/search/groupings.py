@@ -15,6 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from evener.plan.costing.assignment import crosses_machines
 from evener.profile import Cluster
 
 Group = tuple[int, ...]
@@ -51,6 +52,12 @@ def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
     """Return what makes a device the same as another: its type and its memory."""
     one = cluster.devices[device]
     return one.type, one.memory_bytes or 0
+
+
+def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
+    """Whether each machine has owners of its own, in equal parts, which no plan names."""
+    devices = [device for group in grouping for device in group]
+    return len(grouping) > 1 and crosses_machines(devices, cluster)
 
 
 def _signature(group: Group, cluster: Cluster) -> tuple[object, ...]:

@@ -22,7 +22,6 @@ from evener.plan.costing.assignment import (
     HOST_OWNER,
     Assignment,
     ReplicaAssignment,
-    crosses_machines,
     spread_owners,
 )
 from evener.plan.costing.estimate import recomputed_layers
@@ -31,7 +30,6 @@ from evener.plan.search.candidates import Candidate, Choices, Judge
 from evener.plan.search.finishing import MOST_GAIN, Start, finish
 from evener.plan.search.group_costs import GroupCosts
 from evener.plan.search.groupings import MOST_FOR_ALL, Grouping, groupings_of
-from evener.plan.search.polishing import polish
 from evener.plan.search.recut import recut
 from evener.plan.search.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
 from evener.profile import CostProfile, Curve
@@ -247,25 +245,9 @@ class _Search:
 
     def _polished(self, candidate: Candidate) -> Candidate:
         """Return a candidate that no small change makes better."""
-        counts = self._choices.num_micro_batches
-        layers, cluster = self._profile.model.layers, self._profile.cluster
-        devices = [device for group in candidate.grouping for device in group]
-        spread = None
-        if len(candidate.grouping) > 1 and crosses_machines(devices, cluster):
-            # As in `owner_ways`: no plan names owners in each machine.
-            spread = functools.partial(spread_owners, layers, cluster=cluster)
-        again = functools.partial(
-            recut, recompute=candidate.assignment.recompute, profile=self._profile
-        )
-        better = polish(
-            candidate.assignment,
-            self.judge.seconds,
-            counts,
-            recut=functools.cache(again),
-            host=self._host,
-            spread=spread,
-        )
-        return self.judge.candidate(candidate.grouping, better)
+        grouping, counts = candidate.grouping, self._choices.num_micro_batches
+        better = self.judge.polished(grouping, candidate.assignment, counts, host=self._host)
+        return self.judge.candidate(grouping, better)
 
     def _host_updates_fast(self) -> bool:
         """Whether the host updates all variables faster than the devices do together."""

@@ -19,7 +19,6 @@ from evener.plan.costing.assignment import (
     Assignment,
     ReplicaAssignment,
     by_machine,
-    crosses_machines,
     holders_of,
     spread_owners,
 )
@@ -29,7 +28,13 @@ from evener.plan.costing.prediction import update_seconds
 from evener.plan.costing.stage_memory import gradients_wait
 from evener.plan.search.filling import Vessel, fill
 from evener.plan.search.group_costs import Exchange, GroupCosts, Shape
-from evener.plan.search.groupings import MOST_FOR_ALL, Group, Grouping, kind_of
+from evener.plan.search.groupings import (
+    MOST_FOR_ALL,
+    Group,
+    Grouping,
+    is_over_machines,
+    kind_of,
+)
 from evener.plan.search.owner_choice import owners_that_fit, owning_bytes
 from evener.profile import Cluster
 
@@ -60,8 +65,7 @@ UNLIMITED_HOST = OwnerWay(rule="unlimited", host=True)
 def owner_ways(grouping: Grouping, cluster: Cluster, *, host: bool) -> Iterator[OwnerWay]:
     """Yield the ways that are tried within memory."""
     yield OwnerWay(rule="spread")
-    if len(grouping) > 1 and crosses_machines([d for g in grouping for d in g], cluster):
-        # Each machine has owners of its own, in equal parts.
+    if is_over_machines(grouping, cluster):
         return
     yield OwnerWay(rule="by room")
     kinds = {kind_of(device, cluster) for group in grouping for device in group}
