@@ -14,7 +14,7 @@ from evener.engine.pipeline.stages import BACKWARD, FORWARD, WEIGHTS, Scopes
 from evener.engine.trace.graph import Node
 from evener.errors import EngineError
 from evener.plan import Plan
-from unit.engine.pipeline.steps import NAMES, Step, dense, is_gradient, stack, step_of
+from unit.engine.pipeline.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
 TWO = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2)
 PATHS = {"m": "m", "m/block_1": "m/block", "m/block_1/dense": "m/block/dense", "x": "x"}
@@ -78,9 +78,10 @@ def weighed(model: keras.Model) -> Any:
     scale = tf.Variable(2.0)
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        targets = tf.abs(x)
+        half = x * 0.5
+        targets = tf.abs(half)
         with tf.GradientTape() as tape:
-            errors = keras.losses.mean_squared_error(targets, model(x, training=True))
+            errors = keras.losses.mean_squared_error(targets, model(half, training=True))
             loss = tf.reduce_sum(errors) / (scale * tf.cast(tf.size(errors), errors.dtype))
         variables = model.trainable_variables
         optimizer.apply(tape.gradient(loss, variables), variables)
@@ -94,6 +95,9 @@ def test_what_is_made_of_samples_alone_is_where_it_is_read() -> None:
     (targets,) = [n for n in step.partition.task_of if n.op == "Abs"]
     assert step.partition.task_of[targets].place.stages == (1,)
     # What the first stage reads stays there, though the last one reads it as well.
+    (half,) = [n for n in step.partition.task_of if targets.inputs[0].node is n]
+    assert half.op == "Mul"
+    assert step.partition.task_of[half].place.stages == (0,)
     step = step_of(TWO)
     assert step.task("a0", "MatMul").place.stages == (0,)
 
@@ -110,6 +114,30 @@ def test_both_passes_of_the_last_stage_are_one_task(plan: Plan) -> None:
     (square,) = [n for n in step.partition.task_of if n.op == "Square"]
     assert step.partition.task_of[square] is task
     assert len(step.parts) == 2 * len(plan.replicas[0].stages) - 1
+
+
+def test_a_loss_that_is_returned_after_the_updates_is_computed_with_its_stage() -> None:
+    step = step_of(TWO)
+    (square,) = [n for n in step.partition.task_of if n.op == "Square"]
+    assert step.partition.task_of[square] is step.task("b1", "MatMul")
+
+
+def test_rows_of_a_table_that_both_passes_need_are_found_in_the_passes() -> None:
+    model, table = stack(), tf.Variable(tf.ones([4, WIDTH]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        rows = tf.cast(x[:, 0], tf.int32) % 4
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(
+                tf.square(model(tf.gather(table.read_value(), rows), training=True))
+            )
+        gradient = tf.convert_to_tensor(tape.gradient(loss, table))
+        table.assign_sub(0.1 * gradient)
+        return loss
+
+    made = step_of(TWO, function=step)
+    found = [task.place.stages for task in made.parts if len(task.nodes) > 1]
+    assert found == [(0,), (1,), (0,)]
 
 
 def test_a_layer_in_no_stage_is_where_its_inputs_are() -> None:

@@ -92,6 +92,18 @@ def test_faster_devices_have_all_of_theirs_early() -> None:
     assert gradients_of(chain(), 3, [0.5, 1.0, 1.0]) == 3 * 100 + 100 + 2 * 100
 
 
+def test_where_gradients_wait_they_have_the_place_of_fetched_weights() -> None:
+    """Beside a pipeline, whose calls have an order, a replica of one call keeps all gradients."""
+    pipeline = ReplicaAssignment(samples=1, spans=(Span(0, 0, 2), Span(1, 2, 3)))
+    alone = ReplicaAssignment(samples=1, spans=(Span(2, 0, 3),))
+    assignment = Assignment(replicas=(pipeline, alone), owners=(0, 2, 1), recompute=(False,) * 3)
+    live = [(1, 1), (1,)]
+    found = predict_memory(assignment, chain(), cluster_of(3), live)[2]
+    assert (found.variables, found.fetched) == (300, 200)
+    # The pipeline's for what it owns, that of now, and its own, whose place no weight had.
+    assert found.gradients == 100 + 100 + 100
+
+
 def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
     model = chain(updates_wait=True)
     replica = ReplicaAssignment(samples=1, spans=(Span(0, 0, 3),))
