@@ -4,6 +4,10 @@
       cpu:1     a process: what a plan puts on cpu:1, counted by the GPU's allocator (BFC)
       cpu:2     another one
 
+Each takes its memory at once, as TensorFlow does on a GPU with a memory cap or without memory
+growth. Where memory grows, the allocator asks for regions of 2, 4, 8 MiB and so on, and does not
+divide a region for what is more than half of it: a variable of 5 MiB takes 8.
+
 The stand-ins of one process share its allocator. TensorFlow's cluster runs one function over
 several processes; evener names devices of its own process only, so the names of the plan's
 devices are led to those of the cluster, and that is all that differs from an ordinary program.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -20,7 +25,10 @@ from typing import Any
 
 from side_by_side.workers import Worker, closing
 
+LIKE_A_GPU = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
+"""What makes a process allocate memory for tensors as on a GPU."""
 _MEBIBYTE = 2**20
+_REGION_BYTES = 1024 * _MEBIBYTE
 
 
 class Device:
@@ -43,6 +51,7 @@ class Device:
             task_index=number,
             config=config,
         )
+        take_memory()
 
     def address(self) -> str:
         """Return where the device listens."""
@@ -61,6 +70,17 @@ class Device:
         return tf.config.experimental.get_memory_info("CPU:0")
 
 
+def take_memory() -> None:
+    """Have the allocator of this process take its memory in one region."""
+    import tensorflow as tf
+
+    cap_mebibytes = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB")
+    # Some of it is taken already. What the region has and nobody writes to costs nothing.
+    size = _REGION_BYTES if cap_mebibytes is None else int(cap_mebibytes) * _MEBIBYTE * 7 // 8
+    region = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
+    del region
+
+
 @contextlib.contextmanager
 def devices_apart(number: int, cap_bytes: int | None = None) -> Iterator[list[Worker]]:
     """Start devices, each in a process of its own, and end them.
@@ -69,7 +89,7 @@ def devices_apart(number: int, cap_bytes: int | None = None) -> Iterator[list[Wo
         number: How many.
         cap_bytes: What each of them may use; None for all there is.
     """
-    environment = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
+    environment = dict(LIKE_A_GPU)
     if cap_bytes is not None:
         environment["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(cap_bytes // _MEBIBYTE)
     workers = [Worker(Device, environment=environment, number=k) for k in range(number)]

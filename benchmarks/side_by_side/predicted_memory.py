@@ -10,7 +10,7 @@ import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from side_by_side.apart import connect, devices_apart
+from side_by_side.apart import LIKE_A_GPU, connect, devices_apart, take_memory
 from side_by_side.layouts import DEVICES, MODELS, PLANS
 from side_by_side.predicted import Planned
 from side_by_side.problems import make_loss, make_optimizer
@@ -25,13 +25,15 @@ class DeviceMemory:
 
     Attributes:
         device: As the plan calls it.
-        peak: At the worst moment of a step: the median of several steps.
+        peak: At the worst moment of all steps.
+        peaks: Of each of the steps.
         between: Between steps.
         predicted: What the cost model says, by kind.
     """
 
     device: str
     peak: int
+    peaks: tuple[int, ...]
     between: int
     predicted: dict[str, float]
 
@@ -106,9 +108,17 @@ class PlannedApart:
         return model
 
 
+class ProfiledApart(Planned):
+    """A model whose layers are measured with the allocator of the devices."""
+
+    def __init__(self, *, model: str, optimizer: str) -> None:
+        super().__init__(model=model, optimizer=optimizer)
+        take_memory()
+
+
 def profile_of(model: str, optimizer: str) -> str:
     """Measure what the layers of a model cost; return it as JSON."""
-    worker = Worker(Planned, model=model, optimizer=optimizer)
+    worker = Worker(ProfiledApart, environment=LIKE_A_GPU, model=model, optimizer=optimizer)
     with closing(worker):
         worker.call("profile", by_processor=True)
         return worker.call("profile_json")
@@ -133,12 +143,14 @@ def measure_memory(model: str, plan: str, optimizer: str, profile: str) -> list[
                 now = [device.call("used") for device in devices]
                 peaks.append([one["peak"] for one in now])
                 between.append([one["current"] for one in now])
-    # What arrives early from another process is on the device for longer in some steps.
+    # What arrives early from another process is on the device for longer in some steps: a training
+    # needs the most of them.
     columns = zip(zip(*peaks, strict=True), zip(*between, strict=True), strict=True)
     return [
         DeviceMemory(
             device=f"cpu:{number}",
-            peak=round(statistics.median(most)),
+            peak=max(most),
+            peaks=most,
             between=round(statistics.median(left)),
             predicted=predicted[number],
         )

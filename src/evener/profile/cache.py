@@ -23,7 +23,7 @@ from evener.errors import warn
 from evener.profile.costs import LayerTimes
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-measurements", 6
+_FORMAT, _VERSION = "evener-measurements", 7
 """The version rises with the form of the file, and when layers are measured in another way."""
 
 T = TypeVar("T")

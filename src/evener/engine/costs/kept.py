@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import tensorflow as tf
-
+from evener.engine.costs.joint import JointCall, sums_of, workspace
 from evener.engine.costs.sizes import bytes_per_sample, num_bytes
 from evener.engine.costs.split import SplitStep
-from evener.engine.memory.temporaries import IN_PLACE, buffer_of
+from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, Partial
 from evener.engine.trace.graph import Tensor
@@ -33,6 +32,10 @@ class LayerBytes:
         activations: Per sample: its results that a backward pass reads.
         boundary: Per sample: what crosses from the layers before and itself to the layers behind.
         workspace: Per sample: the most that is there only while one of its tasks runs.
+        joint_workspace: Per sample: the most that is there beside what is kept, in one call with
+            the layers around it.
+        joint_gradients: The most by which its gradients exceed its weights that are no longer read,
+            in such a call.
         gradients: What its backward pass hands over as sums over the samples.
         update: The most that is there only while its weights are updated.
     """
@@ -40,6 +43,8 @@ class LayerBytes:
     activations: float
     boundary: float
     workspace: float
+    joint_workspace: float
+    joint_gradients: int
     gradients: int
     update: int
 
@@ -66,21 +71,19 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 if maker is not None:
                     for cut in range(min(maker, number), max(maker, number)):
                         crossing[cut].add(tensor)
+    joint = JointCall(split)
     return [
         LayerBytes(
             activations=sum(map(bytes_per_sample, kept[number])),
             boundary=sum(map(bytes_per_sample, crossing[number])),
             workspace=max(
-                (_workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
+                (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
                 default=0.0,
             ),
-            gradients=sum(
-                num_bytes(tensor, 1)
-                for task in layer.backward
-                for tensor in task.fetches
-                if isinstance(split.partition.sharding.states[tensor], Partial)
-            ),
-            update=round(max((_workspace(task, _fixed) for task in layer.once), default=0.0)),
+            joint_workspace=joint.workspace(number),
+            joint_gradients=joint.gradients(number),
+            gradients=sum(num_bytes(tensor, 1) for tensor in sums_of(split, layer)),
+            update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
         )
         for number, layer in enumerate(split.layers)
     ]
@@ -123,41 +126,6 @@ def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
     return {one for one in found if one is not None and one is not task}
 
 
-def _workspace(task: Task, size: Callable[[Tensor], float]) -> float:
-    """Return the most that is in memory in a task beside what it is given and hands over.
-
-    Args:
-        task: The task.
-        size: Returns the size of a tensor, in any unit.
-    """
-    handed_over = {buffer_of(tensor) for tensor in task.fetches}
-    last: dict[Tensor, int] = {}
-    for place, node in enumerate(task.nodes):
-        for tensor in node.inputs:
-            last[buffer_of(tensor)] = place
-    now = most = 0.0
-    living: dict[Tensor, float] = {}
-    for place, node in enumerate(task.nodes):
-        read = {buffer_of(tensor) for tensor in node.inputs}
-        ended = sum(living.pop(one, 0.0) for one in read if last[one] <= place)
-        if node.op in IN_PLACE:
-            now, ended = now - ended, 0.0
-        for tensor in _made(node.outputs, handed_over):
-            living[tensor] = size(tensor)
-            now += living[tensor]
-        most = max(most, now)
-        unread = [one for one in node.outputs if one not in last]
-        now -= ended + sum(living.pop(one, 0.0) for one in unread)
-    return most
-
-
 def _fixed(tensor: Tensor) -> float:
     # What is read of a variable is the memory of the variable.
     return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)
-
-
-def _made(outputs: Sequence[Tensor], handed_over: set[Tensor]) -> Iterator[Tensor]:
-    for tensor in outputs:
-        is_new = buffer_of(tensor) is tensor and not tensor.is_sizes
-        if is_new and tensor not in handed_over and tensor.dtype != tf.variant:
-            yield tensor

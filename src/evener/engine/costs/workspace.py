@@ -1,15 +1,15 @@
 """What kernels were seen to need on a device, as its allocator counts it.
 
 Convolutions, the gradient of max-pooling and others allocate memory that no tensor of a graph
-shows. Of a call that hands over its results::
+shows. Of a call whose results are still there::
 
-    workspace = peak - before - results
+    workspace = peak - after
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +19,15 @@ from evener.engine.costs.clock import Calls
 from evener.profile import Curve, LayerCosts
 
 _ROUNDS = 3
-"""What another call has left may be freed late: the least of several times counts."""
+"""What another call has left may be freed late: the median of several times counts."""
 
 
 def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> int | None:
     """Return the bytes that calls need beside what they are given and hand over.
 
-    The peak that TensorFlow keeps of the device begins anew with it.
+    What the allocator takes for a result may be more than the bytes of the result, and it is not
+    counted: the difference of two of the allocator's own figures is taken. The peak that TensorFlow
+    keeps of the device begins anew with it.
 
     Args:
         calls: What is called; their first call makes what all others share, and is not counted.
@@ -35,25 +37,18 @@ def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> i
     Returns:
         None if the allocator of the device does not count.
     """
-    _call(calls, arguments)
     found: list[int] = []
-    for _ in range(_ROUNDS):
+    for _ in range(1 + _ROUNDS):
         try:
             tf.config.experimental.reset_memory_stats(device)
-            before = tf.config.experimental.get_memory_info(device)["current"]
         except ValueError:
             return None
-        handed_over = _call(calls, arguments)
-        peak = tf.config.experimental.get_memory_info(device)["peak"]
-        found.append(max(0, peak - before - handed_over))
-    return min(found)
-
-
-def _call(calls: Calls, arguments: Sequence[Any]) -> int:
-    """Return the bytes of what calls hand over."""
-    results = calls.loop(tf.constant(1), *arguments)
-    tf.test.experimental.sync_devices()
-    return sum(map(_num_bytes, results))
+        results = calls.loop(tf.constant(1), *arguments)
+        tf.test.experimental.sync_devices()
+        info = tf.config.experimental.get_memory_info(device)
+        found.append(info["peak"] - info["current"])
+        del results
+    return round(statistics.median(found[1:]))
 
 
 def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> LayerCosts:
@@ -69,9 +64,3 @@ def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> Layer
     places = sorted({samples for one in curves for samples, _ in one.points})
     most = tuple((samples, max(one(samples) for one in curves)) for samples in places)
     return dataclasses.replace(costs, kernel_workspace=Curve(most))
-
-
-def _num_bytes(tensor: Any) -> int:
-    if tensor.dtype in (tf.variant, tf.resource):
-        return 0
-    return math.prod(tensor.shape) * tensor.dtype.size

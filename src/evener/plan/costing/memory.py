@@ -20,6 +20,7 @@ from evener.plan.costing.stage_memory import (
     StageMemory,
     StepWay,
     gradients_wait,
+    joint_gradients,
     put_off_bytes,
     stage_memory,
 )
@@ -80,7 +81,8 @@ def predict_memory(
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
     at_once = _devices_at_once(assignment, way)
-    way_at_once = dataclasses.replace(way, has_order=False, waits=False)
+    # What waits for others at a meeting is there anyway, in one call.
+    way_at_once = dataclasses.replace(way, has_order=False, waits=False, meets=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -192,6 +194,9 @@ def _waiting(
         list(zip(model.layers, holders, assignment.owners, strict=True))
     ):
         if owner in at_once:
+            # Where its weights are not fetched, none of them makes place for its gradients.
+            more = layer.gradient_bytes - joint_gradients(layer)
+            most[owner] = max(most[owner], own[owner] + more - total)
             if early.num_at(owner, devices) < len(devices) - 1:
                 own[owner] += layer.gradient_bytes
                 most[owner] = max(most[owner], own[owner] - total)

@@ -80,16 +80,19 @@ class Moment(NamedTuple):
         kept: Bytes per sample of the micro-batch at hand, for the passes to come.
         passing: Bytes per sample of the micro-batch at hand, for this pass: gradients of
             activations, and activations that are computed again.
+        is_joint: Whether one call computes all passes, so that nothing is held for long.
     """
 
     layer: LayerCosts
     gradients: float
     kept: float
     passing: float
+    is_joint: bool = False
 
     def workspace(self, size: float) -> float:
         """Return the bytes that only this pass needs, for so many samples."""
-        return self.layer.workspace(size) + self.passing * size
+        of_layer = self.layer.joint_workspace if self.is_joint else self.layer.workspace
+        return of_layer(size) + self.passing * size
 
     def total(self, size: float) -> float:
         """Return all of it in bytes, for so many samples."""
@@ -115,6 +118,7 @@ class StageMemory:
         met: Bytes per sample of every other micro-batch, because all of them meet at a layer.
         moments: Among which the worst one counts.
         last_gradients: Bytes of gradients that wait for their update when all passes are done.
+        last_samples: Of `samples`, what may still be there then.
     """
 
     weights: int
@@ -123,6 +127,7 @@ class StageMemory:
     met: float
     moments: tuple[Moment, ...]
     last_gradients: float
+    last_samples: float
 
     def worst(self, count: int, alive: int, size: float, *, updating: float = 0.0) -> StageNeeds:
         """Return what is needed at the worst moment besides weights.
@@ -135,16 +140,18 @@ class StageMemory:
         """
         samples, others = self._besides(count, alive, size)
         moment = max(self.moments, key=lambda one: one.total(size))
-        if self.last_gradients + updating > moment.total(size) + others:
-            return StageNeeds(self.last_gradients, samples, updating)
+        last = self.last_samples * count * size
+        if last + self.last_gradients + updating > samples + others + moment.total(size):
+            return StageNeeds(self.last_gradients, last, updating)
         kept = samples + others + moment.kept * size
         return StageNeeds(moment.gradients, kept, moment.workspace(size))
 
     def total(self, count: int, alive: int, size: float) -> float:
         """Return the bytes of the worst moment; the arguments are those of `worst`."""
         samples, others = self._besides(count, alive, size)
-        return samples + max(
-            self.last_gradients, others + max(one.total(size) for one in self.moments)
+        return max(
+            self.last_samples * count * size + self.last_gradients,
+            samples + others + max(one.total(size) for one in self.moments),
         )
 
     def _besides(self, count: int, alive: int, size: float) -> tuple[float, float]:
@@ -191,6 +198,8 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
         met=met,
         moments=tuple(_undominated(moments)),
         last_gradients=sum(layer.gradient_bytes for layer in layers) if way.waits else 0,
+        # With no order an update may come early.
+        last_samples=0.0 if way.has_order else samples,
     )
 
 
@@ -218,6 +227,7 @@ def stage_moments(
     joint = span.end == len(layers) and not is_apart
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
+    is_at_once = not (way.is_alone or way.waits)
     between = [
         0.0,
         *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
@@ -231,25 +241,36 @@ def stage_moments(
     gradients = sum(layers[place].gradient_bytes for place in span.layers) if accumulates else 0
     for number, place in reversed(list(enumerate(span.layers))):
         layer = layers[place]
+        is_joint = is_at_once and layer.joint_workspace_bytes is not None
         gradients += layer.gradient_bytes
         again = layer.activation_bytes if way.recompute[place] else 0.0
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
-            gradients=gradients if way.waits else layer.gradient_bytes,
+            gradients=gradients if way.waits else joint_gradients(layer),
             kept=left[number] if joint and not is_open else left[-1],
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read; they have the place of activations, if all of these count.
-            passing=again + crossing + (0.0 if is_open else sum(between[number : number + 3])),
+            passing=again
+            + crossing
+            + (0.0 if is_open or is_joint else sum(between[number : number + 3])),
+            is_joint=is_joint,
         )
+
+
+def joint_gradients(layer: LayerCosts) -> int:
+    """Return the bytes of gradients beyond the weights whose place they take, in one call."""
+    known = layer.joint_gradient_bytes
+    return layer.gradient_bytes if known is None else known
 
 
 def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
     """Yield the moments of which no other one needs as much, for any number of samples."""
 
     def line(moment: Moment) -> tuple[float, float]:
-        slope = moment.kept + moment.passing + moment.layer.workspace_bytes
-        return moment.gradients, slope
+        known = moment.layer.joint_workspace_bytes if moment.is_joint else None
+        workspace = moment.layer.workspace_bytes if known is None else known
+        return moment.gradients, moment.kept + moment.passing + workspace
 
     steepest = -1.0
     for moment in sorted(moments, key=line, reverse=True):
