@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 # Read by TensorFlow and Keras when they are imported, so it comes before every other import.
@@ -96,6 +96,13 @@ def make_logical_cpus() -> tuple[str, ...]:
     # The reference runs on the CPU too: a GPU rounds differently.
     tf.config.set_visible_devices([], "GPU")
     return make_stand_ins()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Leave out pytest's search for examples in docstrings: tests have none, and it takes long."""
+    found = yield
+    return [one for one in found if type(one) is pytest.Module]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -37,8 +37,15 @@ SAID = {
     "visible_last": "tf.config lists GPU:1 from here on, but evener still trains on cpu:0, cpu:1",
 }
 
-# Other tests of this file, which `make test` runs, ask what these do.
-LONG = {"error_without_gpus", "exit_without_gpus", "is_gpu_available"}
+# The rest: logical devices, memory growth, work placed by hand, and a GPU that is left out.
+LONG = {
+    "batch_by_gpus",
+    "details_of_the_first",
+    "error_without_gpus",
+    "exit_without_gpus",
+    "is_gpu_available",
+    "mirrored_over_list",
+}
 
 
 def notes_of(done: Done) -> list[str]:
@@ -200,6 +207,11 @@ def test_an_audit_knows_the_names(tmp_path: Path) -> None:
     assert done.stderr.count(f": no GPU was found: {NAMES}; ") == done.stderr.count("\n") == 1
     operations = json.loads(done.stdout)["operations"]
     assert {one["used"] for one in operations if one["kind"] == "gradient"} == {"cpu:0", "cpu:1"}
+
+
+@pytest.mark.long
+def test_an_audit_without_the_names(tmp_path: Path) -> None:
+    program = str(PROGRAMS / "mirrored_over_list.py")
     done = command("audit", "--devices", "cpu:2", "--no-gpu-names", program, folder=tmp_path)
     assert done.returncode == 1
     assert "one GPU is not enough" in done.stderr
@@ -230,16 +242,23 @@ model.fit(tf.ones((1024, 4)), tf.ones((1024, 1)), batch_size=64, epochs=40, verb
 """
 
 
+WATCHED = ("doctor", "--run", "--steps", "3", "--devices", "cpu:2", "--json")
+
+
 def test_the_doctor_watches_it_with_the_names(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GUIDE, encoding="utf-8")
-    args = ("doctor", "--run", "--steps", "3", "--devices", "cpu:2", "--json")
-    done = command(*args, "train.py", folder=tmp_path)
+    done = command(*WATCHED, "train.py", folder=tmp_path)
     found = json.loads(done.stdout)
     assert found["run"]["outcome"] == "enough", done.stdout
     assert done.stderr == (
         f"evener: train.py:4: no GPU was found: {NAMES}; --no-gpu-names turns this off\n"
     )
-    done = command(*args, "--no-gpu-names", "train.py", folder=tmp_path)
+
+
+@pytest.mark.long
+def test_the_doctor_watches_it_without_the_names(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GUIDE, encoding="utf-8")
+    done = command(*WATCHED, "--no-gpu-names", "train.py", folder=tmp_path)
     found = json.loads(done.stdout)
     assert found["run"]["outcome"] == "crashed"
     assert "two GPUs are needed" in done.stdout

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.commands import assert_wrong_usage, run
+from cli.forked import Run
 from evener.cli import app
 from evener.errors import EvenerWarning
 from evener.launch import planning
@@ -53,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_script_is_measured_planned_and_run(folder: Path) -> None:
+def test_a_script_is_measured_planned_and_run(folder: Path, run_forked: Run) -> None:
     first = run(
         *"plan --devices cpu:2 --save-profile costs.json --out best.json train.py".split(),
         folder=folder,
@@ -75,7 +76,7 @@ def test_a_script_is_measured_planned_and_run(folder: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert Plan.from_json(again.stdout) == plan
 
-    ran = run(*"run --plan best.json train.py".split(), folder=folder)
+    ran = run_forked("evener", *"run --plan best.json train.py".split())
     assert ran.returncode == 0, ran.stderr
     assert (folder / "trained").exists()
 
@@ -101,7 +102,7 @@ def test_a_broken_file_of_measurements_is_told_and_measured_again(folder: Path) 
     assert "all 4 layers measured now" in again.stdout
 
 
-def test_what_a_run_measured_flows_back(folder: Path) -> None:
+def test_what_a_run_measured_flows_back(folder: Path, run_forked: Run) -> None:
     """The costs are made up: a step of two minutes is one that no run confirms."""
     names = ["dense_0", "dense_1", "dense_2", "head"]
     half_a_minute = LayerTimes(forward=Curve(((32, 15.0),)), backward=Curve(((32, 15.0),)))
@@ -119,7 +120,7 @@ def test_what_a_run_measured_flows_back(folder: Path) -> None:
     assert run(*words.split(), folder=folder).returncode == 0
 
     words = "run --plan wrong.json --report-file run.json train.py long"
-    ran = run(*words.split(), folder=folder)
+    ran = run_forked("evener", *words.split())
     assert ran.returncode == 0, ran.stderr
     assert "[PROF-055] A step took " in ran.stderr
     assert "the plan predicted 2 min 0 s." in ran.stderr
@@ -140,7 +141,8 @@ def test_what_a_run_measured_flows_back(folder: Path) -> None:
     assert "[PROF-054]" in other.stderr
 
 
-def test_what_a_run_on_one_device_measured_flows_back(folder: Path) -> None:
+@pytest.mark.long
+def test_what_a_run_on_one_device_measured_flows_back(folder: Path, run_forked: Run) -> None:
     seconds = LayerTimes(
         forward=Curve(((32, 10.0),)), backward=Curve(((32, 15.0),)), update_seconds=5.0
     )
@@ -154,7 +156,7 @@ def test_what_a_run_on_one_device_measured_flows_back(folder: Path) -> None:
     words = "plan --profile costs.json --batch-size 32 --out plan.json"
     assert run(*words.split(), folder=folder).returncode == 0
     words = "run --plan plan.json --report-file run.json train.py long"
-    ran = run(*words.split(), folder=folder)
+    ran = run_forked("evener", *words.split())
     assert ran.returncode == 0, ran.stderr
     assert "the plan predicted 2 min 0 s." in ran.stderr
     assert "cpu:0 computed passes and updates for" in ran.stderr

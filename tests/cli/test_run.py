@@ -347,7 +347,9 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     assert [device["device"] for device in report["devices"]] == ["cpu:0", "cpu:1"]
 
 
-def test_a_plan_the_report_and_the_end_by_a_signal(run: Run, tmp_path: Path) -> None:
+def test_a_plan_the_report_and_the_end_by_a_signal(
+    run: Run, run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
     plan = evener.Plan.data_parallel(["cpu:0", "cpu:1"], shares=[1, 3])
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     source = """
@@ -365,7 +367,7 @@ def test_a_plan_the_report_and_the_end_by_a_signal(run: Run, tmp_path: Path) -> 
     assert f'\nTraceback (most recent call last):\n  File "{tmp_path / "train.py"}", line 5' in said
     assert said.index("KeyboardInterrupt") < said.index("evener run train.py")
     assert "25.0 %" in said and "75.0 %" in said
-    done = run(source.format("SIGTERM"), options=[])
+    done = run_in_fork(source.format("SIGTERM"), options=[])
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.splitlines()[-1].startswith("evener: train.py:4: MirroredStrategy() -> ")
 

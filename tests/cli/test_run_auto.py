@@ -48,6 +48,7 @@ def test_it_plans_within_the_memory_and_trains_exactly(folder: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_module_is_planned_and_run(folder: Path) -> None:
     package = folder / "package"
     package.mkdir()

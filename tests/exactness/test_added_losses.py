@@ -71,6 +71,7 @@ def test_an_added_loss_that_begins_with_zero() -> None:
     agree(lambda place: fit_model(place, build, regression(75), lambda: {"loss": "mse"}))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_an_added_loss_that_begins_with_few_samples(first: int) -> None:
     """The first batch has hardly a sample to tell a sum from a mean by."""

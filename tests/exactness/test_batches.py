@@ -55,7 +55,7 @@ def test_steps_per_execution(steps_per_execution: int) -> None:
     agree(experiment)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("num_samples", "batch_size"), [(17, 16), (20, 7), (12, 1), (13, 2)])
 def test_batches_smaller_than_the_shares(num_samples: int, batch_size: int) -> None:
     """Batches of one or two samples for five devices, and last batches of one."""
@@ -103,6 +103,7 @@ def test_on_batch_siblings() -> None:
     agree(experiment, THREE)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("batch_size", [1, 4, 37])
 def test_predict_keeps_the_order(batch_size: int) -> None:
     """Row k of the output belongs to row k of the input, in every output."""
@@ -177,6 +178,7 @@ def test_validation_data() -> None:
     assert "val_loss" in reference["history"]  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_validation_split() -> None:
     """The last part of several inputs and outputs is kept for validation."""
     x, y = pairs(64)
@@ -194,6 +196,7 @@ def test_shares_that_are_measured() -> None:
     )
 
 
+@pytest.mark.long
 def test_shares_as_fractions() -> None:
     """Fractions mean the same as counts."""
     x, y = tabular(40)
@@ -204,6 +207,7 @@ def test_shares_as_fractions() -> None:
     )
 
 
+@pytest.mark.long
 def test_shuffled_fit_sees_the_same_batches() -> None:
     """Shuffling draws from the same seed as on one device."""
     data = tabular(48)

@@ -37,6 +37,7 @@ def test_early_stopping_restores_the_best_weights() -> None:
     assert reference["stopped"] == 2
 
 
+@pytest.mark.long
 def test_reduce_learning_rate_on_plateau() -> None:
     """The rate falls every epoch, and the steps after it are smaller."""
 

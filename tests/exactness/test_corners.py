@@ -186,7 +186,7 @@ def test_masked_recurrence() -> None:
     agree(lambda place: fit_model(place, build, (x, y), numbers), FIVE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("feature", ["xla", "mixed_float16"])
 def test_synchronised_batchnorm_with(feature: str) -> None:
     """The CNN, whose replicas advance together, under XLA and in half precision."""

@@ -105,11 +105,22 @@ def check(drawn: dict[str, object], given_shares: list[float], batch: int) -> No
 COMMON = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
-@settings(max_examples=10, derandomize=True, **COMMON)
+AS_DRAWN = given(drawn=models(), given_shares=shares(), batch=st.integers(2, 24))
+
+
+@settings(max_examples=2, derandomize=True, **COMMON)
 @example(drawn=TWO_NORMALIZED, given_shares=[0.0, 1.0], batch=2)
-@given(drawn=models(), given_shares=shares(), batch=st.integers(2, 24))
+@AS_DRAWN
+def test_few_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
+    """Two draws, the same ones every time, and one whose gradients are zero but for rounding."""
+    check(drawn, given_shares, batch)
+
+
+@pytest.mark.long
+@settings(max_examples=10, derandomize=True, **COMMON)
+@AS_DRAWN
 def test_drawn(drawn: dict[str, object], given_shares: list[float], batch: int) -> None:
-    """Ten draws, the same ones every time, and one whose gradients are zero but for rounding."""
+    """Ten draws, the same ones every time."""
     check(drawn, given_shares, batch)
 
 

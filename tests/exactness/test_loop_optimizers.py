@@ -84,7 +84,7 @@ def test_apply(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, kind, through_apply=True), THREE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("clip", ["clipnorm", "global_clipnorm", "clipvalue"])
 def test_clipping(clip: str) -> None:
     """Clipping sees the gradient of the whole batch, not that of a share."""
@@ -152,7 +152,7 @@ def test_gradients_summed_by_hand() -> None:
     agree(lambda place: loop_results(place, make, batches(*tabular(75))), THREE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("frequency", [4, None])
 def test_moving_average_of_weights(frequency: int | None) -> None:
     """use_ema, overwriting every fourth step."""
@@ -166,7 +166,7 @@ def test_gradient_accumulation(kind: Callable[..., Any]) -> None:
     agree(lambda place: train(place, lambda: kind(gradient_accumulation_steps=3)), THREE)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("through_apply", [False, True])
 @pytest.mark.parametrize(("scale", "growth"), [(1024.0, 3), (1e38, 2)])
 def test_loss_scale(scale: float, growth: int, through_apply: bool) -> None:

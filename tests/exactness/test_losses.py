@@ -64,7 +64,7 @@ def contrastive(y_true: object, y_pred: object) -> object:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("loss", [mean_of_all, sum_of_all, root_of_mean, contrastive])
 def test_functions_that_return_a_number(loss: Callable[[object, object], object]) -> None:
     """A scalar loss means what it means on the whole batch, whatever it is."""
@@ -203,6 +203,7 @@ def test_class_weight() -> None:
     agree(lambda place: fit_model(place, mlp, data, classes, class_weight=weights))
 
 
+@pytest.mark.long
 def test_class_weight_on_a_batch() -> None:
     """The same in train_on_batch."""
     x, y = tabular(64)

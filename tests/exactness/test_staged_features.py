@@ -65,7 +65,7 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     return plan_of(layer_names(deep), *cuts, **plan)  # type: ignore[arg-type]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
 )
@@ -77,6 +77,7 @@ def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
     agree(train_deep, make_place=place_for(deep_plan(cut)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("cut", "large"),
     [
@@ -105,6 +106,7 @@ def test_hybrid_with_a_tied_embedding() -> None:
     agree(lambda place: train_case(place, case, "adam"), make_place=place_for(plan))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "lion"])
 def test_optimizers(optimizer: str) -> None:
     """Optimizers with state, weight decay and clipping see the gradients of the whole batch."""
@@ -227,7 +229,7 @@ def placed() -> keras.Model:
     )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("staged", [False, True])
 def test_slices_that_do_not_grow_with_the_batch(staged: bool) -> None:
     """Adam squares slices one by one, so those of two shares must be one slice."""
@@ -312,6 +314,7 @@ def test_subclassed(patterns: tuple[tuple[str, ...], ...]) -> None:
     agree(train, make_place=place_for(plan))
 
 
+@pytest.mark.long
 def test_saving_and_loading(tmp_path: Path) -> None:
     """A model saved from stages is loaded into stages, and goes on as on one device."""
 
@@ -470,7 +473,7 @@ def test_more_micro_batches_than_samples(name: str) -> None:
     agree(train, make_place=place_for(plan_of(layer_names(case.build), cut)))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stages",
     [

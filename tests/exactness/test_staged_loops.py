@@ -43,7 +43,7 @@ CUTS = (
     Cut(devices=(0, 1, 0, 1), micro_batches=4, in_flight=4),
 )
 PAIRS = [(name, cut) for name in BY_NAME for cut in CUTS]
-USUAL = [("mlp", CUTS[3]), ("cnn", CUTS[4])]
+USUAL = [("cnn", CUTS[4])]
 
 
 def of_case(name: str, *cuts: Cut, **plan: Any) -> Plan:
@@ -63,6 +63,7 @@ def test_stages(pair: tuple[str, Cut]) -> None:
     )
 
 
+@pytest.mark.long
 def test_hybrid_with_skips_and_clipping() -> None:
     """One device beside two in line; two outputs, of which one is of an early stage."""
     x, y = regression(75)
@@ -124,7 +125,7 @@ def test_a_masked_loss_with_weights() -> None:
         agree(experiment, make_place=place_for(plan))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("synchronized", [False, True])
 def test_statistics_of_the_batch(synchronized: bool) -> None:
     """They are those of the whole batch, although it is split, and nothing is warned of."""
@@ -149,6 +150,7 @@ def test_statistics_of_the_batch(synchronized: bool) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", usually(["mlp", "transformer", "lstm"], ["mlp"]))
 def test_layers_computed_again(name: str) -> None:
     case = BY_NAME[name]

@@ -9,6 +9,7 @@ import pytest
 from .running import run
 
 
+@pytest.mark.long
 def test_a_custom_loop_learns_on_all_devices() -> None:
     code, out, err = run("custom_loop.py", "--devices", "cpu:2")
     assert code == 0, out + err
@@ -46,6 +47,7 @@ def test_central_storage_keeps_everything_on_the_host() -> None:
     assert re.search(r"^  cpu:1  0 B$", out, re.MULTILINE)
 
 
+@pytest.mark.long
 def test_a_step_with_a_contrastive_loss_equals_one_device() -> None:
     code, out, err = run("distribute_step.py", "--devices", "cpu:2", "--epochs", "1")
     assert code == 0, out + err

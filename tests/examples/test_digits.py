@@ -61,6 +61,7 @@ def test_a_run_that_learns_too_little_says_so_and_fails() -> None:
     assert "NOT at least 0.97" in out
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_it_with_one_line() -> None:
     process = start(PROGRAM, "--epochs", "500")
     assert process.stdout is not None

@@ -52,7 +52,7 @@ def by_run(step: Any) -> Any:
 
 
 # TensorFlow waits for ten seconds for each device, in case that memory becomes free.
-@pytest.mark.sampled(3)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "way",
     [fit, lambda: call(by_distribute), lambda: call(by_run)],

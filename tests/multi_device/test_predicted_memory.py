@@ -44,6 +44,7 @@ def stages(num_micro_batches: int) -> Plan:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "plan",
     [

@@ -37,6 +37,7 @@ PLACEMENT = """
 HOMES = {"a0": "CPU:1", "b0": "CPU:2", "b1": "CPU:2", "head": "CPU:0"}
 
 
+@pytest.mark.long
 def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
     """Forward, gradient and recomputation: TensorFlow tells where it ran."""
     told = run_python(PLACEMENT, num_cpus=3, env={"TF_CPP_MIN_LOG_LEVEL": "0"}, timeout=300)

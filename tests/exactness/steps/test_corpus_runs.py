@@ -47,7 +47,7 @@ def differ(one: Arrays, two: Arrays, *, same_bits: bool = True) -> bool:
     return False
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("name", CASES)
 def test_runs_on_one_device(name: str) -> None:
     built = CASES[name]()

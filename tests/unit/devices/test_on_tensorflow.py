@@ -89,6 +89,7 @@ def test_falling_back_is_one_warning(run_python: RunPython) -> None:
     assert intra == 0
 
 
+@pytest.mark.long
 def test_names_make_the_stand_ins_they_need(run_python: RunPython) -> None:
     code = """
         import evener

@@ -256,6 +256,7 @@ def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool 
     assert _tf_private.body_of(body) is body
 
 
+@pytest.mark.long
 def test_determinism_is_seen(run_python: Callable[..., Any]) -> None:
     code = """
         import tensorflow as tf

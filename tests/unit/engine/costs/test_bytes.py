@@ -106,6 +106,7 @@ PINNED = """
 """
 
 
+@pytest.mark.long
 def test_pins_of_the_program_change_no_costs(run_python: RunPython) -> None:
     # They place updates on the device of their variables, in steps that are not partitioned.
     assert "the same" in run_python(PINNED, timeout=200).stdout

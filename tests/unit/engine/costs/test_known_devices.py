@@ -32,7 +32,7 @@ def num_runs(
     traced: TracedStep,
     folder: Path,
     *,
-    sizes: tuple[int, ...] = (2, 4),
+    sizes: tuple[int, ...] = (2,),
     device: DeviceIdentity = IDENTITY,
     refresh: bool = False,
 ) -> tuple[int, int]:

@@ -120,7 +120,7 @@ def test_names_are_unlike() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("case", cases())
 @as_drawn
 @given(data=st.data())
@@ -128,7 +128,7 @@ def test_values(case: OpCase, data: st.DataObject) -> None:
     check_values(draw_trial(case, data.draw))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("case", cases(gradient=True))
 @as_drawn
 @given(data=st.data())
@@ -136,7 +136,7 @@ def test_gradients(case: OpCase, data: st.DataObject) -> None:
     check_gradients(draw_trial(case, data.draw))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("case", coverage())
 @as_drawn
 @given(data=st.data())
@@ -144,7 +144,7 @@ def test_what_is_gathered(case: OpCase, data: st.DataObject) -> None:
     check_report(draw_trial(case, data.draw))
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("case", coverage(gradient=True))
 @as_drawn
 @given(data=st.data())

@@ -44,6 +44,7 @@ def test_of_longer_models(profile: CostProfile) -> None:
     check(profile, 6, all_owners=False)
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(profiles(most_devices=2, most_layers=3, tight=True))
 def test_with_little_memory(profile: CostProfile) -> None:
@@ -78,6 +79,7 @@ def profile_with(memory: tuple[int, int], *, activation_bytes: float) -> CostPro
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mebibytes", [7, 8, 9, 10, 12, 16, 24, 40])
 @pytest.mark.parametrize("activation_bytes", [1024.0, MIB])
 def test_as_memory_gets_short(mebibytes: int, activation_bytes: float) -> None:

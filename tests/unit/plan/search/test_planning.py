@@ -89,6 +89,7 @@ def test_nothing_fits() -> None:
     assert "MiB" in caught.value.fix
 
 
+@pytest.mark.long
 def test_a_batch_that_is_too_large_names_one_that_fits() -> None:
     costs = profile_with(30 * MIB, 30 * MIB)
     with pytest.raises(PlanError) as caught:
