@@ -4,9 +4,9 @@
       cpu:1     a process: what a plan puts on cpu:1, counted by the GPU's allocator (BFC)
       cpu:2     another one
 
-Each takes its memory at once, as TensorFlow does on a GPU with a memory cap or without memory
-growth. Where memory grows, the allocator asks for regions of 2, 4, 8 MiB and so on, and does not
-divide a region for what is more than half of it: a variable of 5 MiB takes 8.
+Each takes its memory at once, as TensorFlow does on a GPU without memory growth. Where memory
+grows, the allocator asks for regions of 2, 4, 8 MiB and so on, and does not divide a region for
+what is more than half of it: a variable of 5 MiB takes 8.
 
 The stand-ins of one process share its allocator. TensorFlow's cluster runs one function over
 several processes; evener names devices of its own process only, so the names of the plan's

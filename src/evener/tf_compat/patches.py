@@ -119,7 +119,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
 
     @functools.wraps(original)
     def build(model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if type(model._distribute_strategy) is not kind:
+        if not isinstance(model._distribute_strategy, kind):
             return original(model, iterator=iterator, data_batch=data_batch)
         is_built = all(layer.built for layer in model._flatten_layers())
         if is_built and iterator is not None and _has_steps_of_keras(model):

@@ -96,7 +96,10 @@ class JointCall:
             for one in self._split.variables
             if one.role == "weight" and one.layer == number
         )
-        sums = set(sums_of(self._split, layer))
+        sums = {buffer_of(tensor) for tensor in sums_of(self._split, layer)}
+        if any(tensor.dtype == tf.variant for node in nodes for tensor in node.inputs):
+            # Loops keep weights in lists, to the end of the backward pass.
+            return sum(num_bytes(tensor, 1) for tensor in sums)
         # Weights that no backward pass reads have gone before.
         now = sum(read.values()) - weights
         most = 0
@@ -158,11 +161,12 @@ def _most(
     living = dict(before or {})
     for place, node in enumerate(nodes):
         read = {buffer_of(tensor) for tensor in node.inputs}
-        ended = sum(
-            living.pop(one, 0.0) for one in read if last[one] <= place and one not in results
-        )
+        gone = [one for one in read if last[one] <= place and one not in results]
+        sizes = [living.pop(one, 0.0) for one in gone]
+        ended = sum(sizes)
         if node.op in IN_PLACE:
-            now, ended = now - ended, 0.0
+            taken = max(sizes, default=0.0)
+            now, ended = now - taken, ended - taken
         for tensor in _made(node):
             living[tensor] = size(tensor)
             now += living[tensor]

@@ -7,11 +7,12 @@ measured once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,12 +122,13 @@ def measure_step(
             known[kind] = estimated_times(tasks, speed, batch_sizes)
     in_step = 1.0
     if whole_at is not None and not reasons:
-        together = before.seconds(
-            f"step {_digest(kinds)} at {whole_at}",
-            functools.partial(measuring.together, split.layers, whole_at),
-        )
         alone = sum(known[k].forward(whole_at) + known[k].backward(whole_at) for k in kinds)
-        in_step = together / alone if alone else 1.0
+        with contextlib.suppress(NotMeasurableError):
+            together = before.seconds(
+                f"step {_digest(kinds)} at {whole_at}",
+                functools.partial(measuring.together, split.layers, whole_at),
+            )
+            in_step = together / alone if alone else 1.0
     return StepTimes(
         layers=tuple(known[kind].scaled(in_step) for kind in kinds),
         in_step=in_step,
@@ -227,7 +229,8 @@ class _Measuring:
 
     def _workspace_of(self, calls: Calls, num_samples: int) -> int | None:
         arguments, _variables = self._arguments(calls, num_samples)
-        return measured_workspace(calls, arguments, self._device)
+        with _told_if_refused():
+            return measured_workspace(calls, arguments, self._device)
 
     def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
         """Return the time of both passes of all layers in one call."""
@@ -261,13 +264,27 @@ class _Measuring:
             return 0.0
         arguments, _variables = self._arguments(calls, num_samples)
         self._clock = self._clock or Clock(self._device)
-        return self._clock.measure(calls, arguments)
+        with _told_if_refused():
+            return self._clock.measure(calls, arguments)
 
     def _arguments(self, calls: Calls, num_samples: int) -> tuple[list[Any], Values]:
         """Return values for calls, and what keeps their variables."""
         values = Values(num_samples, self._variables, self._limits)
         with tf.device(self._device):
             return [values.of(one) for one in calls.arguments], values
+
+
+@contextlib.contextmanager
+def _told_if_refused() -> Iterator[None]:
+    """Say that a layer cannot be measured where operations refuse values that are made up.
+
+    So do those that gather rows by numbers which other operations find, as the update of an
+    embedding by RMSprop.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        raise NotMeasurableError("its operations refuse values that are made up") from error
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:

@@ -22,6 +22,7 @@ class CostingStep(DistributedStep[Any, Any]):
     """A step of a `CostingStrategy`; other steps than the first that trains run as ever."""
 
     on_step: OnStep
+    datasets: list[Any]
 
     def _trace(
         self,
@@ -43,7 +44,8 @@ class CostingStep(DistributedStep[Any, Any]):
         )
         if traced.trains:
             with tf.init_scope():
-                self.on_step(traced, num_samples or arguments.num_samples)
+                known = num_samples or arguments.num_samples
+                self.on_step(traced, known or _samples_of_first_batch(self.datasets, specs))
         return super()._trace(arguments, specs, num_samples)
 
 
@@ -54,7 +56,42 @@ def costing_strategy(device: str, on_step: OnStep) -> Strategy:
         device: The name of a device in use, where other steps than the first that trains run.
         on_step: Called with that step. If it returns, the step runs.
     """
-    step = type("CostingStep", (CostingStep,), {"on_step": staticmethod(on_step)})
-    kind = type("CostingStrategy", (Strategy,), {"_step_type": step})
+    datasets: list[Any] = []
+    step = type(
+        "CostingStep", (CostingStep,), {"on_step": staticmethod(on_step), "datasets": datasets}
+    )
+
+    class CostingStrategy(Strategy):
+        _step_type = step
+
+        def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
+            datasets.append(dataset)
+            return super().experimental_distribute_dataset(dataset, options)
+
     # Two micro-batches: steps of one device in one part are not traced.
-    return kind(Plan.data_parallel([device], num_micro_batches=2, owners="central"))
+    return CostingStrategy(
+        Plan.data_parallel([device], num_micro_batches=2, owners="central")
+    )
+
+
+def _samples_of_first_batch(
+    datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]
+) -> int | None:
+    """Return how many samples a step is first given, of the last data set that is for it.
+
+    Data whose last batch is smaller does not say how large the others are. A batch is taken from
+    it: the step that is costed is not run.
+
+    Args:
+        datasets: What the program hands to the strategy.
+        specs: Of all tensors of the step.
+    """
+    for dataset in reversed(datasets):
+        parts = tf.nest.flatten(dataset.element_spec, expand_composites=True)
+        if not all(any(spec.is_compatible_with(part) for spec in specs) for part in parts):
+            continue
+        for batch in dataset.take(1):
+            tensors = tf.nest.flatten(batch, expand_composites=True)
+            sizes = {one.shape[0] for one in tensors if one.shape.rank}
+            return sizes.pop() if len(sizes) == 1 else None
+    return None

@@ -39,9 +39,9 @@ from evener.plan.search.recut import recut
 MOST_GAIN = 1.5
 """By how much pipelines may be slower that are tried with schedules that have fewer bubbles."""
 
-_MOST_STARTS, _MOST_POLISHED = 8, 3
+_MOST_STARTS = 8
 _MOST_STARTS_OF_MANY = 2
-_MOST_INTERLEAVED = 16
+_MOST_RECUT, _MOST_INTERLEAVED = 3, 16
 _PROMISING = 1.15
 """By how much a plan may be slower than the best before small changes are tried on it."""
 
@@ -119,7 +119,7 @@ class _Finishing:
         tried: list[_Tried] = []
         lacking = self._best(one for one in starts if one.lacks_memory)
         recomputed = self._best(one for one in starts if any(one.assignment.recompute))
-        for one in (*lacking, *recomputed):
+        for one in _distinct((*lacking, *recomputed)):
             tried += self._fitting(one, [one.assignment.replicas])
         yield from self._polished(tried, self._choices.num_micro_batches)
 
@@ -134,7 +134,7 @@ class _Finishing:
                     counts = [n for n in counts if n in (most // 2, most)]
                 replicas = one.assignment.replicas
                 ways = [*with_schedule(replicas, schedule, counts)]
-                if self._few and len(replicas) == 1 and number < _MOST_POLISHED:
+                if self._few and len(replicas) == 1 and number < _MOST_RECUT:
                     # Memory may ask for other cuts than under 1F1B.
                     again = one.assignment.recompute
                     for other in recut(replicas[0], again, self._profile):
@@ -147,7 +147,8 @@ class _Finishing:
         num_layers = len(self._profile.model.layers)
         # Of several replicas, every turn of a stage would fetch its weights anew.
         alone = (one for one in starts if one.has_stages and len(one.assignment.replicas) == 1)
-        ways: list[tuple[float, int, Start, ReplicaAssignment]] = []
+        # Several starts lead to the same stages.
+        ways: dict[ReplicaAssignment, tuple[float, Start]] = {}
         for one in self._best(alone):
             (replica,) = one.assignment.replicas
             num_devices = len(replica.spans)
@@ -157,9 +158,11 @@ class _Finishing:
                     for seconds, way in interleaved(
                         replica, num_rounds, count, self._profile, self._least
                     ):
-                        ways.append((seconds, len(ways), one, way))
+                        ways.setdefault(way, (seconds, one))
         tried: list[_Tried] = []
-        for _, _, one, way in heapq.nsmallest(self._most_interleaved, ways):
+        least = heapq.nsmallest(self._most_interleaved, ways, key=lambda way: ways[way][0])
+        for way in least:
+            _, one = ways[way]
             tried += self._fitting(one, [(way,)])
         for one in self._first(tried):
             counts = self._counts(len(one[1][0]), one[2].batch_size)
@@ -221,15 +224,19 @@ class _Finishing:
     def _best(self, starts: Iterable[Start]) -> list[Start]:
         """Return the fastest starts that may become better than what was found."""
         promising = (one for one in starts if one.seconds < self._least * MOST_GAIN)
-        return sorted(promising, key=lambda one: one.seconds)[: self._most]
+        return _distinct(sorted(promising, key=lambda one: one.seconds))[: self._most]
 
     def _first(self, tried: Iterable[_Tried]) -> list[_Tried]:
-        """Return the fastest of all that fit, of each grouping one."""
-        first: dict[Grouping, _Tried] = {}
+        """Return the fastest of all that fit, one for the same devices and owners.
+
+        The devices of a grouping that get no samples do not count.
+        """
+        first: dict[object, _Tried] = {}
         for one in sorted(tried, key=lambda one: one[0]):
             if one[0] < self._least * _PROMISING:
-                first.setdefault(one[1], one)
-        return list(first.values())[:_MOST_POLISHED]
+                groups = tuple(_devices(replica) for replica in one[2].replicas)
+                first.setdefault((groups, one[2].owners), one)
+        return list(first.values())[: self._most]
 
     def _polished(self, tried: Iterable[_Tried], counts: Sequence[int]) -> Iterator[Candidate]:
         """Yield the best plans, changed until no small change makes them better."""
@@ -263,6 +270,18 @@ class _Finishing:
                 break
             least, assignment = seconds, better
         return assignment
+
+
+def _devices(replica: ReplicaAssignment) -> tuple[int, ...]:
+    return tuple(span.device for span in replica.spans)
+
+
+def _distinct(starts: Iterable[Start]) -> list[Start]:
+    """Return starts without those that lead to the same: what is computed again is chosen anew."""
+    first: dict[object, Start] = {}
+    for one in starts:
+        first.setdefault((one.assignment.replicas, one.assignment.owners), one)
+    return list(first.values())
 
 
 class _Fewest:

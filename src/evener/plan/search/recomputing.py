@@ -83,7 +83,7 @@ def _without(
 
 
 def swaps(assignment: Assignment, profile: CostProfile) -> Iterator[Assignment]:
-    """Yield assignments in which one or two layers fewer are computed again, or another instead."""
+    """Yield assignments in which one or two layers fewer are computed again, or others instead."""
     may_be = recomputed_layers(profile.model)
     recompute = assignment.recompute
     places = [k for k, one in enumerate(recompute) if one]
@@ -92,13 +92,18 @@ def swaps(assignment: Assignment, profile: CostProfile) -> Iterator[Assignment]:
     others_again = _unlike([k for k in places if k not in again], assignment, profile)
     pairs = itertools.combinations(sorted([*again, *others_again]), 2)
     kept = [k for k, one in enumerate(recompute) if not one and may_be[k]]
-    instead = (None, *_unlike(kept, assignment, profile))
+    instead = _unlike(kept, assignment, profile)
     less = [*((one,) for one in again), *pairs]
-    for fewer, more in itertools.islice(itertools.product(less, instead), _MOST_SWAPS):
-        changed = [one and place not in fewer for place, one in enumerate(recompute)]
-        if more is not None:
-            changed[more] = True
-        yield dataclasses.replace(assignment, recompute=tuple(changed))
+    more = [(), *((one,) for one in instead)]
+    ways = itertools.chain(
+        itertools.product(less, more),
+        itertools.product(less, itertools.combinations(instead, 2)),
+    )
+    for given, taken in itertools.islice(ways, _MOST_SWAPS):
+        changed = tuple(
+            place in taken or (one and place not in given) for place, one in enumerate(recompute)
+        )
+        yield dataclasses.replace(assignment, recompute=changed)
 
 
 def _given(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> set[int]:

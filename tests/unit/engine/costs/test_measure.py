@@ -72,6 +72,16 @@ def test_what_kernels_need_is_seen() -> None:
     assert head(64) < 2**20
 
 
+def test_what_a_layer_hands_over_is_no_workspace() -> None:
+    """The allocator may take more for a result than it has bytes."""
+    step = traced(sequence((1024,), dense(1024, "a"), dense(1024, "b"), dense(1, "c")), (1,))
+    found = measure_step(step, "cpu:0", [32, 108], clock=Counting())
+    workspace = found.layers[1].workspace
+    assert workspace is not None
+    # Without an activation the gradient of b only makes what it hands over: sums of 4 MiB.
+    assert workspace(108) < 2**20
+
+
 def test_the_greatest_workspace_of_all_devices_counts() -> None:
     costs = LayerCosts(name="a", workspace_bytes=1.0)
     assert with_workspace(costs, [None, None]) == costs
@@ -144,6 +154,28 @@ def test_what_cannot_be_called_alone_is_estimated_and_told() -> None:
     assert told.startswith("words: ")
     assert "string" in told
     assert 0 < found.layers[0].forward(1) <= found.layers[0].forward(8)
+
+
+def test_operations_may_refuse_values_that_are_made_up() -> None:
+    """As the update of an embedding by RMSprop, which gathers rows by numbers that it finds."""
+
+    class Positive(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return tf.sigmoid(x)
+
+    class Row(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            rows = tf.cast(tf.floor(x), tf.int32)
+            return x + tf.gather(tf.constant([1.0, 2.0]), rows)
+
+    model = sequence((4,), Positive(name="positive"), Row(name="row"), dense(1, "head"))
+    step = traced(model, (1,))
+    found = measure_step(step, "cpu:0", [1, 8], speed=SPEED, whole_at=8)
+    (reason,) = found.not_measured
+    assert reason.startswith("row: ")
+    assert "made up" in reason
+    names = [layer.name for layer in layer_costs(step).layers]
+    assert found.layers[names.index("row")].forward(8) > 0
 
 
 def test_layers_are_held_against_one_call_of_all() -> None:

@@ -154,6 +154,65 @@ def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
     assert [layer.workspace(samples) for samples in (0, 1, 10, 100)] == [0, 40, 60, 300]
 
 
+def joint_chain(**of_first: Any) -> ModelCosts:
+    """Return layers of which it is known what they need in one call of all passes."""
+    layers = [
+        dataclasses.replace(
+            layer, update_bytes=0, joint_workspace_bytes=7.0, joint_gradient_bytes=20
+        )
+        for layer in chain().layers
+    ]
+    return ModelCosts(
+        name="joint", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
+    )
+
+
+def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
+    model = joint_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
+    replicas = tuple(
+        ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
+    )
+    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
+    found = predict_memory(assignment, model, cluster_of(2), [(1,), (1,)])[1]
+    # The backward pass of the first layer: only its own activations are left.
+    assert found == MemoryPrediction(
+        fetched=300, gradients=20, activations=3.0 * 10, workspace=7.0 * 10 + 10_000
+    )
+    # Alone, it may come late to what frees activations.
+    alone = dataclasses.replace(assignment, replicas=replicas[:1])
+    found = predict_memory(alone, model, cluster_of(1), [(1,)])[0]
+    assert (found.gradients, found.activations) == (300, 6.0 * 10)
+    assert found.workspace == 10_000
+
+
+def test_own_weights_make_no_place_for_gradients() -> None:
+    model = joint_chain()
+    assert gradients_of(model, 2, [1.0, 0.5]) == 20 + (100 - 20) + 100 * 3
+    others = dataclasses.replace(model, layers=chain().layers)
+    assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
+
+
+def test_where_parts_meet_in_one_call_nothing_waits_beside_it() -> None:
+    met = {"forward_meetings": 2, "backward_meetings": 1, "meeting_bytes": 1000.0}
+    replicas = tuple(
+        ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
+    )
+    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
+    cluster, live = cluster_of(2), [(1,), (1,)]
+    meeting = predict_memory(assignment, joint_chain(**met), cluster, live)
+    assert meeting == predict_memory(assignment, joint_chain(), cluster, live)
+
+
+def test_samples_are_gone_when_the_last_update_runs() -> None:
+    model = chain(input_bytes=10.0)
+    first = dataclasses.replace(model.layers[0], update_bytes=10_000)
+    model = dataclasses.replace(model, layers=(first, *model.layers[1:]))
+    pipeline = ReplicaAssignment(samples=4, spans=(Span(0, 0, 2), Span(1, 2, 3)))
+    assignment = Assignment(replicas=(pipeline,), owners=(0, 0, 1), recompute=(False,) * 3)
+    found = predict_memory(assignment, model, cluster_of(2), [(1, 1)])[0]
+    assert found == MemoryPrediction(variables=600, gradients=200, workspace=10_000)
+
+
 def test_gradients_larger_than_weights() -> None:
     model = chain()
     first = dataclasses.replace(model.layers[0], other_gradient_bytes=1000)

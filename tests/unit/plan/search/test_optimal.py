@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from evener.plan.costing import HOST_OWNER
 from evener.plan.search import Choices, search_plan
-from evener.profile import CostProfile, Curve, LayerTimes, Link
+from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, Link, ModelCosts
 from unit.plan.search.brute_force import least_seconds
 from unit.plan.search.profiles import MIB, cluster_of, model_of, profiles, times_of
 
@@ -111,6 +112,72 @@ def alike(seconds: float) -> tuple[LayerTimes, ...]:
     """Return times of two layers that grow with samples, and cost nothing to start."""
     line = Curve(((1, seconds / 3), (64, 64 * seconds / 3)))
     return (LayerTimes(forward=line, backward=line.scaled(2.0)),) * 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tight:
+    """A problem with little memory, with a figure for each layer or each device."""
+
+    weight_bytes: tuple[int, ...]
+    optimizer_bytes: int
+    activation_bytes: tuple[float, ...]
+    boundary_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    slowness: tuple[float, ...]
+    memory: tuple[int, ...]
+    num_meetings: tuple[int, ...] = (0, 0, 0, 0)
+
+
+TIGHT = {
+    # The slow device helps only if the fast one has two micro-batches: at first, it is no faster
+    # than the fast one alone, which is also a plan of the grouping with both.
+    "with a slow device": Tight(
+        weight_bytes=(MIB // 4, 0, MIB // 8, MIB // 8),
+        optimizer_bytes=MIB // 4,
+        activation_bytes=(MIB, MIB, MIB, MIB / 4),
+        boundary_bytes=(128.0, 128.0, 32.0, 128.0),
+        seconds=(1e-2, 1e-2, 2e-3, 1e-2),
+        slowness=(1.0, 6.0),
+        memory=(11 * MIB, 22 * MIB),
+        num_meetings=(0, 0, 0, 2),
+    ),
+    # Of the same grouping, a plan with other owners is faster at first, and cannot get as fast.
+    "with other owners": Tight(
+        weight_bytes=(MIB, 0, 0, MIB),
+        optimizer_bytes=2 * MIB,
+        activation_bytes=(MIB / 4, MIB, MIB, MIB),
+        boundary_bytes=(8192.0, 4096.0, 2048.0, 4096.0),
+        seconds=(1e-2, 1e-3, 1e-3, 1e-3),
+        slowness=(6.0, 1.0, 2.5),
+        memory=(41628467, 10407117, 10407117),
+    ),
+}
+
+
+@pytest.mark.parametrize("tight", TIGHT.values(), ids=TIGHT)
+def test_the_best_may_begin_slower_than_others(tight: Tight) -> None:
+    layers = tuple(
+        LayerCosts(
+            name=f"layer_{k}",
+            weight_bytes=tight.weight_bytes[k],
+            optimizer_bytes=tight.optimizer_bytes,
+            activation_bytes=tight.activation_bytes[k],
+            boundary_bytes=tight.boundary_bytes[k],
+            forward_meetings=num_meetings,
+            backward_meetings=num_meetings // 2,
+        )
+        for k, num_meetings in enumerate(tight.num_meetings)
+    )
+    types = [str(slowness) for slowness in tight.slowness]
+    profile = CostProfile(
+        model=ModelCosts(name="tight", layers=layers, input_bytes=64.0),
+        cluster=cluster_of(types, tight.memory, Link(bytes_per_second=1e8, latency_seconds=1e-4)),
+        times={
+            name: times_of(tight.seconds, slowness=slowness, overhead=1e-4)
+            for name, slowness in zip(types, tight.slowness, strict=True)
+        },
+    )
+    check(profile, 6, all_owners=False)
 
 
 def test_the_host_owns_what_it_updates_faster() -> None:

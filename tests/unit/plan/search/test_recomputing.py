@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -80,6 +81,17 @@ def test_swaps_leave_out_layers_that_are_alike() -> None:
     assert [one.recompute for one in swaps(given, profile)] == [
         (False, True, True, True),
         (False, False, True, True),
+    ]
+
+
+def test_two_layers_may_take_the_place_of_one() -> None:
+    profile = profile_of(None, seconds=[1e-3, 2e-3, 5e-3], unlike=(2.0, 2.0, 4.0))
+    given = dataclasses.replace(assigned(profile), recompute=(False, False, True))
+    assert [one.recompute for one in swaps(given, profile)] == [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (True, True, False),
     ]
 
 
