@@ -25,15 +25,15 @@ class DeviceMemory:
 
     Attributes:
         device: As the plan calls it.
-        peak: At the worst moment of all steps.
-        peaks: Of each of the steps.
+        peak: At the worst moment of a step: the median of several steps.
+        most: At the worst moment of all of these steps.
         between: Between steps.
         predicted: What the cost model says, by kind.
     """
 
     device: str
     peak: int
-    peaks: tuple[int, ...]
+    most: int
     between: int
     predicted: dict[str, float]
 
@@ -143,14 +143,13 @@ def measure_memory(model: str, plan: str, optimizer: str, profile: str) -> list[
                 now = [device.call("used") for device in devices]
                 peaks.append([one["peak"] for one in now])
                 between.append([one["current"] for one in now])
-    # What arrives early from another process is on the device for longer in some steps: a training
-    # needs the most of them.
+    # What arrives early from another process is on the device for longer in some steps.
     columns = zip(zip(*peaks, strict=True), zip(*between, strict=True), strict=True)
     return [
         DeviceMemory(
             device=f"cpu:{number}",
-            peak=max(most),
-            peaks=most,
+            peak=round(statistics.median(most)),
+            most=max(most),
             between=round(statistics.median(left)),
             predicted=predicted[number],
         )

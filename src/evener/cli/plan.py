@@ -171,8 +171,13 @@ def _check_sources(
         raise typer.BadParameter(
             f"give one of a script, --profile, or --model with --cluster; {found} was given"
         )
-    if (model is None) != (cluster is None):
-        raise typer.BadParameter("--model and --cluster belong together")
+    if model is None and cluster is not None:
+        raise typer.BadParameter(
+            "--cluster describes devices that are not here, and needs --model, a model whose costs "
+            "are known from its shapes; scripts and profiles are for devices that were measured"
+        )
+    if model is not None and cluster is None:
+        raise typer.BadParameter("--model is planned for the devices of a --cluster; it lacks one")
 
 
 def _read_batch_size(text: str | None) -> int | Literal["max", "auto"] | None:

@@ -88,6 +88,9 @@ def time_lines(planned: Planned) -> Iterator[str]:
         yield f"replica {number}: {text}"
     if len(prediction.replicas) > len(shown):
         yield f"and {len(prediction.replicas) - len(shown)} more replicas"
+    overhead = planned.profile.step_overhead_seconds
+    if overhead:
+        yield f"besides: {format_seconds(overhead)} to call a step from Python, and for metrics"
 
 
 def memory_table(planned: Planned) -> Table:

@@ -136,9 +136,7 @@ def _nodes(tasks: Sequence[Task]) -> list[Node]:
 
 def _last_places(nodes: Sequence[Node]) -> dict[Tensor, int]:
     """Return for each buffer that nodes read the place of the last one that does."""
-    return {
-        buffer_of(tensor): place for place, node in enumerate(nodes) for tensor in node.inputs
-    }
+    return {buffer_of(tensor): place for place, node in enumerate(nodes) for tensor in node.inputs}
 
 
 def _most(

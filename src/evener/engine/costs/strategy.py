@@ -69,14 +69,10 @@ def costing_strategy(device: str, on_step: OnStep) -> Strategy:
             return super().experimental_distribute_dataset(dataset, options)
 
     # Two micro-batches: steps of one device in one part are not traced.
-    return CostingStrategy(
-        Plan.data_parallel([device], num_micro_batches=2, owners="central")
-    )
+    return CostingStrategy(Plan.data_parallel([device], num_micro_batches=2, owners="central"))
 
 
-def _samples_of_first_batch(
-    datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]
-) -> int | None:
+def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]) -> int | None:
     """Return how many samples a step is first given, of the last data set that is for it.
 
     Data whose last batch is smaller does not say how large the others are. A batch is taken from
