@@ -33,6 +33,7 @@ class JointCall:
 
     def __init__(self, split: SplitStep) -> None:
         self._split = split
+        self._of_backward = {task for layer in split.layers for task in layer.backward}
         self._read_forward: dict[Tensor, set[int]] = defaultdict(set)
         self._read_backward: dict[Tensor, set[int]] = defaultdict(set)
         for number, layer in enumerate(split.layers):
@@ -65,12 +66,11 @@ class JointCall:
         nodes = _nodes(layer.backward)
         own = set(_nodes(layer.forward))
         task_of = self._split.partition.task_of
-        of_backward = {task for one in self._split.layers for task in one.backward}
         before: dict[Tensor, float] = {}
         gradients = 0.0
         for buffer in _last_places(nodes):
             maker = task_of.get(buffer.node)
-            is_gradient = maker in of_backward and maker not in layer.backward
+            is_gradient = maker in self._of_backward and maker not in layer.backward
             if buffer.is_sizes or not (is_gradient or buffer.node in own):
                 continue
             size = bytes_per_sample(buffer)
