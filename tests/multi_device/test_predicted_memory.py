@@ -14,6 +14,7 @@ from evener import Plan, Strategy
 from evener.engine.costs import layer_costs, trace_keras_step
 from evener.plan.costing import predict
 from evener.plan.costing.assignment import assignment_of
+from evener.plan.costing.memory import MemoryPrediction
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
 
 NUM_SAMPLES, WIDTH = 64, 64
@@ -63,24 +64,22 @@ def test_no_less_is_predicted_than_the_engine_counts(plan: Plan, costs: ModelCos
     counted = strategy.memory_estimate(NUM_SAMPLES)
     found = predicted(plan, costs)
     for device, needed in found.items():
-        assert needed >= 0.99 * counted[device].activations
-        assert needed <= 2.1 * counted[device].activations
+        # What waits within a call is workspace, and the engine counts it where it waits.
+        assert needed.activations + needed.workspace >= 0.99 * counted[device].activations
+        assert needed.activations <= 2.1 * counted[device].activations
 
 
 def test_more_micro_batches_save_nothing_up_to_the_last_meeting(costs: ModelCosts) -> None:
     few, many = predicted(stages(2), costs), predicted(stages(16), costs)
-    assert many["cpu:1"] == few["cpu:1"]
+    assert many["cpu:1"].activations == few["cpu:1"].activations
     # Behind the last normalization there is one layer with one result of its own.
-    assert few["cpu:2"] - many["cpu:2"] <= NUM_SAMPLES / 2 * 3 * WIDTH * 4
+    saved = few["cpu:2"].activations - many["cpu:2"].activations
+    assert saved <= NUM_SAMPLES / 2 * 3 * WIDTH * 4
 
 
-def predicted(plan: Plan, costs: ModelCosts) -> dict[str, float]:
-    """Return the activations of every device that computes."""
+def predicted(plan: Plan, costs: ModelCosts) -> dict[str, MemoryPrediction]:
+    """Return what every device needs that computes."""
     times = {"any": (LayerTimes(forward=ANY, backward=ANY),) * len(costs.layers)}
     profile = CostProfile(model=costs, cluster=CLUSTER, times=times)
     needs = predict(assignment_of(plan, costs, CLUSTER, NUM_SAMPLES), profile).memory
-    return {
-        f"cpu:{place}": needed.activations
-        for place, needed in needs.items()
-        if needed.activations > 0
-    }
+    return {f"cpu:{place}": needed for place, needed in needs.items() if needed.activations > 0}

@@ -81,8 +81,7 @@ def predict_memory(
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
     at_once = _devices_at_once(assignment, way)
-    # What waits for others at a meeting is there anyway, in one call.
-    way_at_once = dataclasses.replace(way, has_order=False, waits=False, meets=False)
+    way_at_once = dataclasses.replace(way, has_order=False, waits=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)

@@ -57,6 +57,11 @@ class StepWay:
     is_alone: bool
     puts_off: bool = False
 
+    @property
+    def is_at_once(self) -> bool:
+        """Whether it is that of one of several devices that computes all in one call."""
+        return not (self.is_alone or self.waits or self.has_order)
+
     @classmethod
     def of(cls, assignment: Assignment, model: ModelCosts) -> StepWay:
         """Return the way of an assignment."""
@@ -187,7 +192,8 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     met += entering if span.first <= last_meeting else 0.0
     # All samples of a step are sent at its begin: nothing tells them to wait.
     samples = 0.0 if span.first else model.input_bytes
-    if way.meets:
+    is_known = way.is_at_once and all(one.joint_workspace_bytes is not None for one in layers)
+    if way.meets and not is_known:
         # The parts meet at one layer at a time.
         samples += max(layer.meeting_bytes for layer in layers)
     moments = stage_moments(span, model, way, kept, accumulates=accumulates)
@@ -227,7 +233,6 @@ def stage_moments(
     joint = span.end == len(layers) and not is_apart
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
-    is_at_once = not (way.is_alone or way.waits)
     between = [
         0.0,
         *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
@@ -241,14 +246,16 @@ def stage_moments(
     gradients = sum(layers[place].gradient_bytes for place in span.layers) if accumulates else 0
     for number, place in reversed(list(enumerate(span.layers))):
         layer = layers[place]
-        is_joint = is_at_once and layer.joint_workspace_bytes is not None
+        is_joint = way.is_at_once and layer.joint_workspace_bytes is not None
         gradients += layer.gradient_bytes
         again = layer.activation_bytes if way.recompute[place] else 0.0
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
             gradients=gradients if way.waits else joint_gradients(layer),
-            kept=left[number] if joint and not is_open else left[-1],
+            kept=left[number] + _waiting_before(model, place, way)
+            if is_joint or (joint and not is_open)
+            else left[-1],
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read; they have the place of activations, if all of these count.
             passing=again
@@ -256,6 +263,18 @@ def stage_moments(
             + (0.0 if is_open or is_joint else sum(between[number : number + 3])),
             is_joint=is_joint,
         )
+
+
+def _waiting_before(model: ModelCosts, place: int, way: StepWay) -> float:
+    """Return the bytes per sample that wait for the meetings of layers before one, in one call.
+
+    As the difference to the mean, which the backward pass of a `BatchNormalization` reads: it is
+    computed as soon as the mean is there.
+    """
+    if not (way.meets and way.is_at_once):
+        return 0.0
+    before = (layer.meeting_bytes for layer in reversed(model.layers[:place]))
+    return next((size for size in before if size), 0.0)
 
 
 def joint_gradients(layer: LayerCosts) -> int:

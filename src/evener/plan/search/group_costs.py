@@ -318,9 +318,7 @@ class GroupCosts:
             recompute=self.recompute,
             has_order=in_order,
             waits=in_order or model.updates_wait or is_alone,
-            meets=in_order
-            and model.last_meeting >= 0
-            and not (is_alone and is_whole and not accumulates),
+            meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,
         )
         return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)

@@ -192,15 +192,23 @@ def test_own_weights_make_no_place_for_gradients() -> None:
     assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
 
 
-def test_where_parts_meet_in_one_call_nothing_waits_beside_it() -> None:
+def test_what_waits_for_meetings_of_layers_before_is_there_in_one_call() -> None:
     met = {"forward_meetings": 2, "backward_meetings": 1, "meeting_bytes": 1000.0}
     replicas = tuple(
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
     assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    cluster, live = cluster_of(2), [(1,), (1,)]
-    meeting = predict_memory(assignment, joint_chain(**met), cluster, live)
-    assert meeting == predict_memory(assignment, joint_chain(), cluster, live)
+    found = predict_memory(assignment, joint_chain(**met), cluster_of(2), [(1,), (1,)])[1]
+    # The backward pass of the last layer: that of the first one waits.
+    assert found == MemoryPrediction(
+        fetched=300, gradients=20, activations=(6.0 + 1000.0) * 10, workspace=7.0 * 10
+    )
+    # Of a model of which nothing is known of such calls, the meetings count for the whole step.
+    plain = chain()
+    first = dataclasses.replace(plain.layers[0], **met)
+    plain = dataclasses.replace(plain, layers=(first, *plain.layers[1:]))
+    found = predict_memory(assignment, plain, cluster_of(2), [(1,), (1,)])[1]
+    assert found.activations == (6.0 + 1000.0) * 10
 
 
 def test_samples_are_gone_when_the_last_update_runs() -> None:
