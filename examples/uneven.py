@@ -121,7 +121,7 @@ def evener(
     print(f"$ evener {' '.join(words)}", flush=True)
     ended = subprocess.run(
         [sys.executable, "-m", "evener", *words],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(environment or {})},
+        env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE if is_quiet else None,
         stderr=subprocess.STDOUT if is_quiet else None,
         text=True,
