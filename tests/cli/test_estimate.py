@@ -135,6 +135,21 @@ def test_no_training_step(folder: Path) -> None:
 
 
 @pytest.mark.long
+def test_batches_of_no_known_size(folder: Path) -> None:
+    step = """strategy = tf.distribute.get_strategy()
+train = tf.function(lambda rows: strategy.run(model.train_step, args=(next(rows),)))
+train(iter(data))"""
+    source = (folder / "train.py").read_text(encoding="utf-8")
+    source = source.replace("model.fit(data, steps_per_epoch=2, verbose=0)", step, 1)
+    assert step in source
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    found = run("estimate", "train.py", "--", "sizes-unknown", folder=folder)
+    assert found.returncode == 2
+    assert "[RUN-041]" in found.stderr
+    assert "The script trains on batches whose size is not known" in found.stderr
+
+
+@pytest.mark.long
 def test_the_first_batch_says_what_the_data_does_not(folder: Path) -> None:
     found = run("estimate", "train.py", "--", "sizes-unknown", folder=folder)
     assert found.returncode == 0, found.stderr

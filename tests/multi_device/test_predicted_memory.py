@@ -64,8 +64,11 @@ def test_no_less_is_predicted_than_the_engine_counts(plan: Plan, costs: ModelCos
     counted = strategy.memory_estimate(NUM_SAMPLES)
     found = predicted(plan, costs)
     for device, needed in found.items():
-        # What waits within a call is workspace, and the engine counts it where it waits.
-        assert needed.activations + needed.workspace >= 0.99 * counted[device].activations
+        there = needed.activations
+        if plan.layout == "data parallel" and len(plan.replicas) > 1:
+            # What waits within one call is workspace, and the engine counts it with activations.
+            there += needed.workspace
+        assert there >= 0.99 * counted[device].activations
         assert needed.activations <= 2.1 * counted[device].activations
 
 

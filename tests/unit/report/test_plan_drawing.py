@@ -17,7 +17,7 @@ from evener.plan.costing import predict_plan
 from evener.plan.search import check_plan, make_plan
 from evener.profile import Cluster, CostProfile, Link
 from evener.report.plan_groups import devices_label, shortened
-from evener.report.planned import print_planned, stage_lines, step_lines
+from evener.report.planned import print_planned, stage_lines, step_lines, time_lines
 from evener.simulate import cluster_named, cluster_names, datasheet_profile, model_named
 from evener.terminal import text_of
 from unit.plan.costing.by_hand import FREE, cluster_of, profile_of
@@ -240,3 +240,13 @@ def _cut(profile: CostProfile, num_stages: int) -> list[list[str]]:
     names = [layer.name for layer in profile.model.layers]
     cuts = [round(len(names) * k / num_stages) for k in range(num_stages + 1)]
     return [names[a:b] for a, b in itertools.pairwise(cuts)]
+
+
+def test_the_time_that_belongs_to_no_replica_is_told() -> None:
+    profile = profile_of(cluster_of(2, link=FREE), overhead=0.5)
+    planned = check_plan(DATA_PARALLEL, profile, 6)
+    slowest = max(one.seconds for one in planned.prediction.replicas)
+    assert planned.prediction.step_seconds == pytest.approx(slowest + 0.5)
+    assert list(time_lines(planned))[-1].startswith("besides: 500.0 ms")
+    none = check_plan(DATA_PARALLEL, profile_of(cluster_of(2, link=FREE)), 6)
+    assert not any("besides" in line for line in time_lines(none))

@@ -73,21 +73,25 @@ def costing_strategy(device: str, on_step: OnStep) -> Strategy:
 
 
 def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]) -> int | None:
-    """Return how many samples a step is first given, of the last data set that is for it.
+    """Return how many samples a step is first given; None if that is not certain.
 
     Data whose last batch is smaller does not say how large the others are. A batch is taken from
-    it: the step that is costed is not run.
+    it: the step that is costed is not run. It is not certain if the tensors of the step come from
+    elsewhere too, or if several data sets fit that begin with batches of unlike sizes.
 
     Args:
         datasets: What the program hands to the strategy.
         specs: Of all tensors of the step.
     """
-    for dataset in reversed(datasets):
+    found: set[int | None] = set()
+    for dataset in datasets:
         parts = tf.nest.flatten(dataset.element_spec, expand_composites=True)
-        if not all(any(spec.is_compatible_with(part) for spec in specs) for part in parts):
-            continue
-        for batch in dataset.take(1):
-            tensors = tf.nest.flatten(batch, expand_composites=True)
-            sizes = {one.shape[0] for one in tensors if one.shape.rank}
-            return sizes.pop() if len(sizes) == 1 else None
-    return None
+        if len(parts) == len(specs) and all(map(_is_compatible, parts, specs)):
+            for batch in dataset.take(1):
+                tensors = tf.nest.flatten(batch, expand_composites=True)
+                found.update(one.shape[0] if one.shape.rank else None for one in tensors)
+    return found.pop() if len(found) == 1 else None
+
+
+def _is_compatible(part: Any, spec: tf.TensorSpec) -> bool:
+    return part.dtype == spec.dtype and part.shape.is_compatible_with(spec.shape)

@@ -75,6 +75,11 @@ class ReplicaAssignment:
     schedule: ScheduleName = "1f1b"
 
     @property
+    def devices(self) -> tuple[int, ...]:
+        """The places of the devices, stage by stage."""
+        return tuple(span.device for span in self.spans)
+
+    @property
     def micro_batch(self) -> float:
         """The samples of a micro-batch; in the mean, where they do not divide."""
         return self.samples / self.num_micro_batches

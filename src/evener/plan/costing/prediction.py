@@ -223,18 +223,17 @@ class _Weights:
         travel: Mapping[int, ExchangeSeconds],
         update: Mapping[int, float],
     ) -> _Weights:
-        devices = [span.device for span in replica.spans]
         return cls(
-            max(travel[device].arrival for device in devices),
-            max(travel[device].departure for device in devices),
-            max(update.get(owner, 0.0) for owner in (*devices, HOST_OWNER)),
+            max(travel[device].arrival for device in replica.devices),
+            max(travel[device].departure for device in replica.devices),
+            max(update.get(owner, 0.0) for owner in (*replica.devices, HOST_OWNER)),
         )
 
 
 def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
     """Return what makes replicas take the same time: all but which devices of a type they use."""
     cluster = profile.cluster
-    pairs = itertools.pairwise(span.device for span in replica.spans)
+    pairs = itertools.pairwise(replica.devices)
     return (
         tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
         numbered_devices(replica),

@@ -248,31 +248,30 @@ def stage_moments(
         layer = layers[place]
         is_joint = way.is_at_once and layer.joint_workspace_bytes is not None
         gradients += layer.gradient_bytes
-        again = layer.activation_bytes if way.recompute[place] else 0.0
+        passing = crossing + (layer.activation_bytes if way.recompute[place] else 0.0)
+        if not (is_open or is_joint):
+            # The gradients that it makes and reads and, as kernels wait in a queue, those that the
+            # layer behind has read; they have the place of activations, if all of these count.
+            passing += sum(between[number : number + 3])
+        kept_now = left[number] if is_joint or (joint and not is_open) else left[-1]
+        if is_joint and way.meets:
+            kept_now += _waiting_before(model, place)
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
             gradients=gradients if way.waits else joint_gradients(layer),
-            kept=left[number] + _waiting_before(model, place, way)
-            if is_joint or (joint and not is_open)
-            else left[-1],
-            # The gradients that it makes and reads and, as kernels wait in a queue, those that the
-            # layer behind has read; they have the place of activations, if all of these count.
-            passing=again
-            + crossing
-            + (0.0 if is_open or is_joint else sum(between[number : number + 3])),
+            kept=kept_now,
+            passing=passing,
             is_joint=is_joint,
         )
 
 
-def _waiting_before(model: ModelCosts, place: int, way: StepWay) -> float:
+def _waiting_before(model: ModelCosts, place: int) -> float:
     """Return the bytes per sample that wait for the meetings of layers before one, in one call.
 
     As the difference to the mean, which the backward pass of a `BatchNormalization` reads: it is
     computed as soon as the mean is there.
     """
-    if not (way.meets and way.is_at_once):
-        return 0.0
     before = (layer.meeting_bytes for layer in reversed(model.layers[:place]))
     return next((size for size in before if size), 0.0)
 

@@ -71,7 +71,7 @@ class Candidate:
 
 def num_rounds(replica: ReplicaAssignment) -> int:
     """Return how many stages of a replica its devices have, in turns."""
-    return len(replica.spans) // len({span.device for span in replica.spans})
+    return len(replica.spans) // len(set(replica.devices))
 
 
 def is_interleaved(replica: ReplicaAssignment) -> bool:

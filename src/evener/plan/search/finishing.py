@@ -234,7 +234,7 @@ class _Finishing:
         first: dict[object, _Tried] = {}
         for one in sorted(tried, key=lambda one: one[0]):
             if one[0] < self._least * _PROMISING:
-                groups = tuple(_devices(replica) for replica in one[2].replicas)
+                groups = tuple(replica.devices for replica in one[2].replicas)
                 first.setdefault((groups, one[2].owners), one)
         return list(first.values())[: self._most]
 
@@ -270,10 +270,6 @@ class _Finishing:
                 break
             least, assignment = seconds, better
         return assignment
-
-
-def _devices(replica: ReplicaAssignment) -> tuple[int, ...]:
-    return tuple(span.device for span in replica.spans)
 
 
 def _distinct(starts: Iterable[Start]) -> list[Start]:

@@ -66,7 +66,7 @@ def interleaved(
         profile: What layers cost.
         most_seconds: Which the busiest device may compute.
     """
-    devices = list(dict.fromkeys(span.device for span in replica.spans))
+    devices = list(dict.fromkeys(replica.devices))
     stages = devices * num_rounds
     sums = [_sums(device, replica.samples / num_micro_batches, profile) for device in devices]
 

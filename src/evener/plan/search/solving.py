@@ -194,9 +194,7 @@ class Solver:
             for one in assignment.replicas
         ]
         seconds = [
-            self._costs.compute_seconds(
-                tuple(span.device for span in one.spans), Shape.of(one), one.samples
-            )
+            self._costs.compute_seconds(one.devices, Shape.of(one), one.samples)
             for one in assignment.replicas
         ]
         needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
@@ -234,7 +232,7 @@ class Solver:
             return spread_owners(self._model.layers, replicas, self._cluster)
         room: dict[int, float] = {}
         for replica in replicas:
-            group = tuple(span.device for span in replica.spans)
+            group = replica.devices
             left = self._costs.room(
                 group, Shape.of(replica), replica.samples, {}, is_alone=len(replicas) == 1
             )

@@ -57,6 +57,21 @@ def test_the_data_of_the_step_count_and_not_the_last_that_was_made() -> None:
     assert samples_of_first_step(train) == 16
 
 
+def test_data_of_which_only_the_shapes_fit_leave_the_size_open() -> None:
+    """A set for evaluation has the same shapes, and often other batches."""
+
+    def train(size: int) -> None:
+        strategy = tf.distribute.get_strategy()
+        model = compiled()
+        pairs = tf.data.Dataset.from_tensor_slices((X, Y))
+        given = strategy.experimental_distribute_dataset(pairs.batch(16))
+        strategy.experimental_distribute_dataset(pairs.batch(size))
+        tf.function(lambda rows: strategy.run(model.train_step, args=(next(rows),)))(iter(given))
+
+    assert samples_of_first_step(lambda: train(12)) is None
+    assert samples_of_first_step(lambda: train(16)) == 16
+
+
 def test_a_model_may_have_no_call() -> None:
     class Own(keras.Model):
         def __init__(self) -> None:
