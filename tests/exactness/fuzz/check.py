@@ -16,7 +16,7 @@ import tensorflow as tf
 import evener
 from evener import Plan
 from evener.errors import EvenerError
-from exactness.fuzz.program import Program, make_batch, make_step, make_variables
+from exactness.fuzz.program import ARGUMENTS, Program, make_batch, make_step, make_variables
 
 TOLERANCE = 1e-9
 _PLACES = ("File ", "Graph execution error", "Detected at node", "Detected at")
@@ -51,12 +51,14 @@ class Trial:
         plan: The name of one of the `PLANS`.
         sizes: The samples of each step, one after the other.
         seed: Makes the batches.
+        whole: An argument that is not sharded; empty if all are.
     """
 
     program: Program
     plan: str
     sizes: tuple[int, ...]
     seed: int
+    whole: str = ""
 
     def batches(self) -> list[tuple[tf.Tensor, ...]]:
         """Return the arguments of each step."""
@@ -128,7 +130,8 @@ def check(trial: Trial) -> Verdict:
     made: list[Any] = []
 
     def distribute(step: Callable[..., Any]) -> Any:
-        made.append(evener.distribute(step, plan=PLANS[trial.plan], in_axes=0))
+        axes = tuple(None if name == trial.whole else 0 for name in ARGUMENTS)
+        made.append(evener.distribute(step, plan=PLANS[trial.plan], in_axes=axes))
         return made[0]
 
     with warnings.catch_warnings():

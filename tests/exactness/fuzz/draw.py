@@ -134,7 +134,13 @@ def draw_trial(seed: str) -> Trial:
         drawing.add()
     program = _finished(drawing, is_static=is_static)
     rng.shuffle(sizes)
-    return Trial(program=program, plan=rng.choice(list(PLANS)), sizes=tuple(sizes), seed=batch_seed)
+    return Trial(
+        program=program,
+        plan=rng.choice(list(PLANS)),
+        sizes=tuple(sizes),
+        seed=batch_seed,
+        whole=rng.choice(ARGUMENTS) if rng.random() < 0.1 else "",
+    )
 
 
 def _finished(drawing: Drawing, *, is_static: bool) -> Program:

@@ -50,6 +50,8 @@ def _smaller(trial: Trial, fault: Fault) -> Iterator[Trial]:
         yield replace(trial, program=replace(program, losses=()).trimmed())
     if fault.result in program.outputs and len(program.outputs) > 1:
         yield replace(trial, program=replace(program, outputs=(fault.result,)).trimmed())
+    if trial.whole:
+        yield replace(trial, whole="")
     if program.is_static:
         yield replace(trial, program=replace(program, is_static=False))
     for names in ("losses", "outputs"):

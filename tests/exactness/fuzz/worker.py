@@ -21,7 +21,8 @@ def write(**fields: Any) -> None:
 
 def describe(trial: Trial, text: str) -> str:
     """Return a trial as Python, with what came of it."""
-    head = f'# plan "{trial.plan}", sizes {trial.sizes}, batches {trial.seed}: {text}'
+    whole = f", {trial.whole} not sharded" if trial.whole else ""
+    head = f'# plan "{trial.plan}", sizes {trial.sizes}, batches {trial.seed}{whole}: {text}'
     return f"{head}\n{trial.program.source()}"
 
 
