@@ -39,6 +39,14 @@ FOUND = {
         v0 = tf.reduce_sum(tf.where(m, k, 1))
         v1 = tf.ones([B, v0], tf.float64)
     """,
+    "counts/tiled_by_none": """
+        v0 = tf.cast(tf.reduce_mean(y), tf.int32)
+        v1 = tf.tile(s, [v0])
+    """,
+    "counts/quotient_of_equals_that_may_be_none": """
+        v0 = tf.reduce_sum(tf.cast(m, tf.int32))
+        v1 = v0 // v0
+    """,
     "integers/mean_of_a_sum": """
         v0 = tf.reduce_mean(tf.reduce_sum(q, 0))
     """,

@@ -29,7 +29,7 @@ _LARGE = (8, 9, 11, 24)
 _SMALL = (1, 1, 2, 3, 4, 5, 6)
 NUM_LARGE = 2
 _MOST_ELEMENTS = 3000
-_LARGEST = 1e4
+_LARGEST = {"f": 1e4, "i": 500.0, "u": 500.0, "b": 1.0}
 _KINDS = {"f": "f", "i": "i", "u": "i", "b": "b"}
 _GROUPS = groups()
 _CHOICE = re.compile(r"\{=([^}]*)\}")
@@ -169,4 +169,7 @@ def _made_of_floats(instructions: list[Instruction]) -> set[str]:
 
 def _is_small(array: np.ndarray) -> bool:
     finite = array[np.isfinite(array)].astype("float64")
-    return array.size <= _MOST_ELEMENTS and float(np.abs(finite).max(initial=0)) <= _LARGEST
+    return (
+        array.size <= _MOST_ELEMENTS
+        and float(np.abs(finite).max(initial=0)) <= _LARGEST[array.dtype.kind]
+    )
