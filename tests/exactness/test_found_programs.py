@@ -44,7 +44,7 @@ FOUND = {
         v1 = tf.tile(s, [v0])
     """,
     "counts/quotient_of_equals_that_may_be_none": """
-        v0 = tf.reduce_sum(tf.cast(m, tf.int32))
+        v0 = tf.reduce_sum(tf.cast(k > 0, tf.int32))
         v1 = v0 // v0
     """,
     "integers/mean_of_a_sum": """
@@ -79,4 +79,5 @@ def test_equals_one_device(name: str, plan: str) -> None:
     verdict = check(trial)
     assert verdict.fault is None, describe(trial, str(verdict.fault))
     assert not verdict.refused
+    assert not verdict.unraised
     assert verdict.compared >= 2

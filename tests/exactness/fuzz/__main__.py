@@ -89,6 +89,7 @@ class Campaign:
         counts["with gradients"] += line["trains"]
         counts["refused"] += bool(line["refused"])
         counts["rounding"] += bool(line["excused"])
+        counts["failed on one device only"] += bool(line["unraised"])
         if "kind" in line:
             counts[line["kind"]] += 1
         if "text" in line:

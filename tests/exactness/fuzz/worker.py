@@ -42,6 +42,7 @@ def try_program(seed: str, known: list[set[str]]) -> None:
         "shared": verdict.shared,
         "refused": verdict.refused,
         "excused": verdict.excused,
+        "unraised": verdict.unraised,
         "trains": bool(trial.program.losses),
     }
     if verdict.fault is not None:
