@@ -755,11 +755,9 @@ def _range(inference: Inference, node: Node) -> Shapes:
     start, limit, step = (t.value for t in node.inputs)
     if start is None or limit is None or step != (1,):
         return None
+    # The operation refuses a limit before the start.
     length = limit[0] - start[0]
-    if isinstance(length, int) or not inference.is_made_of_sizes(length):
-        return None
-    # What ends before it begins is empty.
-    return [(length,)] if is_at_least(length, 0) else None
+    return None if isinstance(length, int) else [(length,)]
 
 
 @shape_rule("InTopKV2", "InTopK")
