@@ -16,6 +16,7 @@ from evener.engine.trace.dims import (
 )
 from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
+from evener.engine.trace.matrices import matrix_of
 
 Shapes = Sequence["Shape | None"] | None
 
@@ -365,11 +366,18 @@ _CHANGES_OTHER_AXES = frozenset(
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
 def _pad(inference: Inference, node: Node) -> Shapes:
-    shape, numbers = node.inputs[0].shape, constant(node.inputs[1])
-    if shape is None or numbers is None:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
         return None
-    pads = [numbers[2 * k] + numbers[2 * k + 1] for k in range(len(shape))]
-    return [tuple(size + pad for size, pad in zip(shape, pads, strict=True))]
+    return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+
+
+@shape_rule("MirrorPadGrad")
+def _pad_gradient(inference: Inference, node: Node) -> Shapes:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
+        return None
+    return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
 
 
 def constant(tensor: Tensor) -> list[int] | None:

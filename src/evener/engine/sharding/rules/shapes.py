@@ -27,7 +27,8 @@ from evener.engine.sharding.states import (
     rows_per_sample,
 )
 from evener.engine.trace.dims import BATCH, Size, divide, has_batch, product
-from evener.engine.trace.graph import Node, constant_array
+from evener.engine.trace.graph import Node
+from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import TakenSlice, slices
 
 if TYPE_CHECKING:
@@ -257,7 +258,10 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     if target is None or not is_shardable(result, target):
         return None
     if any(one is not None and not _is_certain(one) for one in taken):
-        return None
+        # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
+        # an end behind the last row is the last row.
+        whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
+        return whole if samples.is_whole else None
     numbers = [Numbers(one) for one in _part_slices(taken, state.axis)]
     return Decision(
         inputs=(state, *numbers), outputs=(target,), lower=_with_plain_masks(taken, "StridedSlice")
@@ -449,8 +453,8 @@ def _pad(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 def _pads_nothing(node: Node, axis: int) -> bool:
-    pads = constant_array(node.inputs[1])
-    return pads is not None and not pads[axis].any()
+    pads = matrix_of(node.inputs[1])
+    return pads is not None and all(isinstance(pad, int) and pad == 0 for pad in pads[axis])
 
 
 @rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
