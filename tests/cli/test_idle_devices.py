@@ -61,6 +61,29 @@ DECORATED = f"""{STEP}
         step(tf.constant(x), tf.constant(y))
 """
 
+OVER_DATA = f"""{STEP}
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(36)
+
+    @tf.function
+    def train(data):
+        for x, y in data:
+            step(x, y)
+
+    expected = tf.Variable(line.weight)
+    for a, b in data:
+        step(a, b)
+    after, _ = tf.Variable(line.weight), line.weight.assign(expected)
+    for _ in range(20):
+        line.weight.assign(expected)
+        train(data)
+    np.testing.assert_allclose(line.weight, after, rtol=1e-5)
+"""
+
+WITH_BREAK = OVER_DATA.replace(
+    "        for x, y in data:",
+    "        for x, y in data:\n            if tf.reduce_sum(x) > 1e6: break",
+)
+
 WITHOUT_BATCH = f"""{STEP}
     @tf.function
     def train():
@@ -92,6 +115,8 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gathered": (GATHERED, (OF_BOTH, "behind what is gathered: TopKV2 at ", "train.py:12")),
     "eager": (EAGER, ("train.py:20: ", OF_FIRST, "gradients are computed eagerly")),
     "decorated": (DECORATED, ()),
+    "over_data": (OVER_DATA, ()),
+    "with_break": (WITH_BREAK, ("did 9", "what is gathered: If at train.py:27")),
     "without_batch": (WITHOUT_BATCH, ("train.py:28: ", OF_FIRST, "train trains there")),
     "looks_at_gradients": (LOOKS_AT_GRADIENTS, ()),
     "placed_by_hand": (PLACED_BY_HAND, ()),

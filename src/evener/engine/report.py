@@ -11,7 +11,9 @@ from evener.engine.costs.flops import node_flops
 from evener.engine.ownership import device_name
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
+from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
 from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.inference import Inference
 from evener.own_code import is_own, short_path
 from evener.tf_compat.gathered import GatheredOperation
 
@@ -93,9 +95,24 @@ def _flops_by_level(partition: Partition) -> dict[int, dict[str, float]]:
     """Return for each level of tasks, which may run at the same time, the work by device."""
     found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for task in partition.tasks:
-        flops = sum(node_flops(node, COUNTED_SAMPLES) for node in task.nodes)
+        flops = sum(_flops(partition, node) for node in task.nodes)
         found[task.level][_PARTS if task.is_parts else device_name(task.where)] += flops
     return found
+
+
+def _flops(partition: Partition, node: Node) -> float:
+    """Return the floating-point operations of a node, with those of bodies that change state."""
+    is_opaque = node.op in LOOPS | CONDITIONS and not node.bodies
+    bodies = bodies_of(node, partition.graph).values() if is_opaque else ()
+    of_bodies = [0.0]
+    for body in bodies:
+        inputs = node.inputs[num_leading(node) :]
+        for inner, outer in zip(body.inputs, inputs, strict=True):
+            inner.shape, inner.value = outer.shape, outer.value
+        open_functions(body)
+        Inference().run(body)
+        of_bodies.append(sum(node_flops(inner, COUNTED_SAMPLES) for inner in body))
+    return max(of_bodies) if bodies else node_flops(node, COUNTED_SAMPLES)
 
 
 def _in_turns(flops: Mapping[str, float]) -> float:
