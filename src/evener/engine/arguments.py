@@ -250,14 +250,20 @@ def _outline(args: Any) -> str:
     )
 
 
+def feeds_itself(args: Any) -> bool:
+    """Return whether a dataset or an iterator is among nested arguments."""
+    feeds = tf.data.Dataset | tf.data.Iterator
+    return any(isinstance(leaf, feeds) for leaf in tf.nest.flatten(args))
+
+
 def has_batch(args: Any) -> bool:
     """Return whether tensors or arrays are among nested arguments, and nothing that feeds data.
 
     A function that is given an iterator or a dataset takes its batches itself.
     """
     leaves = tf.nest.flatten(args)
-    feeds = tf.data.Dataset | tf.data.Iterator | tf.distribute.DistributedValues
-    if any(isinstance(leaf, feeds) for leaf in leaves):
+    distributed = tf.distribute.DistributedValues
+    if feeds_itself(args) or any(isinstance(leaf, distributed) for leaf in leaves):
         return False
     return any(
         isinstance(leaf, tf.Tensor | np.ndarray | tf.RaggedTensor | tf.SparseTensor)
