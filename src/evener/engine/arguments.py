@@ -93,7 +93,8 @@ class _Composite:
                 shape, ragged.dtype, ragged.ragged_rank, ragged.row_splits_dtype
             )
         elif isinstance(spec, tf.SparseTensorSpec):
-            spec = tf.SparseTensorSpec([None] * len(spec.shape), spec.dtype)
+            sparse = cast(Any, spec)
+            spec = tf.SparseTensorSpec([None, *sparse.shape[1:]], sparse.dtype)
         self.spec: Any = spec
         self.num_tensors = len(tf.nest.flatten(value, expand_composites=True))
 

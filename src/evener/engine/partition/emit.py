@@ -355,20 +355,20 @@ class _Run:
         assert tensor.shape is not None
         if tensor.dtype == tf.variant:
             return self._join_lists(tensor, state, parts)
+        return self._join_rows(parts, state, len(tensor.shape))
+
+    def _join_rows(self, parts: Sequence[Any], state: Sharded, rank: int) -> Any:
+        """Join the rows of the parts; of several blocks, block by block."""
         if state.outer == 1:
             return tf.concat(parts, state.axis)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
         seen = []
         for part in parts:
-            shape = tf.shape(part)
-            front, rows, behind = tf.split(
-                shape, [state.axis, 1, len(tensor.shape) - state.axis - 1]
-            )
+            front, rows, behind = tf.split(tf.shape(part), [state.axis, 1, rank - state.axis - 1])
             seen.append(tf.reshape(part, tf.concat([front, [outer, rows[0] // outer], behind], 0)))
         joined = tf.concat(seen, state.axis + 1)
-        shape = tf.shape(joined)
-        front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
+        front, rows, behind = tf.split(tf.shape(joined), [state.axis, 2, rank - state.axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
     def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
@@ -382,14 +382,14 @@ class _Run:
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
-        assert tensor.shape is not None and state.outer == 1
+        assert tensor.shape is not None
         shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
         stacked = [
             tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
             for part in parts
         ]
         return tf.raw_ops.TensorListFromTensor(
-            tensor=tf.concat(stacked, state.axis), element_shape=shape
+            tensor=self._join_rows(stacked, state, len(tensor.shape)), element_shape=shape
         )
 
     def _get_parts(self, tensor: Tensor, state: State) -> list[Any]:

@@ -162,6 +162,9 @@ def _join(before: State, after: State, tensor: Tensor) -> State | None:
         return after
     if isinstance(before, Sharded) and after == REPLICATED:
         return before if is_shardable(tensor.shape, before) else None
+    if isinstance(before, Sharded) and isinstance(after, Sharded) and tensor.dtype != tf.variant:
+        # What is given to a loop is split anew, as the loop has it: the zeros of an RNN layer.
+        return after if is_shardable(tensor.shape, after) else None
     return None
 
 
