@@ -98,6 +98,17 @@ def symbols_of(size: Size) -> set[str]:
     return set() if isinstance(size, int) else {s for monomial in size.terms for s in monomial}
 
 
+def substitute(size: Size, names: Mapping[str, str]) -> Size:
+    """Return a size with other symbols in place of some."""
+    if isinstance(size, int) or not symbols_of(size) & set(names):
+        return size
+    terms: dict[Monomial, int] = {}
+    for monomial, factor in size.terms.items():
+        renamed = tuple(sorted(names.get(name, name) for name in monomial))
+        terms[renamed] = terms.get(renamed, 0) + factor
+    return _simplest(terms)
+
+
 def has_batch(size: Size) -> bool:
     """Return whether a size depends on the batch size in a way that is known."""
     return isinstance(size, Dim) and any("B" in monomial for monomial in size.terms)

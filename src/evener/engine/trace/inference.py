@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from evener.engine.trace.dims import Dim, Size, evaluate, symbol, symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from evener.engine.trace.first_sizes import EqualSizes
 
 Shape: TypeAlias = tuple[Size, ...]
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
@@ -55,10 +58,12 @@ class Inference:
     Attributes:
         symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
         num_samples: The size of the batch, if the step was traced for batches of one size alone.
+        equal_sizes: Learns which unknown sizes are equal; None where that is known.
     """
 
     symbols: dict[str, SymbolSource] = field(default_factory=dict)
     num_samples: int | None = None
+    equal_sizes: EqualSizes | None = None
     _by_key: dict[object, Dim] = field(default_factory=dict)
     _scope: int = 0
 
@@ -123,6 +128,8 @@ class Inference:
         return self._by_key[key]
 
     def _infer(self, node: Node) -> None:
+        if self.equal_sizes is not None:
+            self.equal_sizes.meet(node)
         if node.bodies:
             self._infer_bodies(node)
             return

@@ -15,6 +15,7 @@ from evener.engine.sharding.decision import Decision, partial_rule, rule
 from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node
+from evener.engine.trace.labels import labels_of
 
 Labels = tuple[list[str], list[str], list[str]]
 
@@ -72,28 +73,6 @@ def _by_label(
     ):
         return None
     return Decision(inputs=tuple(wanted), outputs=(SUM,))
-
-
-def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
-    """Return a label for every axis of the operands and of the result."""
-    if node.op == "Einsum":
-        left, right = node.text_attr("equation").split("->")
-        if "." in left + right:
-            return None
-        return [list(labels) for labels in left.split(",")], list(right)
-    ranks = [t.rank for t in node.inputs]
-    if ranks[0] is None or ranks[1] is None:
-        return None
-    if node.op == "MatMul":
-        turn = (node.bool_attr("transpose_a"), node.bool_attr("transpose_b"))
-    else:
-        turn = (node.bool_attr("adj_x"), node.bool_attr("adj_y"))
-    rank = max(ranks[0], ranks[1])
-    outer = [f"o{k}" for k in range(rank - 2)]
-    first, second = ["m", "k"], ["k", "n"]
-    a = outer[len(outer) - (ranks[0] - 2) :] + (first[::-1] if turn[0] else first)
-    b = outer[len(outer) - (ranks[1] - 2) :] + (second[::-1] if turn[1] else second)
-    return [a, b], [*outer, "m", "n"]
 
 
 @partial_rule("MatMul", "BatchMatMulV2", "Einsum")
