@@ -71,6 +71,22 @@ def output_dtypes(node: Any) -> list[tf.DType]:
     return [_dtype(number) for number in dtypes]
 
 
+def input_names(op_type: str) -> tuple[str, ...]:
+    """Return what the definition of a type of operation calls its inputs. See `op_definition`."""
+    return tuple(arg.name for arg in op_definition(op_type).input_arg)
+
+
+def input_counts(op_type: str, attrs: Any) -> list[int]:
+    """Return how many tensors a node has for each input of its definition. See `op_definition`."""
+    counts: list[int] = []
+    for arg in op_definition(op_type).input_arg:
+        if arg.type_list_attr:
+            counts.append(len(attrs[arg.type_list_attr].list.type))
+        else:
+            counts.append(attrs[arg.number_attr].i if arg.number_attr else 1)
+    return counts
+
+
 def output_names(op_type: str, attrs: Any) -> list[str]:
     """Return what a function definition calls the outputs of a node: ``"y:0"``, ``"output:1"``.
 

@@ -47,7 +47,7 @@ def partition_step(
 
     partition = make_tasks(
         graph,
-        propagate(graph, states),
+        propagate(graph, states, traced.inference.symbols),
         traced.inference,
         owner_of=owner_of,
         layout=layout,

@@ -27,9 +27,10 @@ from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
 from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
 from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols_read
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
-from evener.engine.trace.dims import Size, symbols_of
+from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 
@@ -117,7 +118,7 @@ class Partition:
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
         """Yield every input of a node with what the node needs of it."""
-        return _requests(self.sharding, node)
+        return requests_of(self.sharding, node)
 
 
 def make_tasks(
@@ -213,31 +214,6 @@ def _is_for_xla(node: Node) -> bool:
     return not any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs))
 
 
-def _requests(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
-    decision = sharding.decisions.get(node)
-    for index, tensor in enumerate(node.inputs):
-        yield tensor, REPLICATED if decision is None else decision.inputs[index]
-
-
-def symbols_needed(sharding: Sharding, inference: Inference, node: Node) -> set[str]:
-    """Return the symbols whose numbers a node may be given."""
-    found: set[str] = set()
-    decision = sharding.decisions.get(node)
-    for tensor, request in _requests(sharding, node):
-        sizes: tuple[Size, ...] = ()
-        if isinstance(request, Numbers):
-            sizes = request.sizes
-        elif tensor.is_sizes:
-            sizes = tensor.value or ()
-        for size in sizes:
-            found |= symbols_of(size)
-    if decision is not None and decision.lower is not None:
-        for tensor in (*node.inputs, *node.outputs):
-            for size in (*(tensor.shape or ()), *(tensor.value or ())):
-                found |= symbols_of(size)
-    return found - {"B", "b", "o"}
-
-
 def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]:
     needed: set[Node] = set()
     arguments = {t.node for t in graph.inputs}
@@ -249,9 +225,9 @@ def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]
         if node in needed or node in arguments:
             continue
         needed.add(node)
-        for tensor, request in _requests(sharding, node):
+        for tensor, request in requests_of(sharding, node):
             stack.extend(_sources(tensor, request, inference))
-        for name in symbols_needed(sharding, inference, node):
+        for name in symbols_read(sharding, node, inference.symbols):
             source = inference.symbols[name].tensor
             if source.node is not node:
                 stack.append(source.node)
@@ -272,23 +248,26 @@ def _dependencies(
 ) -> Iterator[tuple[Node, bool]]:
     """Yield what a node waits for, and whether both can be in one task."""
     where = place(node)
-    for tensor, request in _requests(sharding, node):
+    for tensor, request in requests_of(sharding, node):
         if isinstance(request, Numbers):
             continue
         if tensor.is_sizes:
             continue
         is_same = place(tensor.node) == where and serves(sharding.states[tensor], request)
         yield tensor.node, is_same
-    for name in symbols_needed(sharding, inference, node):
-        source = inference.symbols[name].tensor
-        if source.node is not node:
-            yield source.node, place(source.node) == where
+    for name in symbols_read(sharding, node, inference.symbols):
+        source = inference.symbols[name]
+        if source.tensor.node is not node:
+            held = sharding.states[source.tensor]
+            is_same = place(source.tensor.node) == where and is_known_to_parts(source, held)
+            yield source.tensor.node, is_same
     for before in node.after:
         yield before, place(before) == where
 
 
 def _find_fetches(partition: Partition) -> None:
     fetched: dict[Task, dict[Tensor, None]] = defaultdict(dict)
+    symbols = partition.inference.symbols
 
     def fetch(tensor: Tensor, by: Task | None) -> None:
         task = partition.task_of.get(tensor.node)
@@ -300,13 +279,13 @@ def _find_fetches(partition: Partition) -> None:
             for tensor, request in partition.requests(node):
                 if not isinstance(request, Numbers) and not tensor.is_sizes:
                     fetch(tensor, task)
-            for name in symbols_needed(partition.sharding, partition.inference, node):
-                fetch(partition.inference.symbols[name].tensor, task)
+            for name in symbols_read(partition.sharding, node, symbols):
+                fetch(symbols[name].tensor, task)
     for tensor in partition.graph.outputs:
         fetch(tensor, None)
         for size in tensor.value or ():
             for name in symbols_of(size) - {"B"}:
-                fetch(partition.inference.symbols[name].tensor, None)
+                fetch(symbols[name].tensor, None)
     for task, tensors in fetched.items():
         task.fetches = list(tensors)
         partition.summed.update(t for t in tensors if partition.sharding.states[t] == SUM)

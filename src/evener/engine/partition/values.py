@@ -10,6 +10,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.reads import is_known_to_parts
 from evener.engine.sharding.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -23,7 +24,7 @@ from evener.engine.sharding.states import (
 )
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Tensor
-from evener.engine.trace.inference import Inference
+from evener.engine.trace.inference import Inference, SymbolSource
 
 
 class Values:
@@ -95,11 +96,18 @@ class Values:
             self._sliced[key] = builder.op("Slice", [reference, *numbers], attrs)[0]
         return self._sliced[key]
 
+    def _has(self, source: SymbolSource) -> bool:
+        """Return whether the number of a symbol can be read from a tensor in the function."""
+        tensor = source.tensor
+        if tensor not in self._references:
+            return False
+        return is_known_to_parts(source, self._sharding.states[tensor])
+
     def _symbol(self, name: str) -> str:
         """Return the number of a symbol, from a tensor in the function if it is there."""
         builder = self._builder
         source = self._inference.symbols.get(name)
-        if source is None or source.tensor not in self._references:
+        if source is None or not self._has(source):
             return builder.argument(NumberArgument(name), tf.int32)
         reference, tensor = self._references[source.tensor], source.tensor
         if source.axis is None:

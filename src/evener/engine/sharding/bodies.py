@@ -12,6 +12,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from evener.engine.sharding.decision import Decision, Sharding
+from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
 from evener.engine.sharding.states import (
     REPLICATED,
     Numbers,
@@ -25,31 +26,36 @@ from evener.engine.sharding.states import (
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
-ShardBody: TypeAlias = Callable[[Graph, Sequence[State]], Sharding]
+ShardBody: TypeAlias = Callable[[Graph, Sequence[State], Symbols], Sharding]
 _MOST_ROUNDS = 8
 
 
-def decide(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def decide(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """Return what the parts compute of a loop or a condition, or None if it is computed once.
 
     Args:
         node: The loop or condition.
         states: The states of its inputs.
+        symbols: Sources of all symbols.
         shard: Finds the states in a body from those of its arguments.
     """
     if not any(isinstance(state, Sharded | Unset | Partial) for state in states):
         return None
     if node.op in LOOPS:
-        return _loop(node, states, shard)
-    return _condition(node, states, shard)
+        return _loop(node, states, symbols, shard)
+    return _condition(node, states, symbols, shard)
 
 
-def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def _loop(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """States that go into a round are those that come out of it."""
     body, condition = node.bodies["body"], node.bodies["cond"]
     entering = list(states)
     for _ in range(_MOST_ROUNDS):
-        inside = shard(body, entering)
+        inside = shard(body, entering, symbols)
         leaving = [inside.states[t] for t in body.outputs]
         joined = [
             _join(before, after, tensor)
@@ -62,8 +68,8 @@ def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | N
         entering = [one for one in joined if one is not None]
     else:
         return None
-    test = shard(condition, entering)
-    if not is_local(body, inside) or not is_local(condition, test):
+    test = shard(condition, entering, symbols)
+    if not is_local(body, inside, symbols) or not is_local(condition, test, symbols):
         return None
     if test.states[condition.outputs[0]] != REPLICATED:
         return None
@@ -77,7 +83,9 @@ def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | N
     return Decision(inputs=tuple(entering), outputs=tuple(entering), bodies=shardings)
 
 
-def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def _condition(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """All branches give results in the same state."""
     first = num_leading(node)
     if states[0] != REPLICATED:
@@ -85,8 +93,8 @@ def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decisio
     shardings: dict[str, Sharding] = {}
     leaving: list[list[State]] = []
     for name, body in node.bodies.items():
-        inside = shard(body, states[first:])
-        if not is_local(body, inside) or _needs_samples(inside):
+        inside = shard(body, states[first:], symbols)
+        if not is_local(body, inside, symbols) or _needs_samples(inside):
             return None
         shardings[name] = inside
         leaving.append([inside.states[t] for t in body.outputs])
@@ -112,7 +120,7 @@ def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decisio
     return Decision(inputs=tuple(states), outputs=tuple(results), bodies=shardings)
 
 
-def is_local(graph: Graph, sharding: Sharding) -> bool:
+def is_local(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
     """Return whether every part can run a body by itself: nothing in it needs another part.
 
     What needs no samples is computed by every part.
@@ -121,6 +129,10 @@ def is_local(graph: Graph, sharding: Sharding) -> bool:
     for node in graph:
         if node in arguments or is_made_of_sizes(node):
             continue
+        for name in symbols_read(sharding, node, symbols):
+            state = sharding.states.get(symbols[name].tensor, REPLICATED)
+            if not is_known_to_parts(symbols[name], state):
+                return False
         decision = sharding.decisions.get(node)
         if decision is None:
             if node.is_stateful or any(sharding.states[t] != REPLICATED for t in node.inputs):

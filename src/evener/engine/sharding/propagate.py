@@ -17,6 +17,7 @@ from evener.engine.sharding.decision import (
     Decision,
     Sharding,
 )
+from evener.engine.sharding.reads import Symbols
 from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
 from evener.engine.sharding.states import (
     PER_PART,
@@ -29,12 +30,15 @@ from evener.engine.sharding.states import (
 from evener.engine.trace.graph import Graph, Node, Tensor
 
 
-def propagate(graph: Graph, inputs: Mapping[Tensor, State], *, is_body: bool = False) -> Sharding:
+def propagate(
+    graph: Graph, inputs: Mapping[Tensor, State], symbols: Symbols, *, is_body: bool = False
+) -> Sharding:
     """Find the state of every tensor.
 
     Args:
         graph: The step, with symbolic shapes.
         inputs: The states of its arguments; what is not there is replicated.
+        symbols: Sources of the symbols in its shapes.
         is_body: Whether the graph is the body of a loop or a condition.
     """
     sharding = Sharding()
@@ -43,7 +47,8 @@ def propagate(graph: Graph, inputs: Mapping[Tensor, State], *, is_body: bool = F
     for node in graph:
         if node.op == "Placeholder" and node.outputs[0] in sharding.states:
             continue
-        decision = decide(node, [sharding.states[t] for t in node.inputs], is_body=is_body)
+        states = [sharding.states[t] for t in node.inputs]
+        decision = decide(node, states, symbols, is_body=is_body)
         if decision is not None:
             sharding.decisions[node] = decision
         for index, tensor in enumerate(node.outputs):
@@ -51,7 +56,9 @@ def propagate(graph: Graph, inputs: Mapping[Tensor, State], *, is_body: bool = F
     return sharding
 
 
-def decide(node: Node, states: Sequence[State], *, is_body: bool = False) -> Decision | None:
+def decide(
+    node: Node, states: Sequence[State], symbols: Symbols, *, is_body: bool = False
+) -> Decision | None:
     """Return what the parts compute of a node, or None if it is computed once."""
     if node.has_side_effect:
         return None
@@ -72,7 +79,7 @@ def decide(node: Node, states: Sequence[State], *, is_body: bool = False) -> Dec
             return decision
         states = [REPLICATED if isinstance(s, Partial) else s for s in states]
     if node.bodies:
-        return bodies.decide(node, states, _propagate_body)
+        return bodies.decide(node, states, symbols, _propagate_body)
     rule = RULES.get(node.op)
     decision = None if rule is None else rule(node, states)
     return decision if decision is not None and _is_possible(node, decision) else None
@@ -89,5 +96,5 @@ def _is_possible(node: Node, decision: Decision) -> bool:
     )
 
 
-def _propagate_body(body: Graph, states: Sequence[State]) -> Sharding:
-    return propagate(body, dict(zip(body.inputs, states, strict=True)), is_body=True)
+def _propagate_body(body: Graph, states: Sequence[State], symbols: Symbols) -> Sharding:
+    return propagate(body, dict(zip(body.inputs, states, strict=True)), symbols, is_body=True)

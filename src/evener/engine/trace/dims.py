@@ -156,6 +156,24 @@ def per_sample(size: Size) -> Size | None:
     return None if rows is None or has_batch(rows) else rows
 
 
+def is_at_least(size: Size, bound: int) -> bool:
+    """Return whether a size is not below a bound, whatever the sizes are that it is made of.
+
+    A batch has a sample at least; other symbols may be 0.
+
+    Args:
+        size: A size without symbols of numbers that are computed from data: these may be negative.
+        bound: The bound.
+    """
+    terms = dict(_terms(size))
+    smallest = terms.pop((), 0)
+    for monomial, factor in terms.items():
+        if factor < 0:
+            return False
+        smallest += factor if set(monomial) == {"B"} else 0
+    return smallest >= bound
+
+
 def evaluate(size: Size, values: Mapping[str, Any], one: Any = 1) -> Any:
     """Return the number that a size is, given the values of its symbols.
 

@@ -127,6 +127,10 @@ class Inference:
             self._by_key[key] = self.new_symbol(tensor, None, index)
         return self._by_key[key]
 
+    def is_made_of_sizes(self, size: Size) -> bool:
+        """Return whether no symbol of a size is a number that is computed from data."""
+        return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
+
     def _infer(self, node: Node) -> None:
         if self.equal_sizes is not None:
             self.equal_sizes.meet(node)
@@ -158,8 +162,7 @@ class Inference:
         """Numbers that a program computes from data are no sizes: they may be large, as seeds."""
         if tensor.value is None or tensor.dtype == tf.variant:
             return False
-        names = {name for size in tensor.value for name in symbols_of(size)} - {"B"}
-        return all(self.symbols[name].axis is not None for name in names)
+        return all(map(self.is_made_of_sizes, tensor.value))
 
     def _infer_bodies(self, node: Node) -> None:
         """Find the shapes in a loop or condition, until what comes out of a loop may go in."""

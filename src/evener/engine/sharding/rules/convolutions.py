@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision, Lower, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, Lower, rule
 from evener.engine.sharding.states import (
     FIRST,
     REPLICATED,
@@ -30,14 +30,19 @@ if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
 
 
-@rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D")
+@rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     if not is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
         return None
     return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
 
 
-@rule("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
+@rule(
+    "Conv2DBackpropInput",
+    "Conv3DBackpropInputV2",
+    "DepthwiseConv2dNativeBackpropInput",
+    inputs=(WHOLE, WHOLE, ROWS),
+)
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     shape = node.outputs[0].shape
     if shape is None or not is_shardable(shape, FIRST) or not is_first(states[2]):
@@ -51,7 +56,12 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule("Conv2DBackpropFilter", "Conv3DBackpropFilterV2", "DepthwiseConv2dNativeBackpropFilter")
+@rule(
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropFilterV2",
+    "DepthwiseConv2dNativeBackpropFilter",
+    inputs=(ROWS, WHOLE, ROWS),
+)
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
     if not (is_first(states[0]) or is_first(states[2])):
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, partial_rule, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node
@@ -20,7 +20,7 @@ from evener.engine.trace.labels import labels_of
 Labels = tuple[list[str], list[str], list[str]]
 
 
-@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", inputs=ROWS)
 def contraction(node: Node, states: Sequence[State]) -> Decision | None:
     """Every axis has a label; the label of the sharded axis says what the parts compute."""
     labels = labels_of(node)
@@ -75,13 +75,8 @@ def _by_label(
     return Decision(inputs=tuple(wanted), outputs=(SUM,))
 
 
-@partial_rule("MatMul", "BatchMatMulV2", "Einsum")
-def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """A product grows with the partial sum, so it is combined first."""
-    return None
-
-
-@rule("MatrixBandPart", "MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart")
+@rule("MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart", inputs=ROWS)
+@rule("MatrixBandPart", inputs=(ROWS, WHOLE, WHOLE))
 def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
     """One matrix after another, over all axes but the last two."""
     state, shape = states[0], node.inputs[0].shape
@@ -92,7 +87,9 @@ def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *others), outputs=(state,))
 
 
-@rule("MatrixDiagV3", "MatrixDiagPartV3", "MatrixSetDiagV3")
+@rule("MatrixDiagV3", inputs=(ROWS, WHOLE, WHOLE, WHOLE, WHOLE))
+@rule("MatrixDiagPartV3", inputs=(ROWS, WHOLE, WHOLE))
+@rule("MatrixSetDiagV3", inputs=(ROWS, ROWS, WHOLE))
 def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     state, shape = states[0], node.inputs[0].shape
     inner = 1 if node.op == "MatrixDiagV3" else 2
@@ -106,7 +103,7 @@ def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *[REPLICATED] * (len(states) - 1)), outputs=(state,))
 
 
-@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant")
+@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)
 def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
     state, shape = states[0], node.inputs[0].shape
     if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - 2:
@@ -114,7 +111,7 @@ def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(state,) * len(node.outputs))
 
 
-@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad")
+@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad", inputs=ROWS)
 def _solve(node: Node, states: Sequence[State]) -> Decision | None:
     shapes = [t.shape for t in node.inputs]
     state = next((s for s in states if isinstance(s, Sharded)), None)

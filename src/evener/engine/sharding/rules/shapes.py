@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import Decision, Lower, partial_rule, rule
+from evener.engine.sharding.decision import (
+    PARTIALS,
+    ROWS,
+    WHOLE,
+    Decision,
+    Lower,
+    partial_rule,
+    rule,
+)
 from evener.engine.sharding.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 Shape = tuple[Size, ...]
 
 
-@rule("Reshape")
+@rule("Reshape", inputs=(ROWS, WHOLE))
 def _reshape(node: Node, states: Sequence[State]) -> Decision | None:
     before, after, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
     if before is None or after is None or not isinstance(state, Sharded):
@@ -65,7 +73,7 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
     return None
 
 
-@rule("Transpose", "ConjugateTranspose")
+@rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = node.inputs[1].value, states[0]
     if order is None or not isinstance(state, Sharded) or state.axis not in order:
@@ -74,7 +82,7 @@ def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
-@rule("ExpandDims")
+@rule("ExpandDims", inputs=(ROWS, WHOLE))
 def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
     shape, where, state = node.inputs[0].shape, node.inputs[1].value, states[0]
     if shape is None or not isinstance(state, Sharded) or not _is_number(where):
@@ -85,7 +93,7 @@ def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
-@rule("Squeeze")
+@rule("Squeeze", inputs=ROWS)
 def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, axes = node.inputs[0].shape, states[0], node.ints_attr("squeeze_dims")
     if shape is None or not isinstance(state, Sharded) or not axes:
@@ -97,27 +105,32 @@ def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(Sharded(axis, state.outer),))
 
 
-@partial_rule("Reshape", "ExpandDims", "Squeeze", "Transpose")
+@partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
+@partial_rule("Squeeze", inputs=PARTIALS)
 def _view_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    if isinstance(states[0], Partial) and all(s == REPLICATED for s in states[1:]):
+    if isinstance(states[0], Partial):
         return Decision(inputs=tuple(states), outputs=(states[0],))
     return None
 
 
-@partial_rule("ConcatV2", "Pack", "Split", "SplitV", "Unpack", "Slice", "StridedSlice", "ReverseV2")
+@partial_rule("Pack", "Unpack", inputs=PARTIALS)
+@partial_rule("ConcatV2", "ReverseV2", inputs=(PARTIALS, WHOLE))
+@partial_rule("Split", inputs=(WHOLE, PARTIALS))
+@partial_rule("SplitV", "Slice", inputs=(PARTIALS, WHOLE, WHOLE))
+@partial_rule("StridedSlice", inputs=(PARTIALS, WHOLE, WHOLE, WHOLE))
 def _rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """Elements in other places: all tensors are partial, all numbers replicated."""
-    found = {state for state in states if isinstance(state, Partial)}
-    if len(found) != 1:
+    """Elements in other places: all tensors are partial, and positions are those of the whole."""
+    found = set(states[_TENSORS.get(node.op, slice(1))])
+    if len(found) != 1 or not isinstance(state := found.pop(), Partial):
         return None
-    for tensor, state in zip(node.inputs, states, strict=True):
-        is_number = tensor.dtype.is_integer and not node.outputs[0].dtype.is_integer
-        if not isinstance(state, Partial) and not (is_number and state == REPLICATED):
-            return None
-    return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
+    return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
 
 
-@rule("Pack")
+_TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
+"""Of the inputs those that are rearranged; of other operations the first."""
+
+
+@rule("Pack", inputs=ROWS)
 def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     first = next((s for s in states if isinstance(s, Sharded)), None)
     rank = node.inputs[0].rank
@@ -130,7 +143,7 @@ def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(first,) * len(states), outputs=(target,))
 
 
-@rule("Unpack")
+@rule("Unpack", inputs=ROWS)
 def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded):
@@ -142,7 +155,7 @@ def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
 
 
-@rule("ConcatV2")
+@rule("ConcatV2", inputs=(ROWS, WHOLE))
 def _concat(node: Node, states: Sequence[State]) -> Decision | None:
     where, tensors = node.inputs[-1].value, node.inputs[:-1]
     first = next((s for s in states[:-1] if isinstance(s, Sharded)), None)
@@ -177,7 +190,8 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
     return Decision(inputs=(*wanted, REPLICATED), outputs=(Sharded(axis, blocks),))
 
 
-@rule("Split", "SplitV")
+@rule("Split", inputs=(WHOLE, ROWS))
+@rule("SplitV", inputs=(ROWS, WHOLE, WHOLE))
 def _split(node: Node, states: Sequence[State]) -> Decision | None:
     data = 1 if node.op == "Split" else 0
     where = node.inputs[0 if node.op == "Split" else 2].value
@@ -205,24 +219,26 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, parts, REPLICATED), outputs=tuple(targets))
 
 
-@rule("Slice")
+@rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
 def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
-    begin = node.inputs[1].value
-    if shape is None or result is None or begin is None or not isinstance(state, Sharded):
+    begin, size = node.inputs[1].value, node.inputs[2].value
+    if shape is None or result is None or not isinstance(state, Sharded):
+        return None
+    if begin is None or size is None:
         return None
     one = TakenSlice(state.axis)
     one.begin, one.length = begin[state.axis], result[state.axis]
     target = _blocks(one, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None
-    places = (*begin[: state.axis], _in_part(begin[state.axis]), *begin[state.axis + 1 :])
-    return Decision(
-        inputs=(state, Numbers(places), Numbers(part_sizes(result, target))), outputs=(target,)
-    )
+    axis, rows = state.axis, part_sizes(result, target)[state.axis]
+    begins = (*begin[:axis], _in_part(begin[axis]), *begin[axis + 1 :])
+    sizes = (*size[:axis], rows, *size[axis + 1 :])
+    return Decision(inputs=(state, Numbers(begins), Numbers(sizes)), outputs=(target,))
 
 
-@rule("StridedSlice")
+@rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
     taken = None if shape is None else slices(node, shape)
@@ -305,7 +321,7 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     return lower
 
 
-@rule("StridedSliceGrad")
+@rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
     result, gradient, state = node.outputs[0].shape, node.inputs[4].shape, states[4]
@@ -343,7 +359,7 @@ def _in_part(size: Size) -> Size:
     return size if rows is None or isinstance(size, int) else PART_BATCH * rows
 
 
-@rule("BroadcastTo")
+@rule("BroadcastTo", inputs=(ROWS, WHOLE))
 def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
     result, shape, state = node.outputs[0].shape, node.inputs[0].shape, states[0]
     if result is None or shape is None:
@@ -372,16 +388,16 @@ def first_batch_axis(shape: Shape) -> Sharded | None:
     return None
 
 
-@rule("Fill")
+@rule("Fill", inputs=WHOLE)
 def _fill(node: Node, states: Sequence[State]) -> Decision | None:
     shape = node.outputs[0].shape
     target = None if shape is None else first_batch_axis(shape)
-    if shape is None or target is None or states[1] != REPLICATED:
+    if shape is None or target is None:
         return None
     return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
 
 
-@rule("Range")
+@rule("Range", inputs=WHOLE)
 def _range(node: Node, states: Sequence[State]) -> Decision | None:
     start, limit, step = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
@@ -398,7 +414,7 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule("Tile")
+@rule("Tile", inputs=(ROWS, WHOLE))
 def _tile(node: Node, states: Sequence[State]) -> Decision | None:
     shape, times, state = node.inputs[0].shape, node.inputs[1].value, states[0]
     result = node.outputs[0].shape
@@ -419,7 +435,8 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("Pad", "PadV2", "MirrorPad")
+@rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
+@rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
     shape, result, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
     if shape is None or result is None or not isinstance(state, Sharded):
@@ -436,7 +453,7 @@ def _pads_nothing(node: Node, axis: int) -> bool:
     return pads is not None and not pads[axis].any()
 
 
-@rule("MirrorPadGrad")
+@rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
 def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
     if not isinstance(state, Sharded) or not _pads_nothing(node, state.axis):
@@ -446,17 +463,17 @@ def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
 
 
-@rule("ReverseV2", "Reverse")
+@rule("ReverseV2", inputs=(ROWS, WHOLE))
 def _reverse(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
-    if rank is None or axes is None or not isinstance(state, Sharded) or node.op == "Reverse":
+    if rank is None or axes is None or not isinstance(state, Sharded):
         return None
     if any(not isinstance(k, int) or k % rank == state.axis for k in axes):
         return None
     return Decision(inputs=(state, REPLICATED), outputs=(state,))
 
 
-@rule("Roll")
+@rule("Roll", inputs=(ROWS, WHOLE, WHOLE))
 def _roll(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[2].value, states[0], node.inputs[0].rank
     if rank is None or axes is None or not isinstance(state, Sharded):
@@ -466,7 +483,7 @@ def _roll(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(state,))
 
 
-@rule("ReverseSequence")
+@rule("ReverseSequence", inputs=ROWS)
 def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
     axis = node.int_attr("batch_dim")
     state = Sharded(axis)
@@ -476,7 +493,7 @@ def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, Sharded(0)), outputs=(state,))
 
 
-@rule("Cumsum", "Cumprod", "CumulativeLogsumexp")
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", inputs=(ROWS, WHOLE))
 def _cumulative(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or not _is_number(axes):
@@ -487,7 +504,8 @@ def _cumulative(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(state,))
 
 
-@rule("TopKV2", "TopK")
+@rule("TopKV2", inputs=(ROWS, WHOLE))
+@rule("TopK", inputs=ROWS)
 def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
@@ -496,7 +514,7 @@ def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *others), outputs=(state, state))
 
 
-@rule("OneHot")
+@rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded):
@@ -506,11 +524,10 @@ def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
 
 
-@rule("GatherV2", "ResourceGather", "Gather")
+@rule("GatherV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("Gather", inputs=ROWS)
 def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows of a table that all parts have, or of every sample's own table."""
-    if node.op == "ResourceGather":
-        return None
     data, indices = states[0], states[1]
     shape, places = node.inputs[0].shape, node.inputs[1].shape
     axes = node.inputs[2].value if node.op == "GatherV2" else (0,)
@@ -534,7 +551,7 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("GatherNd")
+@rule("GatherNd", inputs=ROWS)
 def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     indices, places = states[1], node.inputs[1].rank
     if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
@@ -542,12 +559,7 @@ def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(REPLICATED, indices), outputs=(indices,))
 
 
-@rule("Unique", "Where", "UniqueV2", "DynamicPartition", "RandomShuffle")
-def _mixes_rows(node: Node, states: Sequence[State]) -> Decision | None:
-    return None
-
-
-@rule("SpaceToDepth", "DepthToSpace")
+@rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)
 def _blocks_of_space(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
     if not isinstance(state, Sharded) or state.axis != 0:
