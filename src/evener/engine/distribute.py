@@ -11,7 +11,6 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
 from evener.engine.memory.exhausted import add_note_on_memory
-from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep

@@ -23,6 +23,7 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
+from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -157,7 +158,11 @@ def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
         return True
     if serves(state, wanted):
         return True
-    return state == REPLICATED and isinstance(wanted, Sharded) and tensor.dtype != tf.variant
+    if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:
+        return False
+    # Blocks are cut out of a shape of which every part knows the numbers.
+    names = {name for size in tensor.shape or () for name in symbols_of(size)}
+    return wanted.outer == 1 or names <= {"B"} | symbols_of(wanted.rows)
 
 
 def _needs_samples(sharding: Sharding) -> bool:

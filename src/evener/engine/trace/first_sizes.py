@@ -110,7 +110,7 @@ def _symbol(tensor: Tensor) -> str:
 
 
 def batch_of(graph: Graph, unknown: Sequence[int], firsts: Sequence[int]) -> int:
-    """Return which of several first sizes is that of the batch: of the arguments with most in a row."""
+    """Return which first size is that of the batch: of the arguments with most numbers in a row."""
 
     def elements(index: int) -> int:
         shape = graph.inputs[index].shape or ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.trace.dims import Dim, Size, evaluate, symbol, symbols_of
+from evener.engine.trace.dims import Dim, Size, evaluate, per_sample, symbol, symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -101,8 +101,11 @@ class Inference:
         return tuple(sizes)
 
     def _with_batch(self, size: int, found: Size | None) -> Size:
-        """Return the size that counts samples, where the number alone does not say that it does."""
-        if self.num_samples is None or not isinstance(found, Dim):
+        """Return the size that counts samples, where the number alone does not say that it does.
+
+        Samples beside other rows stay a number: the gradients behind them know no other size.
+        """
+        if self.num_samples is None or not isinstance(found, Dim) or per_sample(found) is None:
             return size
         if symbols_of(found) != {"B"} or evaluate(found, {"B": self.num_samples}) != size:
             return size

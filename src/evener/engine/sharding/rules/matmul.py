@@ -32,7 +32,7 @@ def contraction(node: Node, states: Sequence[State]) -> Decision | None:
         if not isinstance(state, Sharded):
             continue
         label = operands[index][state.axis]
-        decision = _by_label(operands, result, shapes, label, state.outer)
+        decision = _by_label(operands, result, shapes, label, state)
         if decision is not None:
             return decision
     return None
@@ -43,7 +43,7 @@ def _by_label(
     result: list[str],
     shapes: Sequence[tuple[Size, ...] | None],
     label: str,
-    outer: Size,
+    of_label: Sharded,
 ) -> Decision | None:
     wanted: list[State] = []
     sizes = set()
@@ -58,7 +58,7 @@ def _by_label(
             # Broadcast: all parts use the one row.
             wanted.append(REPLICATED)
             continue
-        state = Sharded(axis, outer)
+        state = of_label.at(axis)
         if not is_shardable(shape, state):
             return None
         sizes.add(shape[axis])
@@ -66,7 +66,7 @@ def _by_label(
     if len(sizes) != 1 or result.count(label) > 1:
         return None
     if label in result:
-        return Decision(inputs=tuple(wanted), outputs=(Sharded(result.index(label), outer),))
+        return Decision(inputs=tuple(wanted), outputs=(of_label.at(result.index(label)),))
     if any(
         label in labels and state == REPLICATED
         for labels, state in zip(operands, wanted, strict=True)
