@@ -66,7 +66,7 @@ def _loop(
             return None
         if joined == entering:
             break
-        entering = [one for one in joined if one is not None]
+        entering = _next_round(states, entering, [one for one in joined if one is not None])
     else:
         return None
     test = shard(condition, entering, symbols)
@@ -82,6 +82,20 @@ def _loop(
             return None
 
     return Decision(inputs=tuple(entering), outputs=tuple(entering), bodies=shardings)
+
+
+def _next_round(
+    given: Sequence[State], entering: Sequence[State], joined: Sequence[State]
+) -> list[State]:
+    """Return the states of the next round: of lists that begin without elements, at last.
+
+    What is written to such a list may be split only once other states are known.
+    """
+    is_open = [isinstance(state, Unset) for state in given]
+    triples = list(zip(is_open, entering, joined, strict=True))
+    if any(before != after and not is_list for is_list, before, after in triples):
+        return [before if is_list else after for is_list, before, after in triples]
+    return list(joined)
 
 
 def _condition(

@@ -155,8 +155,11 @@ def rows_per_sample(size: Size, state: Sharded = FIRST) -> Size | None:
         state: Says what is split, and how many blocks of it the axis has.
 
     Returns:
-        The rows, or None if the axis does not count samples in such blocks.
+        The rows, or None if the axis does not count samples in such blocks. An axis that is known
+        to have size 1 counts none: it is broadcast, and a part without rows would not have it.
     """
+    if size == 1:
+        return None
     rows = divide(size, state.rows * state.outer)
     is_known = rows is not None and rows != 0 and not symbols_of(rows) & symbols_of(state.rows)
     return rows if is_known else None
