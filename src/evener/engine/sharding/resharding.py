@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from evener.engine.sharding.states import REPLICATED, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size, divide, has_batch
+from evener.engine.trace.dims import Size, divide
 from evener.engine.trace.graph import Node, Tensor
 
 FEWEST_ROWS = 8
@@ -28,6 +28,10 @@ _IMAGES = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _LISTS = frozenset({"TensorListFromTensor"})
 """Recurrent layers begin with a list of time steps, of which each has the samples."""
 COSTLY = _PRODUCTS | _IMAGES | _LISTS
+_OTHER_ROWS = frozenset(
+    {"ConcatV2", *(f"UnsortedSegment{k}" for k in ("Max", "Min", "Prod", "Sum"))}
+)
+"""Operations that make of some rows another number of rows."""
 _DRAWS = ("Random", "StatelessRandom", "StatelessTruncated", "TruncatedNormal")
 
 
@@ -57,7 +61,7 @@ class Rows:
             found |= self.sources.get(tensor, frozenset())
         if node.op.startswith(_DRAWS):
             found |= {tensor.shape[0] for tensor in node.outputs if tensor.shape}
-        if node.op == "ConcatV2":
+        if node.op in _OTHER_ROWS:
             found |= {tensor.shape[0] for tensor in node.outputs if found and tensor.shape}
         if found:
             self.sources |= dict.fromkeys(node.outputs, frozenset(found))
@@ -80,10 +84,8 @@ class Rows:
         size = tensor.shape[axis]
         if is_shardable(tensor.shape, Sharded(axis)):
             return Sharded(axis)
-        if has_batch(size):
-            return Sharded(axis, 1, size)
         # Nothing tells a number of rows from another number but where it comes from.
-        is_large = not isinstance(size, int) or size >= FEWEST_ROWS
-        if is_large and any(divide(size, rows) is not None for rows in sources):
-            return Sharded(axis, 1, size)
-        return None
+        is_number = isinstance(size, int)
+        if is_number and all(size < FEWEST_ROWS or divide(size, rows) is None for rows in sources):
+            return None
+        return Sharded(axis, 1, size)
