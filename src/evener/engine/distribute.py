@@ -18,7 +18,6 @@ from evener.engine.arguments import (
     read_arguments,
 )
 from evener.engine.memory.exhausted import add_note_on_memory
-from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
@@ -260,7 +259,7 @@ class DistributedStep(Generic[P, R]):
                 return self._step(*args, **kwargs)
         trace = self._trace_for(arguments)
         if not tf.executing_eagerly():
-            sizes = self._sizes_in_graph(arguments, trace.memory_limits)
+            sizes = self._sizes_in_graph(arguments.tensors, trace)
             return trace.inline(arguments.tensors, sizes, num_samples)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
@@ -326,14 +325,16 @@ class DistributedStep(Generic[P, R]):
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares
 
-    def _sizes_in_graph(self, arguments: Arguments, limits: MemoryLimits | None) -> tf.Tensor:
-        pairs = zip(arguments.tensors, arguments.axes, strict=True)
+    def _sizes_in_graph(self, tensors: Sequence[Any], trace: PreparedStep) -> tf.Tensor:
+        pairs = zip(tensors, trace.batch_axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
             return tf.constant([1, *[0] * (len(self._devices) - 1)])
-        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
+        equal = [[tf.shape(tensors[k])[0] for k in indices] for indices in trace.equal_sizes]
+        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(equal or [counts])):
             count = tf.identity(counts[0])
             sharing = self._sharing
+            limits = trace.memory_limits
             shares = self._shares if sharing is None else sharing.shares_in_graph(count, limits)
             return part_sizes_in_graph(count, shares)
 
@@ -404,10 +405,12 @@ def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tup
     return (*(one(spec, value) for spec, value in pairs), *args[len(signature) :])
 
 
-def _checks_of_equal(counts: Sequence[tf.Tensor]) -> list[Any]:
-    """Check while the step runs what its shapes do not say: that there is one number of samples."""
+def _checks_of_equal(sets: Iterable[Sequence[tf.Tensor]]) -> list[Any]:
+    """Check while the step runs what its shapes do not say: that sizes are equal."""
     message = str(different_sizes("they differ"))
-    checks = (tf.debugging.assert_equal(one, counts[0], message) for one in counts[1:])
+    checks = (
+        tf.debugging.assert_equal(one, counts[0], message) for counts in sets for one in counts[1:]
+    )
     return [check for check in checks if check is not None]
 
 
