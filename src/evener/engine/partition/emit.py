@@ -8,12 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import (
-    TaskFunction,
-    branch_of,
-    build_task,
-    zeros_function,
-)
+from evener.engine.partition.build import TaskFunction, build_task
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -22,6 +17,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
@@ -71,10 +67,9 @@ class PartitionedStep:
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = {
-            id(function): (branch_of(function, partition), no_samples)
+            id(function): branches
             for function in self.functions
-            if function.needs_samples
-            and (no_samples := zeros_function(function, partition)) is not None
+            if (branches := branches_of(function, partition)) is not None
         }
 
     def __call__(
