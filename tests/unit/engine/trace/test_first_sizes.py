@@ -54,19 +54,16 @@ def test_sizes_are_equal_where_the_step_needs_it(name: str) -> None:
     step, specs, expected = STEPS[name]
     unknown = range(len(specs))
     traced = trace_step(step, specs, [0] * len(specs), autograph=False, unknown=unknown)
-    inputs = traced.graph.inputs
-    found = [{k for k in unknown if inputs[k].shape[0] == size} for size in sizes_of(inputs)]
+    shapes = [tensor.shape for tensor in traced.graph.inputs]
+    sizes = [shape[0] for shape in shapes if shape]
+    found = [{k for k in unknown if sizes[k] == size} for size in dict.fromkeys(sizes)]
     assert found == expected
     assert set(map(frozenset, traced.equal_sizes)) == {
         frozenset(one) for one in expected if len(one) > 1
     }
     batch = {k for k, axis in enumerate(traced.batch_axes) if axis == 0}
-    assert batch == {k for k in unknown if inputs[k].shape[0] == BATCH}
+    assert batch == {k for k in unknown if sizes[k] == BATCH}
     assert batch in expected
-
-
-def sizes_of(inputs: Any) -> list[Any]:
-    return list(dict.fromkeys(tensor.shape[0] for tensor in inputs))
 
 
 def test_the_batch_has_most_numbers_in_a_row() -> None:
