@@ -1,0 +1,269 @@
+"""Which code a step runs and what it calls, observed while it runs as it is written.
+
+Code of the program, and of packages that are not known here, is followed into its functions: what it
+calls is judged, and the globals and attributes that it names are read. TensorFlow, Keras, NumPy
+and some modules of Python are known: what they do beside computing is listed here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import functools
+import gc
+import os
+import random
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evener import _tf_private
+from evener.launch.hoisting.values import CannotHoist
+
+_KNOWN_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "optree", "wrapt", "evener")
+_KNOWN_MODULES = (
+    *("functools", "contextlib", "enum", "typing", "dataclasses", "abc", "copy", "types", "re"),
+    *("collections", "operator", "weakref", "inspect", "string", "numbers", "_collections_abc"),
+    *("importlib", "_weakrefset", "heapq", "bisect", "fractions", "statistics", "warnings"),
+)
+# Parts of known packages that do more than compute: a part of the path, or a function in it.
+_ELSEWHERE = {
+    "/trainers/": "it trains or evaluates a model",
+    "/backend/tensorflow/trainer.py": "it trains or evaluates a model",
+    "/saving/": "it saves or loads",
+    "/callbacks/": "it calls callbacks",
+    "/lib/io/": "it reads or writes files",
+    "/summary": "it writes a summary",
+    "/_npyio": "it reads or writes files",
+    "/npyio": "it reads or writes files",
+    "/checkpoint/checkpoint.py": "it saves or loads",
+    "/saved_model/": "it saves or loads",
+    "/framework/config.py": "it depends on settings of TensorFlow",
+    "/utils/progbar.py": "it prints",
+    "/utils/io_utils.py": "it prints",
+    "/utils/summary_utils.py": "it prints",
+    "/logging_ops.py": "it prints",
+    "/script_ops.py": "it calls Python from a graph",
+}
+_DIFFERENT = {
+    "executing_eagerly": "it asks whether TensorFlow runs eagerly",
+    "executing_eagerly_outside_functions": "it asks whether TensorFlow runs eagerly",
+    "inside_function": "it asks whether TensorFlow runs eagerly",
+    "is_symbolic_tensor": "it asks whether a tensor has a value",
+    "get_static_value": "it asks whether a tensor has a value",
+    "constant_value": "it asks whether a tensor has a value",
+    "summary": "it prints",
+}
+_PURE_BUILTINS = frozenset(
+    (
+        *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "getattr"),
+        *("hasattr", "hash", "hex", "isinstance", "issubclass", "iter", "len", "max", "min", "oct"),
+        *("ord", "pow", "repr", "round", "sorted", "sum", "__build_class__", "setattr", "next"),
+        *("aiter", "id", "delattr"),
+    )
+)
+# setattr and next change objects that are guarded; `id` is refused in the text.
+_PURE_TYPES = (
+    *(list, dict, str, bytes, tuple, set, frozenset, int, float, complex, bool, slice, range),
+    *(type, object, super, property, types.MappingProxyType),
+)
+_PURE_MODULES = ("math", "cmath", "_operator", "itertools", "_functools", "_collections", "numpy")
+_PRINTING = (builtins.print, builtins.open, builtins.input)
+
+
+@functools.cache
+def is_followed(filename: str) -> bool:
+    """Return whether code of a file is followed: the program's, or that of an unknown package."""
+    if filename.startswith("<"):
+        return False
+    path = Path(filename)
+    if any(part in _KNOWN_PACKAGES for part in path.parts) and _is_installed(filename):
+        return False
+    folder = sysconfig.get_paths()["stdlib"] + os.sep
+    if filename.startswith(folder):
+        name = filename[len(folder) :].split(os.sep)[0].removesuffix(".py")
+        return name not in _KNOWN_MODULES
+    return True
+
+
+@functools.cache
+def _installed_folders() -> tuple[str, ...]:
+    import keras
+    import tensorflow as tf
+
+    folders = [Path(one.__file__ or "").parent for one in (np, keras, tf)]
+    ours = Path(__file__).parents[2]
+    paths = sysconfig.get_paths()
+    installed = [Path(paths[key]) for key in ("purelib", "platlib")]
+    return tuple(str(one) + os.sep for one in (*folders, *installed, ours))
+
+
+def _is_installed(filename: str) -> bool:
+    return filename.startswith(_installed_folders()) or "site-packages" in filename
+
+
+class Observed:
+    """The code that was run, and the first line that prevents hoisting.
+
+    Attributes:
+        code: The followed code, with the globals of each.
+        problem: The line and a clause; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.code: dict[types.CodeType, dict[str, Any]] = {}
+        self.problem: tuple[str, int, str] | None = None
+
+    def __enter__(self) -> Observed:
+        self._random = _random_states()
+        self._before = sys.getprofile()
+        sys.setprofile(self._see)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._before)
+        if self.problem is None and _random_states() != self._random:
+            self.problem = ("", 0, "it draws from `random` or `numpy.random`")
+
+    def _see(self, frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self._see_call(frame)
+        elif event == "c_call":
+            if is_followed(frame.f_code.co_filename):
+                reason = _reason_of_builtin(argument)
+            else:
+                reason = "it prints, or opens a file" if argument in _PRINTING else None
+            if reason is not None:
+                self._blame(frame, reason)
+
+    def _see_call(self, frame: types.FrameType) -> None:
+        code = frame.f_code
+        if is_followed(code.co_filename):
+            self.code.setdefault(code, frame.f_globals)
+            if code.co_flags & (0x20 | 0x80 | 0x200) and code.co_name != "<genexpr>":
+                self._blame(frame, "it is a generator")
+        elif frame.f_back is not None and is_followed(frame.f_back.f_code.co_filename):
+            reason = _reason_of_library(code)
+            if reason is not None:
+                self._blame(frame.f_back, reason)
+
+    def _blame(self, frame: types.FrameType, reason: str) -> None:
+        if self.problem is None:
+            line: types.FrameType | None = frame
+            while line is not None and not is_followed(line.f_code.co_filename):
+                line = line.f_back
+            if line is not None:
+                self.problem = (line.f_code.co_filename, line.f_lineno, reason)
+
+
+def _reason_of_library(code: types.CodeType) -> str | None:
+    """Return why a function of a known package cannot be a part of a hoisted step, or None."""
+    if code.co_name in _DIFFERENT:
+        return _DIFFERENT[code.co_name]
+    path = code.co_filename.replace(os.sep, "/")
+    return next((reason for part, reason in _ELSEWHERE.items() if part in path), None)
+
+
+def _reason_of_builtin(function: Any) -> str | None:
+    """Return why a function that is not written in Python cannot be a part, or None."""
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", str(function))
+    module = getattr(function, "__module__", None)
+    if module == "builtins":
+        return None if name in _PURE_BUILTINS else f"it calls {name}()"
+    if isinstance(owner, types.ModuleType) or module is not None:
+        if (module or "").split(".")[0] in _PURE_MODULES and "random" not in (module or ""):
+            return None
+        return f"it calls {module}.{name}()"
+    kind = owner if isinstance(owner, type) else type(owner)
+    if issubclass(kind, _PURE_TYPES) and kind.__module__ in ("builtins", "collections", "enum"):
+        return None
+    if isinstance(owner, np.ndarray | np.generic | np.ufunc):
+        return None
+    if is_followed_type(kind) or kind.__module__.split(".")[0] in ("tensorflow", "keras"):
+        return None  # inherited from a type of Python, such as object.__init__, or of the library
+    if owner is None and getattr(function, "__objclass__", None) in _PURE_TYPES:
+        return None
+    return f"it calls {kind.__module__}.{kind.__qualname__}.{name}()"
+
+
+def is_followed_type(kind: type) -> bool:
+    """Return whether a class is written in code that is followed."""
+    module = sys.modules.get(kind.__module__)
+    return is_followed(getattr(module, "__file__", None) or "<built in>")
+
+
+def _random_states() -> Any:
+    kind, keys, *rest = np.random.get_state()
+    return random.getstate(), (kind, keys.tobytes(), *rest)
+
+
+def globals_read(code: types.CodeType) -> Iterator[str]:
+    """Yield the global names that code reads, in functions within it too."""
+    for instruction in instructions_in(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield instruction.argval
+
+
+def attributes_read(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of attributes that code reads, in functions within it too.
+
+    Raises:
+        CannotHoist: If code names attributes by strings.
+    """
+    for instruction in instructions_in(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"):
+            yield instruction.argval
+    # `getattr(self, "rate")`, `vars(self)["rate"]`.
+    yield from (one for one in _constants(code) if isinstance(one, str) and one.isidentifier())
+
+
+def check_writes(code: types.CodeType) -> None:
+    """Check that code assigns no global.
+
+    Raises:
+        CannotHoist: If it does.
+    """
+    for instruction in instructions_in(code):
+        if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            raise CannotHoist(f"{code.co_name} assigns the global {instruction.argval}")
+        if instruction.opname in ("IMPORT_NAME",):
+            raise CannotHoist(f"{code.co_name} imports a module")
+
+
+def instructions_in(code: types.CodeType) -> Iterator[dis.Instruction]:
+    """Yield the instructions of code, and of functions within it."""
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from instructions_in(constant)
+
+
+def _constants(code: types.CodeType) -> Iterator[Any]:
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _constants(constant)
+        else:
+            yield constant
+
+
+def functions_of(code: types.CodeType) -> list[types.FunctionType]:
+    """Return the functions that have a code: their closures and defaults are read too."""
+    return [one for one in gc.get_referrers(code) if isinstance(one, types.FunctionType)]
+
+
+def keep_random_states() -> Any:
+    """Return what puts back the states of Python's, NumPy's and TensorFlow's random numbers."""
+    states = random.getstate(), np.random.get_state(), _tf_private.operation_seeds()
+
+    def put_back() -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        _tf_private.set_operation_seeds(states[2])
+
+    return put_back

@@ -1,0 +1,495 @@
+"""What a rewritten script calls where a training step begins.
+
+::
+
+    1. call     as written, observed             which code runs, what it calls, which values it reads
+    2. call     traced, run on all devices       variables put back; then run eagerly, and compared:
+                                                 the eager results are those that count
+    3. ...      values still the same?  ──yes──► run on all devices
+                       │ no
+                       └► as in the first call, a few times; then as written for good
+
+Whatever is not understood, fails or differs runs as it is written, and a note names the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.analysis.hoisting import Obstacle, Region
+from evener.engine import Strategy
+from evener.launch.hoisting.code import (
+    Observed,
+    attributes_read,
+    check_writes,
+    functions_of,
+    globals_read,
+    keep_random_states,
+)
+from evener.launch.hoisting.graph import check_operations
+from evener.launch.hoisting.guards import Globals, Guards
+from evener.launch.hoisting.state import State, all_variables, differences, is_rounding, numbers_of
+from evener.launch.hoisting.values import (
+    CannotHoist,
+    Fixed,
+    Nest,
+    put_together,
+    results_apart,
+    same,
+    take_apart,
+)
+from evener.launch.notes import Notes
+from evener.launch.user_line import UserLine
+
+_MOST_VARIANTS = 6
+_MOST_SHAPES = 6
+_MOST_ATTEMPTS = 4
+Body = Callable[..., tuple[Any, ...]]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Reads:
+    """The values that a step reads beside its tensors."""
+
+    structures: list[Any]
+    guards: Guards
+    globals: list[Globals]
+
+    def hold_for(self, structures: Sequence[Any]) -> bool:
+        return structures == self.structures and self.changed() is None
+
+    def changed(self) -> str | None:
+        found = next((one.path for one in self.globals if not one.holds()), None)
+        return found or self.guards.changed()
+
+    def restore(self) -> None:
+        self.guards.restore()
+        for one in self.globals:
+            one.restore()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Variant:
+    """A step for one set of values of Python."""
+
+    reads: _Reads
+    function: Any = None
+    results: Any = None
+    problem: CannotHoist | None = None
+    verified: set[Any] = field(default_factory=set)
+    num_traces: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Step:
+    """A region of the script, and what became of it."""
+
+    region: Region
+    path: str
+    variants: list[_Variant] = field(default_factory=list)
+    pending: _Reads | None = None
+    to_observe: tuple[Body, tuple[Any, ...], list[Any]] | None = None
+    num_observed: int = 0
+    num_attempts: int = 0
+    changed: str | None = None
+    is_refused: bool = False
+    is_noted: bool = False
+
+    @property
+    def line(self) -> UserLine:
+        return UserLine(path=self.path, number=self.region.first)
+
+
+class Hoister:
+    """Runs the regions of a script.
+
+    Args:
+        strategy: The strategy of the run.
+        notes: Says which lines run on all devices, and what prevents more.
+        is_outside: Returns whether the calling code is no replica of a strategy.
+    """
+
+    def __init__(
+        self, strategy: Strategy, notes: Notes, *, is_outside: Callable[[], bool]
+    ) -> None:
+        self._strategy = strategy
+        self._notes = notes
+        self._is_outside = is_outside
+        self._steps: dict[int, _Step] = {}
+        self._obstacles: dict[str, list[Obstacle]] = {}
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        # Those of the strategy, which has to count every step: the script has not begun.
+        self._others = all_variables()
+
+    def add(self, path: str, regions: Sequence[Region], obstacles: Sequence[Obstacle]) -> None:
+        """Add the regions of a file.
+
+        Args:
+            path: The file.
+            regions: Its regions, whose numbers no other file has.
+            obstacles: What keeps statements of it out of regions.
+        """
+        for region in regions:
+            self._steps[region.number] = _Step(region=region, path=path)
+        self._obstacles[path] = list(obstacles)
+
+    @property
+    def next_number(self) -> int:
+        """The number for the first region of another file."""
+        return len(self._steps)
+
+    def explains(self, line: UserLine) -> bool:
+        """Return whether a line is in a region that may still run on all devices."""
+        return any(
+            step.path == line.path
+            and step.region.first <= line.number <= step.region.last
+            and not step.is_refused
+            for step in self._steps.values()
+        )
+
+    def obstacle_at(self, line: UserLine) -> str | None:
+        """Return what keeps the step that ends at a line from all devices, or None."""
+        refused = [
+            step
+            for step in self._steps.values()
+            if step.path == line.path and step.region.first <= line.number <= step.region.last
+        ]
+        for step in refused:
+            if step.is_refused and step.changed:
+                return step.changed
+        found = [one for one in self._obstacles.get(line.path, ()) if one.line <= line.number]
+        if not found:
+            return None
+        return f"line {found[-1].line} prevents more: {found[-1].reason}"
+
+    def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
+        """Run a region on all devices; return its results, or None to run it as it is written.
+
+        Args:
+            number: The number of the region.
+            body: The region as a function of its parameters.
+            read: Returns the values of the parameters; raises NameError if one has none.
+        """
+        step = self._steps[number]
+        if step.is_refused or not self._may_run() or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            try:
+                values = read()
+            except NameError:
+                return None
+            return self._run(step, body, values)
+        except CannotHoist as reason:
+            self._refuse(step, str(reason))
+            return None
+        finally:
+            self._lock.release()
+
+    @contextlib.contextmanager
+    def as_written(self, number: int) -> Iterator[None]:
+        """Observe a region that runs as it is written, if that was asked for."""
+        step = self._steps[number]
+        asked, step.to_observe = step.to_observe, None
+        if asked is None or not self._lock.acquire(blocking=False):
+            yield
+            return
+        observed = Observed()
+        try:
+            with observed:
+                yield
+            try:
+                step.pending = self._reads(step, observed, *asked)
+            except CannotHoist as reason:
+                self._refuse(step, str(reason), observed)
+        finally:
+            self._lock.release()
+
+    def _may_run(self) -> bool:
+        return (
+            tf.executing_eagerly()
+            and os.getpid() == self._process
+            and not _tf_private.tape_is_recording()
+            and not tf.config.functions_run_eagerly()
+            and self._is_outside()
+        )
+
+    def _run(self, step: _Step, body: Body, values: tuple[Any, ...]) -> Any:
+        tensors: list[Any] = []
+        structures = [take_apart(value, tensors) for value in values]
+        for variant in step.variants:
+            if variant.reads.hold_for(structures):
+                return self._run_variant(step, variant, body, values, tensors)
+        if step.pending is not None and step.pending.hold_for(structures):
+            variant = _Variant(reads=step.pending)
+            variant.function = _function(step, variant, body)
+            return self._run_variant(step, variant, body, values, tensors)
+        step.num_observed += 1
+        if step.num_observed > _MOST_VARIANTS:
+            raise CannotHoist(f"{self._what_changes(step, structures)} changes in every step")
+        _check_arrays(step.region, values)
+        step.to_observe = body, values, structures
+        return None
+
+    def _what_changes(self, step: _Step, structures: Sequence[Any]) -> str:
+        reads = step.pending or (step.variants[-1].reads if step.variants else None)
+        if reads is None:
+            return "what it reads"
+        pairs = zip(step.region.parameters, reads.structures, structures, strict=True)
+        for name, before, now in pairs:
+            if before != now:
+                return name
+        return reads.changed() or "what it reads"
+
+    def _reads(
+        self,
+        step: _Step,
+        observed: Observed,
+        body: Body,
+        values: tuple[Any, ...],
+        structures: list[Any],
+    ) -> _Reads:
+        """Return what a step reads, after it ran as it is written.
+
+        Raises:
+            CannotHoist: If that cannot be known, or the step does more than compute.
+        """
+        if observed.problem is not None:
+            raise CannotHoist(observed.problem[2])
+        code = {body.__code__: body.__globals__, **observed.code}
+        names = {name for one in code for name in attributes_read(one)}
+        roots = [
+            (name, value)
+            for name, value, structure in zip(
+                step.region.parameters, values, structures, strict=True
+            )
+            for name, value in _fixed_values(name, structure)
+        ]
+        found: list[Globals] = []
+        assigned = set(step.region.results)
+        for one, held in code.items():
+            check_writes(one)
+            read = [name for name in dict.fromkeys(globals_read(one)) if name in held]
+            if one is not body.__code__:
+                shared = sorted(assigned & {*read, *one.co_freevars})
+                if shared:
+                    raise CannotHoist(f"{one.co_name} reads {shared[0]}, which the step assigns")
+            found.append(Globals(held, read))
+            roots += [(name, held[name]) for name in read]
+            roots += [(one.co_name, f) for f in functions_of(one) if one is not body.__code__]
+        return _Reads(structures=structures, guards=Guards(roots, names), globals=found)
+
+    def _run_variant(
+        self,
+        step: _Step,
+        variant: _Variant,
+        body: Body,
+        values: tuple[Any, ...],
+        tensors: list[Any],
+    ) -> Any:
+        shapes = tuple((tuple(one.shape), one.dtype) for one in tensors)
+        if shapes not in variant.verified and len(variant.verified) < _MOST_SHAPES:
+            results = self._verify(step, variant, body, values, tensors)
+            if results is not None and not step.is_refused:
+                variant.verified.add(shapes)
+                if variant not in step.variants:
+                    step.variants.insert(0, variant)
+                    step.pending = None
+                self._note(step)
+            return results
+        return self._call(variant, values, tensors)
+
+    def _call(self, variant: _Variant, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
+        flat = [tf.convert_to_tensor(np.asarray(t)) if isinstance(t, np.ndarray) else t for t in tensors]
+        results = self._strategy.run(variant.function, args=tuple(flat))
+        return tuple(put_together(one, results, values) for one in variant.results)
+
+    def _verify(
+        self,
+        step: _Step,
+        variant: _Variant,
+        body: Body,
+        values: tuple[Any, ...],
+        tensors: Sequence[Any],
+    ) -> Any:
+        """Run a step on all devices and as it is written, and return the latter's results."""
+        step.num_attempts += 1
+        state, put_back_random = State(self._others), keep_random_states()
+
+        def undo() -> None:
+            state.restore()
+            variant.reads.restore()
+            put_back_random()
+
+        try:
+            actual = self._call(variant, values, tensors)
+            after = state.now()
+            changed = variant.reads.changed()
+        except Exception as error:
+            undo()
+            return self._failed(step, variant, error)
+        except BaseException:
+            undo()
+            raise
+        undo()
+        if changed is not None:
+            raise CannotHoist(f"it changes {changed}")
+        try:
+            expected = body(*values)
+        except BaseException:
+            # As written, it fails again, at its own line.
+            undo()
+            return None
+        if variant.reads.changed() is not None:
+            self._refuse(step, f"it changes {variant.reads.changed()}")
+            return expected
+        truth = state.now()
+        found = _differences(expected, actual, truth, after)
+        if not is_rounding(found) and not is_rounding(
+            found, self._disturbed(state, body, values, expected, truth, undo)
+        ):
+            if os.environ.get("DBG"):
+                print("DIFF", [round(f,3) for f in found], [v.path if hasattr(v,"path") else v.name for v in state.variables])
+                print([ (e,a) for e,a in zip(truth, after) if e.size<5])
+            self._refuse(step, "as a function it computes other values than as written")
+        return expected
+
+    @staticmethod
+    def _disturbed(
+        state: State,
+        body: Body,
+        values: tuple[Any, ...],
+        expected: Any,
+        truth: list[np.ndarray],
+        undo: Callable[[], None],
+    ) -> list[float] | None:
+        """Return how much rounding changes the results of a step; its effects are undone."""
+        put_back_random = keep_random_states()
+        state.disturb()
+        try:
+            results = body(*values)
+            return _differences(expected, results, truth, state.now())
+        finally:
+            undo()
+            state.assign(truth)
+            put_back_random()
+
+    def _failed(self, step: _Step, variant: _Variant, error: Exception) -> None:
+        if variant.problem is not None:
+            raise variant.problem
+        if isinstance(error, ValueError) and "create" in str(error) and "variable" in str(error):
+            if step.num_attempts < _MOST_ATTEMPTS:
+                step.pending = None
+                step.num_observed -= 1
+                return None
+        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
+
+    def _note(self, step: _Step) -> None:
+        if step.is_noted:
+            return
+        step.is_noted = True
+        devices = ", ".join(self._strategy.plan.device_names)
+        region = step.region
+        self._notes.add(f"lines {region.first} to {region.last} run on {devices}", step.line)
+
+    def _refuse(self, step: _Step, reason: str, observed: Observed | None = None) -> None:
+        step.is_refused = True
+        step.variants.clear()
+        step.pending = None
+        line = step.region.first
+        if observed is not None and observed.problem is not None and observed.problem[1]:
+            path, number, _ = observed.problem
+            name = f"line {number}" if path == step.path else str(UserLine(path=path, number=number))
+            step.changed = f"{name} prevents more: {reason}"
+        else:
+            step.changed = f"line {line} prevents more: {reason}"
+
+
+def _function(step: _Step, variant: _Variant, body: Body) -> Any:
+    """Return the region as a traced function of its flat tensors."""
+    structures = variant.reads.structures
+
+    def run(*tensors: Any) -> list[Any]:
+        variant.num_traces += 1
+        try:
+            given = [put_together(one, tensors) for one in structures]
+            results = body(*given)
+            apart, flat = results_apart(results, given, variant.reads.guards.known)
+            for structure, value in zip(structures, given, strict=True):
+                if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
+                    raise CannotHoist("it changes a list or dictionary that it is given")
+            check_operations(tf.compat.v1.get_default_graph())
+        except CannotHoist as problem:
+            variant.problem = problem
+            raise
+        if variant.results is not None and variant.results != apart:
+            variant.problem = CannotHoist("its results depend on the size of the batch")
+            raise variant.problem
+        variant.results = apart
+        return flat
+
+    run.__name__ = f"lines_{step.region.first}_to_{step.region.last}"
+    return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)
+
+
+def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
+    if isinstance(structure, Nest):
+        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        keys = tuple(value) if isinstance(value, dict) else None
+        return (
+            keys == structure.keys
+            and len(parts) == len(structure.parts)
+            and all(
+                _is_unchanged(one, part, tensors)
+                for one, part in zip(structure.parts, parts, strict=True)
+            )
+        )
+    if isinstance(structure, Fixed):
+        return same(structure.value, value)
+    expected = put_together(structure, tensors)
+    return value is expected or not isinstance(value, tf.Tensor)
+
+
+def _fixed_values(name: str, structure: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(structure, Fixed):
+        yield name, structure.value
+    elif isinstance(structure, Nest):
+        for part in structure.parts:
+            yield from _fixed_values(name, part)
+
+
+def _check_arrays(region: Region, values: Sequence[Any]) -> None:
+    """Check that arrays are used only as TensorFlow's own functions convert them."""
+    for name, value in zip(region.parameters, values, strict=True):
+        if isinstance(value, np.ndarray) and name in region.in_arithmetic:
+            raise CannotHoist(f"it computes with {name}, an array of NumPy")
+
+
+def _differences(
+    expected: Any, actual: Any, after_expected: Sequence[Any], after_actual: Sequence[Any]
+) -> list[float]:
+    left, right = _flat(expected), _flat(actual)
+    if len(left) != len(right) or any(
+        not (same(one, other) or (tf.is_tensor(one) and tf.is_tensor(other)))
+        for one, other in zip(left, right, strict=True)
+    ):
+        return [float("inf")]
+    tensors = [(a, b) for a, b in zip(left, right, strict=True) if tf.is_tensor(a) and a is not b]
+    return [
+        *differences(numbers_of([a for a, _ in tensors]), numbers_of([b for _, b in tensors])),
+        *differences(after_expected, after_actual),
+    ]
+
+
+def _flat(values: Any) -> list[Any]:
+    return tf.nest.flatten(values, expand_composites=True)
