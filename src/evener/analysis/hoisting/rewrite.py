@@ -95,7 +95,15 @@ class _Rewriting:
             for block in blocks_of(parent):
                 self.obstacles += obstacles_of(block)
         # All are found before one is replaced; in a block, from its end to its begin.
-        planned = [(block, spans, self._regions(block, spans)) for block, spans in found]
+        planned = []
+        taken: set[ast.AST] = set()
+        for block, spans in found:
+            # What is within a region is a part of it.
+            if not taken.intersection(self._module.around(block[0])):
+                regions = self._regions(block, spans)
+                planned.append((block, spans, regions))
+                for (first, last), region in zip(spans, regions, strict=True):
+                    taken.update(block[first : last + 1] if region is not None else ())
         for block, spans, regions in reversed(planned):
             kept = [(s, r) for s, r in zip(spans, regions, strict=True) if r is not None]
             if kept:

@@ -30,6 +30,9 @@ _CHANGES = (
     *("append", "extend", "insert", "remove", "pop", "clear", "add", "discard", "popitem"),
     *("setdefault", "sort", "reverse", "appendleft", "popleft", "write", "writelines", "writerow"),
 )
+# By the names that everybody gives these modules; the run sees others.
+_DRAWS = ("tf.random.", "np.random.", "numpy.random.", "random.", "time.")
+_DRAWS_BY_SEED = ("tf.random.stateless_",)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Pass, ast.Raise)
 _WORDS = {
     ast.Try: "try",
@@ -188,6 +191,8 @@ def _reason(node: ast.AST, fresh: set[str]) -> str | None:
             return f"it calls {function.id}(): {_IMPURE[function.id]}"
     if isinstance(function, ast.Attribute):
         text = ast.unparse(function)
+        if text.startswith(_DRAWS) and not text.startswith(_DRAWS_BY_SEED):
+            return f"{text}() draws numbers of its own in every call"
         if function.attr in _HOST_READS and not node.args:
             return f"{text}() gives a number of a tensor to Python"
         base = function.value

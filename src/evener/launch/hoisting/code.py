@@ -185,17 +185,13 @@ def _reason_of_builtin(function: Any) -> str | None:
         return None
     if isinstance(owner, np.ndarray | np.generic | np.ufunc):
         return None
-    if is_followed_type(kind) or kind.__module__.split(".")[0] in ("tensorflow", "keras"):
-        return None  # inherited from a type of Python, such as object.__init__, or of the library
-    if owner is None and getattr(function, "__objclass__", None) in _PURE_TYPES:
+    if owner is None:
+        kind = getattr(function, "__objclass__", kind)
+    # A class of Python may inherit it from one that is not.
+    maker = next((one for one in kind.__mro__ if name in vars(one)), kind)
+    if maker in _PURE_TYPES or maker.__module__.split(".")[0] in ("tensorflow", "keras"):
         return None
-    return f"it calls {kind.__module__}.{kind.__qualname__}.{name}()"
-
-
-def is_followed_type(kind: type) -> bool:
-    """Return whether a class is written in code that is followed."""
-    module = sys.modules.get(kind.__module__)
-    return is_followed(getattr(module, "__file__", None) or "<built in>")
+    return f"it calls {maker.__module__}.{maker.__qualname__}.{name}()"
 
 
 def _random_states() -> Any:

@@ -19,8 +19,8 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-import wrapt
 
+from evener import _tf_private
 from evener.launch.hoisting.code import is_followed
 from evener.launch.hoisting.values import PLAIN, CannotHoist, same
 
@@ -63,8 +63,7 @@ class Guards:
         waiting = collections.deque((value, path, True) for path, value in roots)
         while waiting:
             value, path, is_named = waiting.popleft()
-            if issubclass(type(value), wrapt.ObjectProxy):
-                value = value.__wrapped__  # TensorFlow's, around containers that a module tracks
+            value = _tf_private.unwrapped(value)
             if isinstance(value, _ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value

@@ -50,7 +50,7 @@ from evener.launch.hoisting.values import (
 from evener.launch.notes import Notes
 from evener.launch.user_line import UserLine
 
-_MOST_VARIANTS = 6
+_MOST_VARIANTS = 5
 _MOST_SHAPES = 6
 _MOST_ATTEMPTS = 4
 Body = Callable[..., tuple[Any, ...]]
@@ -171,6 +171,11 @@ class Hoister:
         if not found:
             return None
         return f"line {found[-1].line} prevents more: {found[-1].reason}"
+
+    def reasons(self) -> list[str]:
+        """Return what keeps regions, and statements, from all devices."""
+        refused = [step.changed for step in self._steps.values() if step.changed]
+        return refused + [one.reason for some in self._obstacles.values() for one in some]
 
     def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
         """Run a region on all devices; return its results, or None to run it as it is written.
@@ -391,8 +396,8 @@ class Hoister:
                 step.pending = None
                 step.num_observed -= 1
                 return None
-        text = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
+        text = next(reversed(str(error).strip().splitlines()), "")
+        raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text.strip()[:120]})")
 
     def _note(self, step: _Step) -> None:
         if step.is_noted:
@@ -423,7 +428,8 @@ def _function(step: _Step, variant: _Variant, body: Body) -> Any:
         variant.num_traces += 1
         try:
             given = [put_together(one, tensors) for one in structures]
-            results = body(*given)
+            with _tf_private.symbolic_lengths():
+                results = body(*given)
             apart, flat = results_apart(results, given, variant.reads.guards.known)
             for structure, value in zip(structures, given, strict=True):
                 if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
