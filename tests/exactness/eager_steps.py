@@ -338,7 +338,7 @@ for i, (a, b) in enumerate(data):
         out.append(float(error.__traceback__.tb_lineno))
 """),
     "sizes that change": Case("all", """
-for i in range(2, 11):
+for i in (2, 3, 4) * 3:
     a, b = x[:, :5][:i], y[:i]
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2) / a.shape[0]
@@ -483,5 +483,53 @@ for a, b in data:
         loss = measure(batch)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(batch["loss"]))
+"""),
+    "losses read behind the step": Case("which line", """
+model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
+                          keras.layers.Dense(1)])
+""" + function() + """
+for a, b in data:
+    out += [float(step(a, b)), float(sum(model.losses))]
+"""),
+    "losses read in the step": Case("all", """
+model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
+                          keras.layers.Dense(1)])
+""" + function(" + sum(model.losses)") + "for a, b in data: out.append(float(step(a, b)))"),
+    "an attribute by a name": Case("all", """
+class Config:
+    pass
+config = Config()
+config.rate_0, config.rate_1 = 1.0, 1.0
+def measure(a, b):
+    return sum(getattr(config, f"rate_{i}") for i in range(2)) * tf.reduce_mean((a @ w - b) ** 2)
+for epoch in range(2):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = measure(a, b)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        out.append(float(loss))
+    config.rate_1 = 3.0
+"""),
+    "a small batch prints": Case("then: it calls print()", """
+def measure(a, b):
+    if len(a) < 4:
+        print("small")
+        return tf.reduce_sum((a @ w - b) ** 2)
+    return tf.reduce_mean((a @ w - b) ** 2)
+for a, b in data.repeat(2):
+    with tf.GradientTape() as tape:
+        loss = measure(a, b)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+"""),
+    "a setting of Keras": Case("all", function() + """
+model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(6), keras.layers.Dense(1)])
+def loss_of(b, p):
+    return tf.reduce_mean(p ** 2) / (keras.config.epsilon() + tf.reduce_mean(b ** 2))
+for epoch in range(2):
+    for a, b in data:
+        out.append(float(step(a, b)))
+    keras.config.set_epsilon(0.5)
+keras.config.set_epsilon(1e-7)
 """),
 }

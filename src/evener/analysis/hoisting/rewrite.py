@@ -47,11 +47,13 @@ class Hoisted:
         tree: Its syntax tree, to be compiled.
         regions: The regions, by their numbers.
         obstacles: What keeps statements out of regions.
+        lines_with_losses: The lines that read ``losses`` of an object.
     """
 
     tree: ast.Module
     regions: tuple[Region, ...]
     obstacles: tuple[Obstacle, ...]
+    lines_with_losses: tuple[int, ...]
 
 
 def hoist_steps(source: str, path: str, *, first_number: int = 0) -> Hoisted:
@@ -67,10 +69,26 @@ def hoist_steps(source: str, path: str, *, first_number: int = 0) -> Hoisted:
     """
     module = module_of(path=path, name="", source=source)
     rewriting = _Rewriting(module, first_number)
-    rewriting.all_blocks()
-    tree = ast.fix_missing_locations(module.tree)
+    losses = [
+        one.lineno
+        for one in module.every(ast.Attribute)
+        if isinstance(one, ast.Attribute) and one.attr == "losses" and last_name(one.value) != "keras"
+    ]
+    if not _uses_any_name(module):
+        rewriting.all_blocks()
     return Hoisted(
-        tree=tree, regions=tuple(rewriting.regions), obstacles=tuple(rewriting.obstacles)
+        tree=ast.fix_missing_locations(module.tree),
+        regions=tuple(rewriting.regions),
+        obstacles=tuple(rewriting.obstacles),
+        lines_with_losses=tuple(losses),
+    )
+
+
+def _uses_any_name(module: Module) -> bool:
+    """Return whether a module may read and bind names that its text does not have."""
+    return any(
+        isinstance(node, ast.Name) and node.id in ("globals", "locals", "exec", "eval")
+        for node in module.every(ast.Name)
     )
 
 

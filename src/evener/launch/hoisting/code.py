@@ -76,6 +76,9 @@ _PURE_MODULES = ("math", "cmath", "_operator", "itertools", "_functools", "_coll
 _PRINTING = (builtins.print, builtins.open, builtins.input)
 
 
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+
+
 @functools.cache
 def is_followed(filename: str) -> bool:
     """Return whether code of a file is followed: the program's, or that of an unknown package."""
@@ -84,9 +87,8 @@ def is_followed(filename: str) -> bool:
     path = Path(filename)
     if any(part in _KNOWN_PACKAGES for part in path.parts) and _is_installed(filename):
         return False
-    folder = sysconfig.get_paths()["stdlib"] + os.sep
-    if filename.startswith(folder):
-        name = filename[len(folder) :].split(os.sep)[0].removesuffix(".py")
+    if filename.startswith(_STANDARD):
+        name = filename[len(_STANDARD) :].split(os.sep)[0].removesuffix(".py")
         return name not in _KNOWN_MODULES
     return True
 
@@ -105,6 +107,14 @@ def _installed_folders() -> tuple[str, ...]:
 
 def _is_installed(filename: str) -> bool:
     return filename.startswith(_installed_folders()) or "site-packages" in filename
+
+
+def _is_asked_by_library(frame: types.FrameType) -> bool:
+    """Return whether code of Python's own library runs because a known package calls it."""
+    caller: types.FrameType | None = frame
+    while caller is not None and caller.f_code.co_filename.startswith(_STANDARD):
+        caller = caller.f_back
+    return caller is not frame and caller is not None and not is_followed(caller.f_code.co_filename)
 
 
 class Observed:
@@ -134,7 +144,7 @@ class Observed:
         if event == "call":
             self._see_call(frame)
         elif event == "c_call":
-            if is_followed(frame.f_code.co_filename):
+            if is_followed(frame.f_code.co_filename) and not _is_asked_by_library(frame):
                 reason = _reason_of_builtin(argument)
             else:
                 reason = "it prints, or opens a file" if argument in _PRINTING else None
@@ -144,6 +154,8 @@ class Observed:
     def _see_call(self, frame: types.FrameType) -> None:
         code = frame.f_code
         if is_followed(code.co_filename):
+            if _is_asked_by_library(frame):
+                return
             self.code.setdefault(code, frame.f_globals)
             if code.co_flags & (0x20 | 0x80 | 0x200) and code.co_name != "<genexpr>":
                 self._blame(frame, "it is a generator")
@@ -207,16 +219,14 @@ def globals_read(code: types.CodeType) -> Iterator[str]:
 
 
 def attributes_read(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of attributes that code reads, in functions within it too.
-
-    Raises:
-        CannotHoist: If code names attributes by strings.
-    """
+    """Yield the names of attributes that code reads, in functions within it too."""
     for instruction in instructions_in(code):
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR"):
             yield instruction.argval
     # `getattr(self, "rate")`, `vars(self)["rate"]`.
-    yield from (one for one in _constants(code) if isinstance(one, str) and one.isidentifier())
+    for constant in _constants(code):
+        if isinstance(constant, str):
+            yield from filter(str.isidentifier, constant.split("."))
 
 
 def check_writes(code: types.CodeType) -> None:

@@ -53,10 +53,14 @@ class Guards:
     Args:
         roots: Names of values, and the values.
         names: Names of attributes that the program's own code reads.
+        every: Whether it may read attributes by other names.
     """
 
-    def __init__(self, roots: Iterable[tuple[str, Any]], names: Iterable[str]) -> None:
+    def __init__(
+        self, roots: Iterable[tuple[str, Any]], names: Iterable[str], *, every: bool = False
+    ) -> None:
         self._names = frozenset(names)
+        self._every = every
         self._seen: dict[int, Any] = {}
         self._checks: list[_Check] = []
         # Not recursive: models are nested deeply.
@@ -83,6 +87,12 @@ class Guards:
     def known(self) -> set[int]:
         """The ids of all objects that were found."""
         return set(self._seen)
+
+    @property
+    def has_added_losses(self) -> bool:
+        """Whether layers keep losses that they added in their last call."""
+        layers = (one for one in self._seen.values() if isinstance(one, keras.Layer))
+        return any(getattr(one, "_losses", None) for one in layers)
 
     def changed(self) -> str | None:
         """Return what is another value than before, or None."""
@@ -188,9 +198,10 @@ class Guards:
         held = getattr(value, "__dict__", {})
         is_own = is_followed(_file_of(type(value)))
         known = isinstance(value, _instances_that_are_known())
-        names = [name for name in held if name not in _INTERNAL] if known else list(self._names)
+        all_names = [name for name in held if name not in _INTERNAL]
+        names = all_names if known or self._every else list(self._names)
         if held or is_own:
-            self._add(_Attributes(path, value, names, every=known))
+            self._add(_Attributes(path, value, names, every=known or self._every))
         slots = [
             name
             for base in type(value).__mro__
@@ -203,7 +214,8 @@ class Guards:
             content = held.get(name, _MISSING)
             content = getattr(value, name, _MISSING) if name in slots else content
             if content is not _MISSING:
-                found.append((content, f"{path}.{name}", name in self._names))
+                is_named = name in self._names or (is_own and self._every)
+                found.append((content, f"{path}.{name}", is_named))
         if is_own:
             found.append((type(value), f"type({path})", False))
         if isinstance(value, dict | list):
@@ -358,24 +370,24 @@ class Globals(_Check):
     """Globals that code reads, by name."""
 
     def __init__(self, holder: dict[str, Any], names: Sequence[str]) -> None:
-        self._names = tuple(names)
+        self.names = tuple(names)
         super().__init__("a global name", holder)
 
     def _now(self) -> Sequence[Any]:
-        return [self._holder.get(name, _MISSING) for name in self._names]
+        return [self._holder.get(name, _MISSING) for name in self.names]
 
     def holds(self) -> bool:
         before = self._before
         if super().holds():
             return True
-        for name, old, new in zip(self._names, before, self._now(), strict=True):
+        for name, old, new in zip(self.names, before, self._now(), strict=True):
             if not same(old, new):
                 self.path = name
                 break
         return False
 
     def restore(self) -> None:
-        for name, value in zip(self._names, self._before, strict=True):
+        for name, value in zip(self.names, self._before, strict=True):
             if value is not _MISSING:
                 self._holder[name] = value
 

@@ -17,15 +17,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.analysis.hoisting import Obstacle, Region
+from evener.analysis.hoisting import Hoisted, Obstacle, Region
 from evener.engine import Strategy
 from evener.launch.hoisting.code import (
     Observed,
@@ -51,9 +53,18 @@ from evener.launch.notes import Notes
 from evener.launch.user_line import UserLine
 
 _MOST_VARIANTS = 5
-_MOST_SHAPES = 6
+_NUM_VERIFIED_SHAPES = 4
+_MOST_TRACES = 6
 _MOST_ATTEMPTS = 4
+
+
+# Functions that name an attribute by a value.
+_BY_NAME = {"getattr", "vars", "hasattr"}
 Body = Callable[..., tuple[Any, ...]]
+
+
+class _NotObserved(Exception):
+    """A trace would begin for sizes that were not seen as written."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -63,11 +74,15 @@ class _Reads:
     structures: list[Any]
     guards: Guards
     globals: list[Globals]
+    code: dict[CodeType, dict[str, Any]]
+    settings: Any
 
     def hold_for(self, structures: Sequence[Any]) -> bool:
         return structures == self.structures and self.changed() is None
 
     def changed(self) -> str | None:
+        if self.settings != _settings():
+            return "keras.config"
         found = next((one.path for one in self.globals if not one.holds()), None)
         return found or self.guards.changed()
 
@@ -85,8 +100,22 @@ class _Variant:
     function: Any = None
     results: Any = None
     problem: CannotHoist | None = None
+    observed: set[Any] = field(default_factory=set)
     verified: set[Any] = field(default_factory=set)
     num_traces: int = 0
+    may_trace: bool = False
+    needs_trace: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Asked:
+    """A call that is to be observed, and the variant that it is for, if there is one already."""
+
+    body: Body
+    values: tuple[Any, ...]
+    structures: list[Any]
+    shapes: Any
+    variant: _Variant | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,8 +125,8 @@ class _Step:
     region: Region
     path: str
     variants: list[_Variant] = field(default_factory=list)
-    pending: _Reads | None = None
-    to_observe: tuple[Body, tuple[Any, ...], list[Any]] | None = None
+    pending: _Variant | None = None
+    to_observe: _Asked | None = None
     num_observed: int = 0
     num_attempts: int = 0
     changed: str | None = None
@@ -126,22 +155,23 @@ class Hoister:
         self._is_outside = is_outside
         self._steps: dict[int, _Step] = {}
         self._obstacles: dict[str, list[Obstacle]] = {}
+        self._losses: list[tuple[str, int]] = []
         self._process = os.getpid()
         self._lock = threading.Lock()
         # Those of the strategy, which has to count every step: the script has not begun.
         self._others = all_variables()
 
-    def add(self, path: str, regions: Sequence[Region], obstacles: Sequence[Obstacle]) -> None:
+    def add(self, path: str, found: Hoisted) -> None:
         """Add the regions of a file.
 
         Args:
             path: The file.
-            regions: Its regions, whose numbers no other file has.
-            obstacles: What keeps statements of it out of regions.
+            found: Its regions, whose numbers no other file has, and what was found beside them.
         """
-        for region in regions:
+        for region in found.regions:
             self._steps[region.number] = _Step(region=region, path=path)
-        self._obstacles[path] = list(obstacles)
+        self._obstacles[path] = list(found.obstacles)
+        self._losses += [(path, line) for line in found.lines_with_losses]
 
     @property
     def next_number(self) -> int:
@@ -213,7 +243,7 @@ class Hoister:
             with observed:
                 yield
             try:
-                step.pending = self._reads(step, observed, *asked)
+                self._was_observed(step, asked, observed)
             except CannotHoist as reason:
                 self._refuse(step, str(reason), observed)
         finally:
@@ -231,24 +261,40 @@ class Hoister:
     def _run(self, step: _Step, body: Body, values: tuple[Any, ...]) -> Any:
         tensors: list[Any] = []
         structures = [take_apart(value, tensors) for value in values]
-        for variant in step.variants:
+        waiting = [] if step.pending is None else [step.pending]
+        for variant in (*step.variants, *waiting):
             if variant.reads.hold_for(structures):
                 return self._run_variant(step, variant, body, values, tensors)
-        if step.pending is not None and step.pending.hold_for(structures):
-            variant = _Variant(reads=step.pending)
-            variant.function = _function(step, variant, body)
-            return self._run_variant(step, variant, body, values, tensors)
         step.num_observed += 1
         if step.num_observed > _MOST_VARIANTS:
             raise CannotHoist(f"{self._what_changes(step, structures)} changes in every step")
         _check_arrays(step.region, values)
-        step.to_observe = body, values, structures
+        step.to_observe = _Asked(
+            body=body, values=values, structures=structures, shapes=_shapes(tensors), variant=None
+        )
         return None
 
+    def _was_observed(self, step: _Step, asked: _Asked, observed: Observed) -> None:
+        """Keep what a step that ran as it is written has read.
+
+        Raises:
+            CannotHoist: If that cannot be known, or the step does more than compute.
+        """
+        variant = asked.variant
+        if variant is not None:
+            observed.code = {**variant.reads.code, **observed.code}
+        reads = self._reads(step, observed, asked.body, asked.values, asked.structures)
+        if variant is None:
+            variant = step.pending = _Variant(reads=reads)
+            variant.function = _function(step, variant, asked.body)
+        variant.reads = reads
+        variant.observed.add(asked.shapes)
+
     def _what_changes(self, step: _Step, structures: Sequence[Any]) -> str:
-        reads = step.pending or (step.variants[-1].reads if step.variants else None)
-        if reads is None:
+        before = [*step.variants, *([step.pending] if step.pending is not None else [])]
+        if not before:
             return "what it reads"
+        reads = before[-1].reads
         pairs = zip(step.region.parameters, reads.structures, structures, strict=True)
         for name, before, now in pairs:
             if before != now:
@@ -283,15 +329,19 @@ class Hoister:
         assigned = set(step.region.results)
         for one, held in code.items():
             check_writes(one)
-            read = [name for name in dict.fromkeys(globals_read(one)) if name in held]
+            read = list(dict.fromkeys(globals_read(one)))
             if one is not body.__code__:
                 shared = sorted(assigned & {*read, *one.co_freevars})
                 if shared:
                     raise CannotHoist(f"{one.co_name} reads {shared[0]}, which the step assigns")
             found.append(Globals(held, read))
-            roots += [(name, held[name]) for name in read]
+            roots += [(name, held[name]) for name in read if name in held]
             roots += [(one.co_name, f) for f in functions_of(one) if one is not body.__code__]
-        return _Reads(structures=structures, guards=Guards(roots, names), globals=found)
+        guards = Guards(roots, names, every=bool(_BY_NAME & {n for g in found for n in g.names}))
+        _check_losses(guards, self._losses, step, code)
+        return _Reads(
+            structures=structures, guards=guards, globals=found, code=code, settings=_settings()
+        )
 
     def _run_variant(
         self,
@@ -301,17 +351,31 @@ class Hoister:
         values: tuple[Any, ...],
         tensors: list[Any],
     ) -> Any:
-        shapes = tuple((tuple(one.shape), one.dtype) for one in tensors)
-        if shapes not in variant.verified and len(variant.verified) < _MOST_SHAPES:
-            results = self._verify(step, variant, body, values, tensors)
-            if results is not None and not step.is_refused:
-                variant.verified.add(shapes)
-                if variant not in step.variants:
-                    step.variants.insert(0, variant)
-                    step.pending = None
-                self._note(step)
-            return results
-        return self._call(variant, values, tensors)
+        shapes = _shapes(tensors)
+        variant.may_trace = variant.needs_trace = False
+        try:
+            if shapes in variant.verified or len(variant.verified) >= _NUM_VERIFIED_SHAPES:
+                return self._call(variant, values, tensors)
+        except Exception:
+            if not variant.needs_trace:
+                raise
+        variant.may_trace = shapes in variant.observed
+        results = self._verify(step, variant, body, values, tensors)
+        if variant.needs_trace and not variant.may_trace:
+            step.to_observe = _Asked(
+                body=body,
+                values=values,
+                structures=variant.reads.structures,
+                shapes=shapes,
+                variant=variant,
+            )
+        elif results is not None and not step.is_refused:
+            variant.verified.add(shapes)
+            if variant not in step.variants:
+                step.variants.insert(0, variant)
+                step.pending = None
+            self._note(step)
+        return results
 
     def _call(self, variant: _Variant, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
         flat = [tf.convert_to_tensor(np.asarray(t)) if isinstance(t, np.ndarray) else t for t in tensors]
@@ -349,24 +413,42 @@ class Hoister:
         if changed is not None:
             raise CannotHoist(f"it changes {changed}")
         try:
-            expected = body(*values)
+            with Observed() as observed:
+                expected = body(*values)
         except BaseException:
             # As written, it fails again, at its own line.
             undo()
             return None
-        if variant.reads.changed() is not None:
-            self._refuse(step, f"it changes {variant.reads.changed()}")
+        self._observe_again(step, variant, observed, body, values)
+        if step.is_refused:
             return expected
         truth = state.now()
         found = _differences(expected, actual, truth, after)
         if not is_rounding(found) and not is_rounding(
             found, self._disturbed(state, body, values, expected, truth, undo)
         ):
-            if os.environ.get("DBG"):
-                print("DIFF", [round(f,3) for f in found], [v.path if hasattr(v,"path") else v.name for v in state.variables])
-                print([ (e,a) for e,a in zip(truth, after) if e.size<5])
             self._refuse(step, "as a function it computes other values than as written")
         return expected
+
+    def _observe_again(
+        self,
+        step: _Step,
+        variant: _Variant,
+        observed: Observed,
+        body: Body,
+        values: tuple[Any, ...],
+    ) -> None:
+        """Take note of what a run as written does that earlier ones did not, such as at other sizes."""
+        changed = variant.reads.changed()
+        observed.code = {**variant.reads.code, **observed.code}
+        try:
+            if changed is not None:
+                raise CannotHoist(f"it changes {changed}")
+            if observed.problem is not None or len(observed.code) > len(variant.reads.code):
+                structures = variant.reads.structures
+                variant.reads = self._reads(step, observed, body, values, structures)
+        except CannotHoist as reason:
+            self._refuse(step, str(reason), observed)
 
     @staticmethod
     def _disturbed(
@@ -391,10 +473,12 @@ class Hoister:
     def _failed(self, step: _Step, variant: _Variant, error: Exception) -> None:
         if variant.problem is not None:
             raise variant.problem
+        if variant.needs_trace and not variant.may_trace:
+            return None
         if isinstance(error, ValueError) and "create" in str(error) and "variable" in str(error):
             if step.num_attempts < _MOST_ATTEMPTS:
-                step.pending = None
                 step.num_observed -= 1
+                step.pending = None
                 return None
         text = next(reversed(str(error).strip().splitlines()), "")
         raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text.strip()[:120]})")
@@ -425,8 +509,13 @@ def _function(step: _Step, variant: _Variant, body: Body) -> Any:
     structures = variant.reads.structures
 
     def run(*tensors: Any) -> list[Any]:
+        variant.needs_trace = True
+        if not variant.may_trace:
+            raise _NotObserved
         variant.num_traces += 1
         try:
+            if variant.num_traces > 2 * _MOST_TRACES:
+                raise CannotHoist("it is traced anew for every size of a batch")
             given = [put_together(one, tensors) for one in structures]
             with _tf_private.symbolic_lengths():
                 results = body(*given)
@@ -446,6 +535,34 @@ def _function(step: _Step, variant: _Variant, body: Body) -> Any:
 
     run.__name__ = f"lines_{step.region.first}_to_{step.region.last}"
     return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)
+
+
+def _shapes(tensors: Sequence[Any]) -> Any:
+    return tuple((tuple(one.shape), one.dtype) for one in tensors)
+
+
+def _settings() -> tuple[Any, ...]:
+    """Return the settings of Keras that layers read when they are called."""
+    config = keras.config
+    return config.floatx(), config.epsilon(), config.image_data_format()
+
+
+def _check_losses(
+    guards: Guards, reads: Sequence[tuple[str, int]], step: _Step, code: Iterable[CodeType]
+) -> None:
+    """Check that losses that layers have added are read within the step alone.
+
+    They are tensors that the layers keep until their next call.
+    """
+    if not guards.has_added_losses:
+        return
+    spans = [(step.path, step.region.first, step.region.last)]
+    for one in code:
+        last = max((line or 0 for *_, line in one.co_lines()), default=0)
+        spans.append((one.co_filename, one.co_firstlineno, last))
+    for path, line in reads:
+        if not any(path == file and first <= line <= last for file, first, last in spans):
+            raise CannotHoist(f"its layers add losses, which line {line} reads later")
 
 
 def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:

@@ -17,7 +17,7 @@ def hoisted(script: Script, hoister: Hoister) -> Script:
     except (SyntaxError, ValueError, RecursionError):
         # Python reports it when the script runs.
         return script
-    hoister.add(script.path, found.regions, found.obstacles)
+    hoister.add(script.path, found)
     if not found.regions:
         return script
     return dataclasses.replace(script, tree=found.tree, names={HOOK: hoister})
