@@ -306,11 +306,19 @@ for epoch in range(3):
 for i in range(0, 22, 4):
     out.append(float(step(x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4])))
 """),
-    "computing with an array": Case("an array of NumPy", """
+    "computing with an array": Case("all", """
 for i in range(0, 20, 4):
-    a, b = x.numpy()[i:i + 4], y.numpy()[i:i + 4]
+    a, b = x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4].astype("float64")
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((tf.constant(a * a[:1]) @ w - b) ** 2)
+        loss = tf.reduce_mean(b * (b - tf.matmul(tf.cast(a, tf.float32), w)) ** 2)
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+"""),
+    "computing with small integers": Case("an array of uint8 of NumPy", """
+for i in range(0, 20, 4):
+    a, b = (x.numpy()[i:i + 4] * 99).astype("uint8"), y[i:i + 4]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((tf.cast(a / 255, tf.float32) @ w - b) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
 """),

@@ -12,11 +12,10 @@ import dis
 import functools
 import gc
 import os
-import random
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,6 @@ _PURE_TYPES = (
     *(type, object, super, property, types.MappingProxyType),
 )
 _PURE_MODULES = ("math", "cmath", "_operator", "itertools", "_functools", "_collections", "numpy")
-_PRINTING = (builtins.print, builtins.open, builtins.input)
 
 
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
@@ -130,15 +128,12 @@ class Observed:
         self.problem: tuple[str, int, str] | None = None
 
     def __enter__(self) -> Observed:
-        self._random = _random_states()
         self._before = sys.getprofile()
         sys.setprofile(self._see)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(self._before)
-        if self.problem is None and _random_states() != self._random:
-            self.problem = ("", 0, "it draws from `random` or `numpy.random`")
 
     def _see(self, frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -147,7 +142,7 @@ class Observed:
             if is_followed(frame.f_code.co_filename) and not _is_asked_by_library(frame):
                 reason = _reason_of_builtin(argument)
             else:
-                reason = "it prints, or opens a file" if argument in _PRINTING else None
+                reason = "it prints" if argument is builtins.print else None
             if reason is not None:
                 self._blame(frame, reason)
 
@@ -206,11 +201,6 @@ def _reason_of_builtin(function: Any) -> str | None:
     return f"it calls {maker.__module__}.{maker.__qualname__}.{name}()"
 
 
-def _random_states() -> Any:
-    kind, keys, *rest = np.random.get_state()
-    return random.getstate(), (kind, keys.tobytes(), *rest)
-
-
 def globals_read(code: types.CodeType) -> Iterator[str]:
     """Yield the global names that code reads, in functions within it too."""
     for instruction in instructions_in(code):
@@ -229,13 +219,24 @@ def attributes_read(code: types.CodeType) -> Iterator[str]:
             yield from filter(str.isidentifier, constant.split("."))
 
 
-def check_writes(code: types.CodeType) -> None:
-    """Check that code assigns no global.
+def check_code(code: types.CodeType, held: Mapping[str, Any]) -> None:
+    """Check that code assigns no global, and does not draw from `numpy.random`.
+
+    Args:
+        code: The code.
+        held: Its globals; of a region, its parameters too.
 
     Raises:
-        CannotHoist: If it does.
+        CannotHoist: If it does. NumPy's random functions are not seen when they are called.
     """
+    before = None
     for instruction in instructions_in(code):
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "random":
+            if before is not None and held.get(before.argval) is np:
+                raise CannotHoist(f"{code.co_name} draws from numpy.random")
+        elif held.get(instruction.argval) is np.random:
+            raise CannotHoist(f"{code.co_name} draws from numpy.random")
+        before = instruction
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
             raise CannotHoist(f"{code.co_name} assigns the global {instruction.argval}")
         if instruction.opname in ("IMPORT_NAME",):
@@ -263,13 +264,11 @@ def functions_of(code: types.CodeType) -> list[types.FunctionType]:
     return [one for one in gc.get_referrers(code) if isinstance(one, types.FunctionType)]
 
 
-def keep_random_states() -> Any:
-    """Return what puts back the states of Python's, NumPy's and TensorFlow's random numbers."""
-    states = random.getstate(), np.random.get_state(), _tf_private.operation_seeds()
+def keep_operation_seeds() -> Callable[[], None]:
+    """Return what puts back the state from which TensorFlow seeds eager random operations.
 
-    def put_back() -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        _tf_private.set_operation_seeds(states[2])
-
-    return put_back
+    The states of `random` and `numpy.random` are left alone: what draws from them is not hoisted,
+    and threads that prepare data may draw at the same time.
+    """
+    state = _tf_private.operation_seeds()
+    return functools.partial(_tf_private.set_operation_seeds, state)

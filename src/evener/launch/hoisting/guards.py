@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import inspect
 import operator
 import types
 from collections.abc import Iterable, Sequence
@@ -43,7 +44,8 @@ _INTERNAL = frozenset(
 _ATOMS = (
     *(*PLAIN, np.generic, np.dtype, tf.DType, tf.TensorShape, tf.TypeSpec, enum.Enum, range, slice),
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
-    *(tf.Variable, np.ufunc, type(Ellipsis), type(NotImplemented), types.GenericAlias),
+    *(tf.Variable, np.ufunc, inspect.Signature, inspect.Parameter, types.GenericAlias),
+    *(type(Ellipsis), type(NotImplemented)),
 )
 
 
@@ -214,7 +216,8 @@ class Guards:
             content = held.get(name, _MISSING)
             content = getattr(value, name, _MISSING) if name in slots else content
             if content is not _MISSING:
-                is_named = name in self._names or (is_own and self._every)
+                is_open = is_own and self._every and not name.startswith("_")
+                is_named = name in self._names or is_open
                 found.append((content, f"{path}.{name}", is_named))
         if is_own:
             found.append((type(value), f"type({path})", False))

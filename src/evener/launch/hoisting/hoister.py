@@ -32,10 +32,10 @@ from evener.engine import Strategy
 from evener.launch.hoisting.code import (
     Observed,
     attributes_read,
-    check_writes,
+    check_code,
     functions_of,
     globals_read,
-    keep_random_states,
+    keep_operation_seeds,
 )
 from evener.launch.hoisting.graph import check_operations
 from evener.launch.hoisting.guards import Globals, Guards
@@ -105,6 +105,7 @@ class _Variant:
     num_traces: int = 0
     may_trace: bool = False
     needs_trace: bool = False
+    narrows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -328,7 +329,7 @@ class Hoister:
         found: list[Globals] = []
         assigned = set(step.region.results)
         for one, held in code.items():
-            check_writes(one)
+            check_code(one, {**held, **dict(zip(step.region.parameters, values, strict=True))})
             read = list(dict.fromkeys(globals_read(one)))
             if one is not body.__code__:
                 shared = sorted(assigned & {*read, *one.co_freevars})
@@ -378,7 +379,7 @@ class Hoister:
         return results
 
     def _call(self, variant: _Variant, values: tuple[Any, ...], tensors: Sequence[Any]) -> Any:
-        flat = [tf.convert_to_tensor(np.asarray(t)) if isinstance(t, np.ndarray) else t for t in tensors]
+        flat = [_as_tensor(one, narrows=variant.narrows) for one in tensors]
         results = self._strategy.run(variant.function, args=tuple(flat))
         return tuple(put_together(one, results, values) for one in variant.results)
 
@@ -392,12 +393,12 @@ class Hoister:
     ) -> Any:
         """Run a step on all devices and as it is written, and return the latter's results."""
         step.num_attempts += 1
-        state, put_back_random = State(self._others), keep_random_states()
+        state, put_back_seeds = State(self._others), keep_operation_seeds()
 
         def undo() -> None:
             state.restore()
             variant.reads.restore()
-            put_back_random()
+            put_back_seeds()
 
         try:
             actual = self._call(variant, values, tensors)
@@ -405,6 +406,11 @@ class Hoister:
             changed = variant.reads.changed()
         except Exception as error:
             undo()
+            is_wide = any(isinstance(t, np.ndarray) and t.dtype == np.float64 for t in tensors)
+            if is_wide and variant.may_trace and not variant.narrows and variant.problem is None:
+                # Eagerly, TensorFlow makes float32 of such arrays beside tensors of float32.
+                variant.narrows = True
+                return self._verify(step, variant, body, values, tensors)
             return self._failed(step, variant, error)
         except BaseException:
             undo()
@@ -460,7 +466,7 @@ class Hoister:
         undo: Callable[[], None],
     ) -> list[float] | None:
         """Return how much rounding changes the results of a step; its effects are undone."""
-        put_back_random = keep_random_states()
+        put_back_seeds = keep_operation_seeds()
         state.disturb()
         try:
             results = body(*values)
@@ -468,7 +474,7 @@ class Hoister:
         finally:
             undo()
             state.assign(truth)
-            put_back_random()
+            put_back_seeds()
 
     def _failed(self, step: _Step, variant: _Variant, error: Exception) -> None:
         if variant.problem is not None:
@@ -591,11 +597,23 @@ def _fixed_values(name: str, structure: Any) -> Iterator[tuple[str, Any]]:
             yield from _fixed_values(name, part)
 
 
+def _as_tensor(value: Any, *, narrows: bool) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if narrows and value.dtype == np.float64:
+        value = value.astype(np.float32)
+    return tf.convert_to_tensor(np.asarray(value))
+
+
 def _check_arrays(region: Region, values: Sequence[Any]) -> None:
-    """Check that arrays are used only as TensorFlow's own functions convert them."""
+    """Check that arrays are used only in ways in which NumPy and TensorFlow agree.
+
+    NumPy computes small integers in other types than TensorFlow.
+    """
     for name, value in zip(region.parameters, values, strict=True):
-        if isinstance(value, np.ndarray) and name in region.in_arithmetic:
-            raise CannotHoist(f"it computes with {name}, an array of NumPy")
+        is_array = isinstance(value, np.ndarray) and name in region.in_arithmetic
+        if is_array and value.dtype not in (np.float32, np.float64, np.int32, np.int64, np.bool_):
+            raise CannotHoist(f"it computes with {name}, an array of {value.dtype} of NumPy")
 
 
 def _differences(
