@@ -441,7 +441,7 @@ for a, b in data:
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
     gradients = tape.gradient(loss, model.trainable_variables)
-    print(float(loss), end="")
+    print(f"{float(loss):.4f}")
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
 """),
@@ -539,5 +539,35 @@ for epoch in range(2):
         out.append(float(step(a, b)))
     keras.config.set_epsilon(0.5)
 keras.config.set_epsilon(1e-7)
+"""),
+    "print under the tape": Case("all", """
+losses = []
+for i, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+        print("step %d: %.4f" % (i, loss.numpy()))
+        losses.append(float(loss))
+        if i % 2 == 0:
+            print(f"{i}: {float(loss):.3f}")
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+out += losses
+"""),
+    "print of a variable under the tape": Case("which may change", """
+for a, b in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+        print(w.numpy()[0])
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
+"""),
+    "print of what changes": Case("one", """
+for a, b in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+        print(float(loss))
+        loss = loss + 1.0
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out.append(float(loss))
 """),
 }

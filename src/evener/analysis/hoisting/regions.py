@@ -19,6 +19,7 @@ import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evener.analysis.hoisting.deferred import can_defer, deferred_in, without_deferred
 from evener.analysis.hoisting.liveness import Liveness
 from evener.analysis.hoisting.names import loads_in, names_of
 from evener.analysis.hoisting.statements import (
@@ -46,6 +47,9 @@ class Region:
         returns: Whether its last statement returns a value.
         is_inner: Whether it is a part of a larger region.
         in_arithmetic: Parameters that are used otherwise than as an argument of a call.
+        shown: Names that statements read that run behind it, though they are in it.
+        outside_shown: Those of them that the region itself neither reads nor binds.
+        deferred: The first and last lines of these statements.
     """
 
     number: int
@@ -56,6 +60,9 @@ class Region:
     returns: bool
     is_inner: bool
     in_arithmetic: frozenset[str]
+    shown: frozenset[str]
+    outside_shown: tuple[str, ...]
+    deferred: tuple[tuple[int, int], ...]
 
 
 Span = tuple[int, int]
@@ -101,27 +108,34 @@ def region_of(
     first, last = span
     statements = block[first : last + 1]
     final = statements[-1]
-    names = names_of(statements)
+    if not can_defer(statements):
+        return None
+    shown = {load.id for one in deferred_in(statements) for load in loads_in(one)}
+    names = names_of(without_deferred(statements))
     results = sorted(
         name
         for name in names.bound
         if name in names.certain or name not in names.deleted
-        if name in names.read or liveness.is_read_after(name, block, first, last)
+        if name in names.read or name in shown or liveness.is_read_after(name, block, first, last)
     )
     tapes = {name for statement in statements for name in tapes_in(statement)}
     if tapes & set(results):
         return None
     flowing = {name for name in results if name not in names.certain}
     read = {name for name in names.read if name in bound or name not in _BUILTINS}
+    parameters = sorted((read & bound) | flowing)
     return Region(
         number=number,
         first=statements[0].lineno,
         last=final.end_lineno or final.lineno,
-        parameters=tuple(sorted((read & bound) | flowing)),
+        parameters=tuple(parameters),
         results=tuple(results),
         returns=isinstance(final, ast.Return),
         is_inner=False,
         in_arithmetic=frozenset(_in_arithmetic(statements)),
+        shown=frozenset(shown),
+        outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
+        deferred=tuple((one.lineno, one.end_lineno or one.lineno) for one in deferred_in(statements)),
     )
 
 

@@ -21,6 +21,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from evener.analysis.hoisting.deferred import deferred_in, without_deferred
 from evener.analysis.hoisting.liveness import Liveness, blocks_of
 from evener.analysis.hoisting.regions import (
     Obstacle,
@@ -197,14 +198,14 @@ def _nested(
 def _as_region(
     statements: Sequence[ast.stmt], region: Region, written: list[ast.stmt]
 ) -> list[ast.stmt]:
-    body = copy.deepcopy(list(statements))
+    body = without_deferred(statements)
     results = list(region.results)
     if region.returns:
         returned = body[-1]
         assert isinstance(returned, ast.Return) and returned.value is not None
         target = ast.copy_location(ast.Name(_VALUE, ast.Store()), returned)
         body[-1] = ast.copy_location(ast.Assign([target], returned.value), returned)
-        results = [_VALUE]
+        results = [*results, _VALUE]
     body.append(ast.copy_location(ast.Return(_tuple(results, ast.Load())), body[-1]))
     arguments = [ast.arg(name) for name in region.parameters]
     function = ast.FunctionDef(
@@ -221,7 +222,7 @@ def _as_region(
     chosen = ast.If(
         test=ast.Compare(_load(_RESULTS), [ast.Is()], [ast.Constant(None)]),
         body=[_as_written(region, written)],
-        orelse=_taken(region, results),
+        orelse=_taken(region, results, copy.deepcopy(deferred_in(statements))),
     )
     new: list[ast.stmt] = [function, ast.Assign([ast.Name(_RESULTS, ast.Store())], call), chosen]
     for statement in new:
@@ -233,7 +234,9 @@ def _hook_call(region: Region) -> ast.expr:
     no_arguments = ast.arguments(
         posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
     )
-    read = ast.Lambda(no_arguments, _tuple(region.parameters, ast.Load()))
+    read = ast.Lambda(
+        no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load())
+    )
     return ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
 
 
@@ -243,10 +246,13 @@ def _as_written(region: Region, written: list[ast.stmt]) -> ast.stmt:
     return ast.With(items=[item], body=written)
 
 
-def _taken(region: Region, results: Sequence[str]) -> list[ast.stmt]:
+def _taken(
+    region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]
+) -> list[ast.stmt]:
     statements: list[ast.stmt] = [ast.Pass()]
     if results:
         statements = [ast.Assign([_tuple(results, ast.Store())], _load(_RESULTS))]
+    statements += deferred
     if region.returns:
         statements.append(ast.Return(_load(_VALUE)))
     return statements

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evener.analysis.hoisting.deferred import is_deferrable
 from evener.analysis.module import last_name
 
 UPDATES = ("apply_gradients", "apply", "minimize", "assign_sub", "assign_add", "assign")
@@ -100,7 +101,7 @@ def holds_step(node: ast.AST) -> bool:
 
 
 def obstacle_in(
-    statement: ast.stmt, fresh: set[str], *, in_loop: bool = False
+    statement: ast.stmt, fresh: set[str], *, in_loop: bool = False, can_defer: bool = True
 ) -> Obstacle | None:
     """Return what prevents a statement from being hoisted, or None.
 
@@ -108,7 +109,10 @@ def obstacle_in(
         statement: The statement.
         fresh: Names that hoisted statements before it have bound: their lists may change.
         in_loop: Whether a loop around it is hoisted too.
+        can_defer: Whether it may run behind the step, if it only shows values.
     """
+    if can_defer and is_deferrable(statement):
+        return None
     if isinstance(statement, ast.Delete):
         if all(isinstance(target, ast.Name) and target.id in fresh for target in statement.targets):
             return None
@@ -132,7 +136,9 @@ def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacl
     inner = set(fresh)
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt):
-            found = obstacle_in(child, inner, in_loop=in_loop)
+            found = obstacle_in(
+                child, inner, in_loop=in_loop, can_defer=isinstance(statement, ast.With)
+            )
             inner |= _bound_by(child)
         else:
             found = _in_expressions(child, fresh, line=statement.lineno)

@@ -15,7 +15,7 @@ import os
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,11 @@ from evener import _tf_private
 from evener.launch.hoisting.values import CannotHoist
 
 _KNOWN_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "optree", "wrapt", "evener")
+# What these call for themselves.
+_KNOWN_PACKAGES += (
+    *("typing_extensions.py", "absl", "google", "six.py", "opt_einsum", "h5py", "namex"),
+    *("packaging", "gast", "astunparse", "termcolor", "rich"),
+)
 _KNOWN_MODULES = (
     *("functools", "contextlib", "enum", "typing", "dataclasses", "abc", "copy", "types", "re"),
     *("collections", "operator", "weakref", "inspect", "string", "numbers", "_collections_abc"),
@@ -47,6 +52,8 @@ _ELSEWHERE = {
     "/utils/io_utils.py": "it prints",
     "/utils/summary_utils.py": "it prints",
     "/logging_ops.py": "it prints",
+    "/absl/": "it writes a log",
+    "/rich/": "it prints",
     "/script_ops.py": "it calls Python from a graph",
 }
 _DIFFERENT = {
@@ -118,12 +125,18 @@ def _is_asked_by_library(frame: types.FrameType) -> bool:
 class Observed:
     """The code that was run, and the first line that prevents hoisting.
 
+    Args:
+        path: The file of the region.
+        left_out: First and last lines in it that are no part of the region.
+
     Attributes:
         code: The followed code, with the globals of each.
         problem: The line and a clause; None if there is none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: str = "", left_out: Sequence[tuple[int, int]] = ()) -> None:
+        self._path = path
+        self._left_out = left_out
         self.code: dict[types.CodeType, dict[str, Any]] = {}
         self.problem: tuple[str, int, str] | None = None
 
@@ -164,8 +177,14 @@ class Observed:
             line: types.FrameType | None = frame
             while line is not None and not is_followed(line.f_code.co_filename):
                 line = line.f_back
-            if line is not None:
+            if line is not None and not self._is_left_out(line):
                 self.problem = (line.f_code.co_filename, line.f_lineno, reason)
+
+
+    def _is_left_out(self, frame: types.FrameType) -> bool:
+        number = frame.f_lineno
+        is_here = frame.f_code.co_filename == self._path
+        return is_here and any(first <= number <= last for first, last in self._left_out)
 
 
 def _reason_of_library(code: types.CodeType) -> str | None:

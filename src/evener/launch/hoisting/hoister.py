@@ -41,9 +41,13 @@ from evener.launch.hoisting.graph import check_operations
 from evener.launch.hoisting.guards import Globals, Guards
 from evener.launch.hoisting.state import State, all_variables, differences, is_rounding, numbers_of
 from evener.launch.hoisting.values import (
+    PLAIN,
     CannotHoist,
     Fixed,
+    Given,
+    Leaf,
     Nest,
+    Number,
     put_together,
     results_apart,
     same,
@@ -60,6 +64,8 @@ _MOST_ATTEMPTS = 4
 
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
+# What a step cannot change. It changes no list of Python, or it is not hoisted.
+_CONSTANT = (*PLAIN, np.generic, np.ndarray, tf.Tensor, list, range)
 Body = Callable[..., tuple[Any, ...]]
 
 
@@ -224,7 +230,8 @@ class Hoister:
                 values = read()
             except NameError:
                 return None
-            return self._run(step, body, values)
+            _check_shown(step.region, values)
+            return self._run(step, body, values[: len(step.region.parameters)])
         except CannotHoist as reason:
             self._refuse(step, str(reason))
             return None
@@ -239,7 +246,7 @@ class Hoister:
         if asked is None or not self._lock.acquire(blocking=False):
             yield
             return
-        observed = Observed()
+        observed = Observed(step.path, step.region.deferred)
         try:
             with observed:
                 yield
@@ -529,6 +536,7 @@ def _function(step: _Step, variant: _Variant, body: Body) -> Any:
             for structure, value in zip(structures, given, strict=True):
                 if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
                     raise CannotHoist("it changes a list or dictionary that it is given")
+            _check_results_shown(step.region, apart)
             check_operations(tf.compat.v1.get_default_graph())
         except CannotHoist as problem:
             variant.problem = problem
@@ -595,6 +603,22 @@ def _fixed_values(name: str, structure: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(structure, Nest):
         for part in structure.parts:
             yield from _fixed_values(name, part)
+
+
+def _check_shown(region: Region, values: Sequence[Any]) -> None:
+    """Check that what is shown behind a step is not what the step changes."""
+    if not region.shown:
+        return
+    for name, value in zip((*region.parameters, *region.outside_shown), values, strict=True):
+        if name not in region.shown or isinstance(value, _CONSTANT):
+            continue
+        raise CannotHoist(f"it shows {name}, a {type(value).__name__}, which may change")
+
+
+def _check_results_shown(region: Region, results: Sequence[Any]) -> None:
+    for name, result in zip(region.results, results, strict=False):
+        if name in region.shown and not isinstance(result, Leaf | Number | Given):
+            raise CannotHoist(f"it shows {name} before it may change")
 
 
 def _as_tensor(value: Any, *, narrows: bool) -> Any:
