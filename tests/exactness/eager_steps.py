@@ -1,8 +1,9 @@
 """Training steps that nobody decorated: cases for `test_eager_steps`.
 
 Each program trains for some steps and appends to ``out`` what it sees of them. ``x``, ``y`` are
-tensors of 22 samples, ``data`` has them in batches of 4, of which the last is smaller, ``model`` and
-``optimizer`` are made anew for each run. Outcome: "all" devices, or what keeps it on one.
+tensors of 22 samples, ``data`` has them in batches of 4, of which the last is smaller, ``model``
+and ``optimizer`` are made anew for each run. Outcome: "all" devices, or what keeps it on one
+("one" where that is not asked for); "then: " means all devices first.
 """
 
 from __future__ import annotations
@@ -53,10 +54,14 @@ def function(more: str = "") -> str:
 
 CASES = {
     "in line": Case("all", LOOP + "    out.append(float(loss))"),
-    "in line, twice": Case("all", f"for e in range(2):\n  for a, b in data:{STEP.format(more='')}"
-                           "    out.append(float(loss))"),
+    "in line, twice": Case(
+        "all",
+        f"for e in range(2):\n  for a, b in data:{STEP.format(more='')}    out.append(float(loss))",
+    ),
     "function": Case("all", function() + "for a, b in data: out.append(float(step(a, b)))"),
-    "a rate changes every epoch": Case("all", """
+    "a rate changes every epoch": Case(
+        "all",
+        """
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
@@ -65,8 +70,11 @@ for epoch in range(3):
         w.assign_sub(rate * tape.gradient(loss, w))
         out.append(float(loss))
     rate *= 0.5
-"""),
-    "a rate changes every step": Case("rate changes in every step", """
+""",
+    ),
+    "a rate changes every step": Case(
+        "rate changes in every step",
+        """
 rate = 0.1
 for epoch in range(3):
     for a, b in data:
@@ -75,8 +83,11 @@ for epoch in range(3):
         w.assign_sub(rate * tape.gradient(loss, w))
         out.append(float(loss))
         rate *= 0.9
-"""),
-    "a flag of the step": Case("changes in every step", """
+""",
+    ),
+    "a flag of the step": Case(
+        "changes in every step",
+        """
 for epoch in range(2):
     for i, (a, b) in enumerate(data):
         with tf.GradientTape() as tape:
@@ -85,8 +96,11 @@ for epoch in range(2):
                 loss *= 3.0
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
-"""),
-    "a list appended to in the step": Case("changes an object of Python", """
+""",
+    ),
+    "a list appended to in the step": Case(
+        "changes an object of Python",
+        """
 seen = []
 def step(a, b):
     with tf.GradientTape() as tape:
@@ -96,8 +110,11 @@ def step(a, b):
 for a, b in data:
     step(a, b)
 out += [float(one) for one in seen]
-"""),
-    "a list appended to in a function": Case("it changes seen", """
+""",
+    ),
+    "a list appended to in a function": Case(
+        "it changes seen",
+        """
 seen = []
 def measure(a, b):
     loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -108,8 +125,11 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.1 * tape.gradient(loss, w))
 out += [float(one) for one in seen]
-"""),
-    "a global counter": Case("assigns the global count", """
+""",
+    ),
+    "a global counter": Case(
+        "assigns the global count",
+        """
 count = 0
 def measure(a, b):
     global count
@@ -120,16 +140,25 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a counter of the model": Case("it changes ", """
+""",
+    ),
+    "a counter of the model": Case(
+        "it changes ",
+        """
 class Counting(keras.layers.Layer):
     calls = 0
     def call(self, inputs):
         self.calls += 1
         return inputs * self.calls
 model = keras.Sequential([keras.Input((5,)), Counting(), keras.layers.Dense(1)])
-""" + LOOP + "    out.append(float(loss))"),
-    **{f"{text} in a function": Case("it calls", f"""
+"""
+        + LOOP
+        + "    out.append(float(loss))",
+    ),
+    **{
+        f"{text} in a function": Case(
+            "it calls",
+            f"""
 random.seed(3)
 np.random.seed(3)
 def measure(a, b):
@@ -141,8 +170,13 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-""") for text in ("random.random()", "time.time()", "len([print()])")},
-    "numpy.random in a function": Case("numpy.random", """
+""",
+        )
+        for text in ("random.random()", "time.time()", "len([print()])")
+    },
+    "numpy.random in a function": Case(
+        "numpy.random",
+        """
 np.random.seed(3)
 def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * float(np.random.uniform())
@@ -151,16 +185,22 @@ for a, b in data:
         loss = measure(a, b)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a generator of NumPy": Case("whose state is not known", """
+""",
+    ),
+    "a generator of NumPy": Case(
+        "whose state is not known",
+        """
 draws = np.random.default_rng(3)
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2) * float(draws.uniform())
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a closure that is rebound": Case("all", """
+""",
+    ),
+    "a closure that is rebound": Case(
+        "all",
+        """
 def make():
     factor = 1.0
     def measure(a, b):
@@ -177,15 +217,21 @@ for epoch in range(2):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     change()
-"""),
-    "trainable is toggled": Case("all", f"""
+""",
+    ),
+    "trainable is toggled": Case(
+        "all",
+        f"""
 {function()}
 for epoch in range(3):
     model.layers[0].trainable = epoch != 1
     for a, b in data:
         out.append(float(step(a, b)))
-""".replace("SGD(0.1, momentum=0.9)", "SGD(0.1)")),
-    "a list of layers is replaced": Case("all", """
+""".replace("SGD(0.1, momentum=0.9)", "SGD(0.1)"),
+    ),
+    "a list of layers is replaced": Case(
+        "all",
+        """
 class Blocks(keras.Model):
     def __init__(self):
         super().__init__()
@@ -206,8 +252,11 @@ for epoch in range(2):
                 v.assign_sub(0.1 * g)
         out.append(float(loss))
     model.blocks = model.blocks[1:]
-"""),
-    "a dictionary is changed": Case("all", """
+""",
+    ),
+    "a dictionary is changed": Case(
+        "all",
+        """
 config = {"factor": 1.0, "more": [1.0]}
 def measure(a, b):
     return tf.reduce_mean((a @ w - b) ** 2) * config["factor"] * config["more"][0]
@@ -218,8 +267,11 @@ for epoch in range(3):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     config["factor" if epoch else "more"] = 2.0 if epoch else [3.0]
-"""),
-    "gradients accumulated in a list": Case("all", """
+""",
+    ),
+    "gradients accumulated in a list": Case(
+        "all",
+        """
 sums = [tf.zeros_like(v) for v in model.trainable_variables]
 for i, (a, b) in enumerate(data):
     with tf.GradientTape() as tape:
@@ -230,8 +282,11 @@ for i, (a, b) in enumerate(data):
         optimizer.apply_gradients(zip(sums, model.trainable_variables))
         sums = [tf.zeros_like(v) for v in model.trainable_variables]
     out.append(float(loss))
-"""),
-    "continue": Case("all", """
+""",
+    ),
+    "continue": Case(
+        "all",
+        """
 for i, (a, b) in enumerate(data):
     if i == 2:
         continue
@@ -243,8 +298,11 @@ for i, (a, b) in enumerate(data):
         continue
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-"""),
-    "a persistent tape": Case("all", """
+""",
+    ),
+    "a persistent tape": Case(
+        "all",
+        """
 v = tf.Variable(tf.ones((5, 1)))
 for a, b in data:
     with tf.GradientTape(persistent=True) as tape:
@@ -255,8 +313,11 @@ for a, b in data:
     w.assign_sub(0.1 * first)
     v.assign_sub(0.1 * second)
     out += [float(left), float(right)]
-"""),
-    "nested tapes": Case("all", """
+""",
+    ),
+    "nested tapes": Case(
+        "all",
+        """
 for a, b in data:
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
@@ -266,8 +327,11 @@ for a, b in data:
         loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope ** 2)
     w.assign_sub(0.01 * outer.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "two optimizers, and noise": Case("all", """
+""",
+    ),
+    "two optimizers, and noise": Case(
+        "all",
+        """
 maker, judge = make_model(), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 one, other = keras.optimizers.SGD(0.05), keras.optimizers.SGD(0.1)
 def step(real):
@@ -286,12 +350,19 @@ def step(real):
 for a, b in data:
     losses = step(b)
     out += [float(losses["judge"]), float(losses["maker"])]
-"""),
-    "an average kept by Python": Case("all", LOOP.replace("for a", "average = 0.0\nfor a") + """
+""",
+    ),
+    "an average kept by Python": Case(
+        "all",
+        LOOP.replace("for a", "average = 0.0\nfor a")
+        + """
     average = 0.9 * average + 0.1 * float(loss)
     out.append(average)
-"""),
-    "training is a flag": Case("all", """
+""",
+    ),
+    "training is a flag": Case(
+        "all",
+        """
 def step(a, b, training):
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=training))
@@ -301,36 +372,52 @@ def step(a, b, training):
 for epoch in range(3):
     for a, b in data:
         out.append(float(step(a, b, epoch != 1)))
-"""),
-    "arrays of NumPy": Case("all", function() + """
+""",
+    ),
+    "arrays of NumPy": Case(
+        "all",
+        function()
+        + """
 for i in range(0, 22, 4):
     out.append(float(step(x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4])))
-"""),
-    "computing with an array": Case("all", """
+""",
+    ),
+    "computing with an array": Case(
+        "all",
+        """
 for i in range(0, 20, 4):
     a, b = x.numpy()[i:i + 4].astype("float64"), y.numpy()[i:i + 4].astype("float64")
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(b * (b - tf.matmul(tf.cast(a, tf.float32), w)) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "computing with small integers": Case("an array of uint8 of NumPy", """
+""",
+    ),
+    "computing with small integers": Case(
+        "an array of uint8 of NumPy",
+        """
 for i in range(0, 20, 4):
     a, b = (x.numpy()[i:i + 4] * 99).astype("uint8"), y[i:i + 4]
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((tf.cast(a / 255, tf.float32) @ w - b) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a walrus": Case("all", """
+""",
+    ),
+    "a walrus": Case(
+        "all",
+        """
 for a, b in data:
     with tf.GradientTape() as tape:
         if (scale := tf.constant(2.0)) is not None:
             loss = tf.reduce_mean((a @ w - b) ** 2) * scale
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "an error of the step": Case("all", """
+""",
+    ),
+    "an error of the step": Case(
+        "all",
+        """
 def measure(a, b, i):
     if i:
         raise ValueError("its own")
@@ -344,8 +431,11 @@ for i, (a, b) in enumerate(data):
         out.append(float(loss))
     except ValueError as error:
         out.append(float(error.__traceback__.tb_lineno))
-"""),
-    "sizes that change": Case("all", """
+""",
+    ),
+    "sizes that change": Case(
+        "all",
+        """
 for i in (2, 3, 4) * 3:
     a, b = x[:, :5][:i], y[:i]
     with tf.GradientTape() as tape:
@@ -353,8 +443,11 @@ for i in (2, 3, 4) * 3:
         n = len(a)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out += [float(loss), n]
-"""),
-    "tf.random in a function": Case("tf.random draws", """
+""",
+    ),
+    "tf.random in a function": Case(
+        "tf.random draws",
+        """
 def disturb(b):
     return b + tf.random.normal(tf.shape(b))
 tf.random.set_seed(2)
@@ -363,16 +456,22 @@ for a, b in data:
         loss = tf.reduce_mean((a @ w - disturb(b)) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "tf.random under the tape": Case("in every call", """
+""",
+    ),
+    "tf.random under the tape": Case(
+        "in every call",
+        """
 tf.random.set_seed(2)
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w + tf.random.normal(tf.shape(b)) - b) ** 2)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "an if of a tensor": Case("cannot be traced", """
+""",
+    ),
+    "an if of a tensor": Case(
+        "cannot be traced",
+        """
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -380,29 +479,49 @@ for a, b in data:
             loss = loss * 2.0
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "the rate of the optimizer": Case("all", function() + """
+""",
+    ),
+    "the rate of the optimizer": Case(
+        "all",
+        function()
+        + """
 for epoch in range(3):
     optimizer.learning_rate = 0.1 / (1 + epoch)
     for a, b in data:
         out.append(float(step(a, b)))
-"""),
-    "an attribute of a layer": Case("all", function() + """
+""",
+    ),
+    "an attribute of a layer": Case(
+        "all",
+        function()
+        + """
 for epoch in range(2):
     for a, b in data:
         out.append(float(step(a, b)))
     model.layers[0].activation = keras.activations.relu
     optimizer.weight_decay = 0.1
-"""),
-    "losses of layers": Case("all", """
+""",
+    ),
+    "losses of layers": Case(
+        "all",
+        """
 reg = keras.layers.Dense(6, kernel_regularizer="l2")
 model = keras.Sequential([keras.Input((5,)), reg, keras.layers.Dense(1)])
-""" + function(" + sum(model.losses)") + "for a, b in data: out.append(float(step(a, b)))"),
-    "what is used later": Case("all", LOOP + """
+"""
+        + function(" + sum(model.losses)")
+        + "for a, b in data: out.append(float(step(a, b)))",
+    ),
+    "what is used later": Case(
+        "all",
+        LOOP
+        + """
     out += [float(tf.linalg.global_norm(gradients)), float(loss), len(gradients)]
 out.append(float(loss))
-"""),
-    "a class": Case("all", """
+""",
+    ),
+    "a class": Case(
+        "all",
+        """
 class Trainer:
     def __init__(self):
         self.model, self.rate, self.seen = make_model(), 0.1, 0
@@ -423,8 +542,11 @@ for epoch in range(2):
         out.append(float(trainer.step(a, b)))
     trainer.rate = 0.02
 out += [float(trainer.count), trainer.seen]
-"""),
-    "a function for gradients": Case("all", """
+""",
+    ),
+    "a function for gradients": Case(
+        "all",
+        """
 def grad(model, a, b):
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
@@ -435,8 +557,11 @@ for a, b in data:
     optimizer.apply_gradients(zip(grads, model.trainable_variables))
     mean.update_state(loss)
     out.append(float(mean.result()))
-"""),
-    "print between tape and update": Case("all", """
+""",
+    ),
+    "print between tape and update": Case(
+        "all",
+        """
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = loss_of(b, model(a, training=True))
@@ -444,8 +569,11 @@ for a, b in data:
     print(f"{float(loss):.4f}")
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     out.append(float(loss))
-"""),
-    "a count in the step": Case("changes in every step", """
+""",
+    ),
+    "a count in the step": Case(
+        "changes in every step",
+        """
 n = 0
 for a, b in data.repeat(2):
     with tf.GradientTape() as tape:
@@ -453,8 +581,11 @@ for a, b in data.repeat(2):
         loss = tf.reduce_mean((a @ w - b) ** 2) / n
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out += [float(loss), n]
-"""),
-    "tensors of the step before": Case("all", """
+""",
+    ),
+    "tensors of the step before": Case(
+        "all",
+        """
 before = tf.constant(0.0)
 for a, b in data:
     with tf.GradientTape() as tape:
@@ -462,16 +593,22 @@ for a, b in data:
         before = tf.stop_gradient(loss)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(before))
-"""),
-    "tensors in a dictionary": Case("all", """
+""",
+    ),
+    "tensors in a dictionary": Case(
+        "all",
+        """
 for a, b in data:
     batch = {"a": a, "b": (b, 2.0)}
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((batch["a"] @ w - batch["b"][0]) ** 2) * batch["b"][1]
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a dictionary filled in a function": Case("it changes a list or dictionary", """
+""",
+    ),
+    "a dictionary filled in a function": Case(
+        "it changes a list or dictionary",
+        """
 def measure(batch):
     batch["loss"] = tf.reduce_mean((batch["a"] @ w - batch["b"]) ** 2)
     return batch["loss"]
@@ -480,8 +617,11 @@ for batch in data.map(lambda a, b: {"a": a, "b": b}):
         loss = measure(batch)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(batch["loss"]))
-"""),
-    "a dictionary made and filled": Case("all", """
+""",
+    ),
+    "a dictionary made and filled": Case(
+        "all",
+        """
 def measure(batch):
     batch["loss"] = tf.reduce_mean((batch["a"] @ w - batch["b"]) ** 2)
     return batch["loss"]
@@ -491,19 +631,32 @@ for a, b in data:
         loss = measure(batch)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(batch["loss"]))
-"""),
-    "losses read behind the step": Case("which line", """
+""",
+    ),
+    "losses read behind the step": Case(
+        "which line",
+        """
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
                           keras.layers.Dense(1)])
-""" + function() + """
+"""
+        + function()
+        + """
 for a, b in data:
     out += [float(step(a, b)), float(sum(model.losses))]
-"""),
-    "losses read in the step": Case("all", """
+""",
+    ),
+    "losses read in the step": Case(
+        "all",
+        """
 model = keras.Sequential([keras.Input((5,)), keras.layers.ActivityRegularization(0.1),
                           keras.layers.Dense(1)])
-""" + function(" + sum(model.losses)") + "for a, b in data: out.append(float(step(a, b)))"),
-    "an attribute by a name": Case("all", """
+"""
+        + function(" + sum(model.losses)")
+        + "for a, b in data: out.append(float(step(a, b)))",
+    ),
+    "an attribute by a name": Case(
+        "all",
+        """
 class Config:
     pass
 config = Config()
@@ -517,8 +670,11 @@ for epoch in range(2):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
     config.rate_1 = 3.0
-"""),
-    "a small batch prints": Case("then: it calls print()", """
+""",
+    ),
+    "a small batch prints": Case(
+        "then: it calls print()",
+        """
 def measure(a, b):
     if len(a) < 4:
         print("small")
@@ -529,8 +685,12 @@ for a, b in data.repeat(2):
         loss = measure(a, b)
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "a setting of Keras": Case("all", function() + """
+""",
+    ),
+    "a setting of Keras": Case(
+        "all",
+        function()
+        + """
 model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(6), keras.layers.Dense(1)])
 def loss_of(b, p):
     return tf.reduce_mean(p ** 2) / (keras.config.epsilon() + tf.reduce_mean(b ** 2))
@@ -539,8 +699,11 @@ for epoch in range(2):
         out.append(float(step(a, b)))
     keras.config.set_epsilon(0.5)
 keras.config.set_epsilon(1e-7)
-"""),
-    "print under the tape": Case("all", """
+""",
+    ),
+    "print under the tape": Case(
+        "all",
+        """
 losses = []
 for i, (a, b) in enumerate(data.repeat(2)):
     with tf.GradientTape() as tape:
@@ -552,16 +715,22 @@ for i, (a, b) in enumerate(data.repeat(2)):
     gradients = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 out += losses
-"""),
-    "print of a variable under the tape": Case("which may change", """
+""",
+    ),
+    "print of a variable under the tape": Case(
+        "which may change",
+        """
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
         print(w.numpy()[0])
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
-    "print of what changes": Case("one", """
+""",
+    ),
+    "print of what changes": Case(
+        "one",
+        """
 for a, b in data:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((a @ w - b) ** 2)
@@ -569,5 +738,6 @@ for a, b in data:
         loss = loss + 1.0
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
+""",
+    ),
 }

@@ -68,8 +68,8 @@ class Session:
         Args:
             args: The command line arguments of the script.
         """
-        from evener.launch.hoisting import Hoister, hoisted
         from evener.launch import gpu_names, loops, mistakes, models, settings, strategies
+        from evener.launch.hoisting import Hoister, hoisted
 
         strategies.replace_strategies(self.strategy, self.notes)
         models.attach_models(self.strategy, self.notes)

@@ -43,8 +43,9 @@ def is_deferrable(statement: ast.stmt) -> bool:
     function = call.func
     if isinstance(function, ast.Name) and function.id == "print":
         return all(_only_reads(part) for part in parts)
-    is_append = isinstance(function, ast.Attribute) and function.attr == "append"
-    return is_append and _only_reads(function.value) and all(map(_is_number, parts))
+    if isinstance(function, ast.Attribute) and function.attr == "append":
+        return _only_reads(function.value) and all(map(_is_number, parts))
+    return False
 
 
 def _is_number(node: ast.AST) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from evener.analysis.hoisting.names import names_of, targets_of
-from evener.analysis.module import FUNCTIONS, Module
+from evener.analysis.module import FUNCTIONS, Function, Module
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -47,7 +47,9 @@ class Liveness:
         inside = {id(node) for one in block[first : last + 1] for node in ast.walk(one)}
         around = {id(outer) for outer in self._module.around(block[first])}
         for load in self._loads.get(name, ()):
-            if id(load) in inside or (scope is not self._module.tree and not self._is_in(load, scope)):
+            if id(load) in inside or (
+                scope is not self._module.tree and not self._is_in(load, scope)
+            ):
                 continue
             if self._reaches(load, name, scope, (block, last), around):
                 return True
@@ -57,7 +59,9 @@ class Liveness:
         """Return the function or module whose variable a name is."""
         for outer in self._module.around(statement):
             if isinstance(outer, FUNCTIONS):
-                declared = [one for one in ast.walk(outer) if isinstance(one, ast.Global | ast.Nonlocal)]
+                declared = [
+                    one for one in ast.walk(outer) if isinstance(one, ast.Global | ast.Nonlocal)
+                ]
                 if any(name in one.names for one in declared):
                     # Of an outer scope: every read in the module may be meant.
                     return self._module.tree
@@ -75,7 +79,7 @@ class Liveness:
         region: tuple[Sequence[ast.stmt], int],
         around: set[int],
     ) -> bool:
-        """Return whether a path leads from the end of a region to a load with no binding between."""
+        """Return whether a load may see what a region bound: no binding is between them."""
         block, last = region
         node: ast.AST = load
         while True:
@@ -148,8 +152,8 @@ def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
     return isinstance(parent, ast.For) and is_body and name in targets_of(parent.target)
 
 
-def _is_local(function: ast.AST, name: str) -> bool:
-    given = function.args  # pyright: ignore[reportAttributeAccessIssue]
+def _is_local(function: Function, name: str) -> bool:
+    given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
     if any(one is not None and one.arg == name for one in named):
         return True

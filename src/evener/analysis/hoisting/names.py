@@ -27,10 +27,10 @@ class Names:
 
 
 def names_of(statements: Sequence[ast.stmt]) -> Names:
-    """Return the names of statements.
+    r"""Return the names of statements.
 
     Example:
-        >>> found = names_of(ast.parse("y = x\\ntotal += y\\nif y: z = 1").body)
+        >>> found = names_of(ast.parse("y = x\ntotal += y\nif y: z = 1").body)
         >>> sorted(found.read), sorted(found.bound), sorted(found.certain)
         (['total', 'x'], ['total', 'y', 'z'], ['total', 'y'])
     """

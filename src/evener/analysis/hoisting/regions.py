@@ -84,7 +84,9 @@ def obstacles_of(block: Sequence[ast.stmt]) -> Iterator[Obstacle]:
     tapes = [index for index, statement in enumerate(block) if is_tape(statement)]
     if not tapes:
         return
-    behind = [i for i, s in enumerate(block) if i > tapes[0] and (is_update(s) or takes_gradient(s))]
+    behind = [
+        i for i, s in enumerate(block) if i > tapes[0] and (is_update(s) or takes_gradient(s))
+    ]
     fresh: set[str] = set()
     for statement in block[tapes[0] : max(behind, default=tapes[0]) + 1]:
         found = obstacle_in(statement, fresh)
@@ -135,30 +137,34 @@ def region_of(
         in_arithmetic=frozenset(_in_arithmetic(statements)),
         shown=frozenset(shown),
         outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
-        deferred=tuple((one.lineno, one.end_lineno or one.lineno) for one in deferred_in(statements)),
+        deferred=tuple(
+            (one.lineno, one.end_lineno or one.lineno) for one in deferred_in(statements)
+        ),
     )
 
 
 def _runs(block: Sequence[ast.stmt]) -> Iterator[Span]:
     """Yield the longest runs of statements that may be hoisted; a run may end with a return."""
-    first, fresh = 0, set[str]()
+    first = 0
+    fresh = set[str]()
     for index, statement in enumerate(block):
         if obstacle_in(statement, fresh) is None:
             fresh |= names_of([statement]).bound
             continue
-        is_return = isinstance(statement, ast.Return) and statement.value is not None
-        if is_return and obstacle_in(ast.copy_location(ast.Expr(statement.value), statement), fresh) is None:
-            yield first, index
-            return
+        if isinstance(statement, ast.Return) and statement.value is not None:
+            value = ast.copy_location(ast.Expr(statement.value), statement)
+            if obstacle_in(value, fresh) is None:
+                yield first, index
+                return
         if index > first:
             yield first, index - 1
-        first, fresh = index + 1, set()
+        first, fresh = index + 1, set[str]()
     if len(block) > first:
         yield first, len(block) - 1
 
 
 def _step_in(block: Sequence[ast.stmt], first: int, last: int) -> Span | None:
-    """Return the step in a run: from the first tape, or call that gives gradients, to the update."""
+    """Return the step in a run: from the first tape, or call for gradients, to the update."""
     indices = range(first, last + 1)
     ends = [i for i in indices if is_update(block[i]) or takes_gradient(block[i])]
     tapes = [i for i in indices if is_tape(block[i])]
@@ -222,15 +228,15 @@ def _gradients_in(block: Sequence[ast.stmt], step: Span) -> Iterator[Span]:
 
 def _in_arithmetic(statements: Sequence[ast.stmt]) -> Iterator[str]:
     """Yield names that are used otherwise than as an argument, or for their shape."""
-    for statement in statements:
-        for node in ast.walk(statement):
-            for field, child in ast.iter_fields(node):
-                children = child if isinstance(child, list) else [child]
-                for name in children:
-                    if not isinstance(name, ast.Name) or not isinstance(name.ctx, ast.Load):
-                        continue
-                    is_argument = isinstance(node, ast.Call) and field == "args"
-                    is_keyword = isinstance(node, ast.keyword)
-                    is_shape = isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
-                    if not (is_argument or is_keyword or is_shape):
-                        yield name.id
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    harmless: set[ast.AST] = set()
+    for node in nodes:
+        if isinstance(node, ast.Call):
+            harmless.update(node.args)
+        elif isinstance(node, ast.keyword) or (
+            isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
+        ):
+            harmless.add(node.value)
+    for node in nodes:
+        if isinstance(node, ast.Name) and node not in harmless:
+            yield node.id

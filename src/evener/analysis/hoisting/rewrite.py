@@ -57,23 +57,29 @@ class Hoisted:
     lines_with_losses: tuple[int, ...]
 
 
-def hoist_steps(source: str, path: str, *, first_number: int = 0) -> Hoisted:
+def hoist_steps(
+    source: str, path: str, *, first_number: int = 0, in_functions: bool = False
+) -> Hoisted:
     """Return a module in which every region that was found is a function too.
 
     Args:
         source: The text of the module.
         path: Its file.
         first_number: The number of its first region.
+        in_functions: Whether only functions are rewritten, because other modules may read the
+            names of this one.
 
     Raises:
         SyntaxError: The text is not Python.
     """
     module = module_of(path=path, name="", source=source)
-    rewriting = _Rewriting(module, first_number)
+    rewriting = _Rewriting(module, first_number, in_functions=in_functions)
     losses = [
         one.lineno
         for one in module.every(ast.Attribute)
-        if isinstance(one, ast.Attribute) and one.attr == "losses" and last_name(one.value) != "keras"
+        if isinstance(one, ast.Attribute)
+        and one.attr == "losses"
+        and last_name(one.value) != "keras"
     ]
     if not _uses_any_name(module):
         rewriting.all_blocks()
@@ -94,7 +100,8 @@ def _uses_any_name(module: Module) -> bool:
 
 
 class _Rewriting:
-    def __init__(self, module: Module, first_number: int) -> None:
+    def __init__(self, module: Module, first_number: int, *, in_functions: bool) -> None:
+        self._in_functions = in_functions
         self._module = module
         self._number = first_number
         self._liveness = Liveness(module)
@@ -114,7 +121,7 @@ class _Rewriting:
             for block in blocks_of(parent):
                 self.obstacles += obstacles_of(block)
         # All are found before one is replaced; in a block, from its end to its begin.
-        planned = []
+        planned: list[tuple[list[ast.stmt], list[Span], list[Region | None]]] = []
         taken: set[ast.AST] = set()
         for block, spans in found:
             # What is within a region is a part of it.
@@ -150,7 +157,7 @@ class _Rewriting:
                 marks = getattr(outer, "decorator_list", [])
                 return not any(_traces(one) for one in marks)
             is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
-        return is_in_loop
+        return is_in_loop and not self._in_functions
 
 
 def _traces(decorator: ast.expr) -> bool:
@@ -234,9 +241,7 @@ def _hook_call(region: Region) -> ast.expr:
     no_arguments = ast.arguments(
         posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
     )
-    read = ast.Lambda(
-        no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load())
-    )
+    read = ast.Lambda(no_arguments, _tuple([*region.parameters, *region.outside_shown], ast.Load()))
     return ast.Call(_load(HOOK), [ast.Constant(region.number), _load(_REGION), read], [])
 
 
@@ -246,9 +251,7 @@ def _as_written(region: Region, written: list[ast.stmt]) -> ast.stmt:
     return ast.With(items=[item], body=written)
 
 
-def _taken(
-    region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]
-) -> list[ast.stmt]:
+def _taken(region: Region, results: Sequence[str], deferred: Sequence[ast.stmt]) -> list[ast.stmt]:
     statements: list[ast.stmt] = [ast.Pass()]
     if results:
         statements = [ast.Assign([_tuple(results, ast.Store())], _load(_RESULTS))]

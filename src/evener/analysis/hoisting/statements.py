@@ -1,7 +1,7 @@
 """Which statements a hoisted function may hold.
 
-A statement may be hoisted if its only effects are the names that it binds and what the libraries do to
-variables. What calls do is not known from the text: the run observes them.
+A statement may be hoisted if its only effects are the names that it binds and what the libraries do
+to variables. What calls do is not known from the text: the run observes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHANGES = (
 _DRAWS = ("tf.random.", "np.random.", "numpy.random.", "random.", "time.")
 _DRAWS_BY_SEED = ("tf.random.stateless_",)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Assert, ast.Pass, ast.Raise)
-_WORDS = {
+_WORDS: dict[type[ast.stmt], str] = {
     ast.Try: "try",
     ast.FunctionDef: "def",
     ast.ClassDef: "class",

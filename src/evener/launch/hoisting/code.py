@@ -1,7 +1,7 @@
 """Which code a step runs and what it calls, observed while it runs as it is written.
 
-Code of the program, and of packages that are not known here, is followed into its functions: what it
-calls is judged, and the globals and attributes that it names are read. TensorFlow, Keras, NumPy
+Code of the program, and of packages that are not known here, is followed into its functions: what
+it calls is judged, and the globals and attributes that it names are read. TensorFlow, Keras, NumPy
 and some modules of Python are known: what they do beside computing is listed here.
 """
 
@@ -11,6 +11,7 @@ import builtins
 import dis
 import functools
 import gc
+import inspect
 import os
 import sys
 import sysconfig
@@ -65,6 +66,7 @@ _DIFFERENT = {
     "constant_value": "it asks whether a tensor has a value",
     "summary": "it prints",
 }
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _PURE_BUILTINS = frozenset(
     (
         *("abs", "all", "any", "ascii", "bin", "callable", "chr", "divmod", "format", "getattr"),
@@ -93,8 +95,7 @@ def is_followed(filename: str) -> bool:
     if any(part in _KNOWN_PACKAGES for part in path.parts) and _is_installed(filename):
         return False
     if filename.startswith(_STANDARD):
-        name = filename[len(_STANDARD) :].split(os.sep)[0].removesuffix(".py")
-        return name not in _KNOWN_MODULES
+        return path.relative_to(_STANDARD).parts[0].removesuffix(".py") not in _KNOWN_MODULES
     return True
 
 
@@ -165,7 +166,7 @@ class Observed:
             if _is_asked_by_library(frame):
                 return
             self.code.setdefault(code, frame.f_globals)
-            if code.co_flags & (0x20 | 0x80 | 0x200) and code.co_name != "<genexpr>":
+            if code.co_flags & _GENERATOR and code.co_name != "<genexpr>":
                 self._blame(frame, "it is a generator")
         elif frame.f_back is not None and is_followed(frame.f_back.f_code.co_filename):
             reason = _reason_of_library(code)
@@ -179,7 +180,6 @@ class Observed:
                 line = line.f_back
             if line is not None and not self._is_left_out(line):
                 self.problem = (line.f_code.co_filename, line.f_lineno, reason)
-
 
     def _is_left_out(self, frame: types.FrameType) -> bool:
         number = frame.f_lineno
@@ -206,7 +206,7 @@ def _reason_of_builtin(function: Any) -> str | None:
         if (module or "").split(".")[0] in _PURE_MODULES and "random" not in (module or ""):
             return None
         return f"it calls {module}.{name}()"
-    kind = owner if isinstance(owner, type) else type(owner)
+    kind: type = owner if isinstance(owner, type) else type(owner)
     if issubclass(kind, _PURE_TYPES) and kind.__module__ in ("builtins", "collections", "enum"):
         return None
     if isinstance(owner, np.ndarray | np.generic | np.ufunc):

@@ -9,7 +9,14 @@ from evener.launch.hoisting.values import CannotHoist
 
 _VARIABLES = ("ReadVariableOp", "VariableShape", "VarIsInitializedOp", "ResourceGather", "Assign")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case")
-_HARMLESS = ("Assert", "LookupTableFindV2", "LookupTableSizeV2", "NoOp", "CheckNumerics", "RngReadAndSkip")
+_HARMLESS = (
+    "Assert",
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+    "NoOp",
+    "CheckNumerics",
+    "RngReadAndSkip",
+)
 # Public operations of TensorFlow, called by the op registry stateful though they only compute.
 _COMPUTING = ("CudnnRNN", "TensorList", "TensorArray", "EmptyTensorList", "Unbatch", "Stack")
 
@@ -37,7 +44,7 @@ def _check(kind: str, is_stateful: bool) -> None:
         return
     if kind.startswith((*_VARIABLES, *_COMPUTING)):
         return
-    if kind.startswith("Resource") and "Apply" in kind or kind.startswith("ResourceScatter"):
+    if (kind.startswith("Resource") and "Apply" in kind) or kind.startswith("ResourceScatter"):
         return
     if kind in ("VarHandleOp",):
         raise CannotHoist("it makes variables")

@@ -266,7 +266,9 @@ class _Attributes(_Check):
         every: Whether other attributes that come are a change too.
     """
 
-    def __init__(self, path: str, holder: Any, names: Sequence[str], *, every: bool = False) -> None:
+    def __init__(
+        self, path: str, holder: Any, names: Sequence[str], *, every: bool = False
+    ) -> None:
         self._names = tuple(names)
         self._every = every
         self._held = getattr(holder, "__dict__", None)
@@ -335,9 +337,7 @@ class _Dictionary(_Check):
     def restore(self) -> None:
         count = len(self._before) // 2
         dict.clear(self._holder)
-        dict.update(
-            self._holder, zip(self._before[:count], self._before[count:], strict=True)
-        )
+        dict.update(self._holder, zip(self._before[:count], self._before[count:], strict=True))
 
 
 class _Set(_Check):
@@ -380,6 +380,7 @@ class Globals(_Check):
         return [self._holder.get(name, _MISSING) for name in self.names]
 
     def holds(self) -> bool:
+        """Return whether the values are the same, and keep the name of one that is not."""
         before = self._before
         if super().holds():
             return True
@@ -390,6 +391,7 @@ class Globals(_Check):
         return False
 
     def restore(self) -> None:
+        """Put back the values of the names."""
         for name, value in zip(self.names, self._before, strict=True):
             if value is not _MISSING:
                 self._holder[name] = value
@@ -419,4 +421,3 @@ def _slots_of(kind: type) -> Iterable[str]:
     slots = vars(kind).get("__slots__", ())
     slots = (slots,) if isinstance(slots, str) else slots
     return [name for name in slots if name not in ("__dict__", "__weakref__")]
-

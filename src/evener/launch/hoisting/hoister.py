@@ -2,9 +2,9 @@
 
 ::
 
-    1. call     as written, observed             which code runs, what it calls, which values it reads
-    2. call     traced, run on all devices       variables put back; then run eagerly, and compared:
-                                                 the eager results are those that count
+    1. call     as written, observed           which code runs, what it calls and reads
+    2. call     traced, run on all devices     variables put back; then run eagerly, and compared:
+                                               the eager results are those that count
     3. ...      values still the same?  ──yes──► run on all devices
                        │ no
                        └► as in the first call, a few times; then as written for good
@@ -154,9 +154,7 @@ class Hoister:
         is_outside: Returns whether the calling code is no replica of a strategy.
     """
 
-    def __init__(
-        self, strategy: Strategy, notes: Notes, *, is_outside: Callable[[], bool]
-    ) -> None:
+    def __init__(self, strategy: Strategy, notes: Notes, *, is_outside: Callable[[], bool]) -> None:
         self._strategy = strategy
         self._notes = notes
         self._is_outside = is_outside
@@ -451,7 +449,7 @@ class Hoister:
         body: Body,
         values: tuple[Any, ...],
     ) -> None:
-        """Take note of what a run as written does that earlier ones did not, such as at other sizes."""
+        """Take note of what a run as written does that earlier ones did not."""
         changed = variant.reads.changed()
         observed.code = {**variant.reads.code, **observed.code}
         try:
@@ -511,7 +509,9 @@ class Hoister:
         line = step.region.first
         if observed is not None and observed.problem is not None and observed.problem[1]:
             path, number, _ = observed.problem
-            name = f"line {number}" if path == step.path else str(UserLine(path=path, number=number))
+            name = (
+                f"line {number}" if path == step.path else str(UserLine(path=path, number=number))
+            )
             step.changed = f"{name} prevents more: {reason}"
         else:
             step.changed = f"line {line} prevents more: {reason}"

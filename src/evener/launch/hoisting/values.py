@@ -79,10 +79,10 @@ def same(one: Any, other: Any) -> bool:
         return True
     if type(one) is not type(other) or not isinstance(one, (*PLAIN, np.generic)):
         return False
-    # 0.0 and -0.0 are equal and not the same; NaN is the same and not equal.
-    return bool(one == other) and (one != 0 or repr(one) == repr(other)) or (
-        one != one and other != other
-    )
+    if one == other:
+        # 0.0 and -0.0 are equal and not the same.
+        return one != 0 or repr(one) == repr(other)
+    return one != one and other != other  # NaN
 
 
 def is_tensor(value: Any) -> bool:
@@ -192,7 +192,7 @@ def results_apart(values: Sequence[Any], inputs: Sequence[Any], known: set[int])
                 raise CannotHoist("two of its results are the same list")
             seen.add(id(value))
             keys = tuple(value) if isinstance(value, dict) else None
-            parts = value.values() if isinstance(value, dict) else value
+            parts: Any = value.values() if isinstance(value, dict) else value
             return Nest(type(value), keys, tuple(apart(one) for one in parts))
         raise CannotHoist(f"it makes a {type(value).__name__} that is used later")
 
