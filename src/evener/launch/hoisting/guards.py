@@ -14,7 +14,7 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -271,13 +271,27 @@ class _Attributes(_Check):
     ) -> None:
         self._names = tuple(names)
         self._every = every
-        self._held = getattr(holder, "__dict__", None)
-        super().__init__(path, holder)
         self._path_of_holder = path
+        # Functions have their closure and their defaults beside their dictionary.
+        is_function = isinstance(holder, types.FunctionType)
+        self._held = None if is_function else getattr(holder, "__dict__", None)
+        super().__init__(path, holder)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Keep what the fast comparison needs: the attributes that are there, and how many."""
+        self._get: Callable[[Any], tuple[Any, ...]] | None = None
+        pairs = [(n, v) for n, v in zip(self._names, self._before, strict=False)]
+        present = [(name, value) for name, value in pairs if value is not _MISSING]
+        is_dict = type(self._held) is dict
+        if is_dict and len(present) > 1 and (self._every or len(present) == len(self._names)):
+            self._get = operator.itemgetter(*(name for name, _ in present))
+            self._present = tuple(value for _, value in present)
+            self._length = len(self._held or ())
 
     def _now(self) -> Sequence[Any]:
         held = self._held
-        if held is None or isinstance(self._holder, types.FunctionType):
+        if held is None:
             return [getattr(self._holder, name, _MISSING) for name in self._names]
         found = [held.get(name, _MISSING) for name in self._names]
         if self._every:
@@ -285,8 +299,15 @@ class _Attributes(_Check):
         return found
 
     def holds(self) -> bool:
+        if self._get is not None and (not self._every or len(self._held or ()) == self._length):
+            try:
+                if all(map(operator.is_, self._get(self._held), self._present)):
+                    return True
+            except KeyError:
+                pass
         before = self._before
         if super().holds():
+            self._remember()
             return True
         for name, old, new in zip(self._names, before, self._now(), strict=False):
             if not same(old, new):
