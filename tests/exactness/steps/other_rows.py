@@ -139,7 +139,7 @@ def gan() -> BuiltStep:
         sgd(generator.trainable_variables),
         sgd(discriminator.trainable_variables),
     )
-    drawn = tf.Variable(0)
+    drawn = tf.Variable(tf.constant(0))
 
     def noise() -> Any:
         drawn.assign_add(1)
