@@ -26,7 +26,7 @@ from exactness.fuzz.program import (
 from exactness.fuzz.templates import filled, groups, slots
 
 _LARGE = (8, 9, 11, 24)
-_SMALL = (1, 1, 2, 3, 4, 5, 6)
+_SMALL = (2, 3, 4, 5, 6)
 NUM_LARGE = 2
 _MOST_ELEMENTS = 3000
 _LARGEST = {"f": 1e4, "i": 500.0, "u": 500.0, "b": 1.0}
@@ -121,7 +121,10 @@ def draw_trial(seed: str) -> Trial:
     """Return the trial of a seed."""
     rng = random.Random(seed)
     is_static = rng.random() < 0.1
-    sizes = [*rng.sample(_LARGE, NUM_LARGE), *rng.sample(_SMALL, 1 if is_static else 2)]
+    # One sample always: without it half of the parts have none.
+    sizes = [*rng.sample(_LARGE, NUM_LARGE), 1]
+    if not is_static:
+        sizes.append(rng.choice(_SMALL))
     batch_seed = rng.randrange(1000)
     drawing = Drawing(rng)
     batches = [make_batch(size, batch_seed) for size in sizes]

@@ -192,6 +192,8 @@ tf.linalg.global_norm([{a:f}, {b:f}])
 tf.add_n([tf.reduce_sum({a:f1+}, 0), tf.reduce_mean({a}, 0)])
 tf.reduce_sum({a:f1+}) * tf.reduce_sum({b:f1+})
 tf.reduce_sum({a:f1+}) / tf.reduce_sum({b:f1+})
+tf.reduce_sum({a:f1+}, 0) / tf.cast(B - {=1|2}, tf.float64)
+tf.reduce_{=sum|mean}({a:f1+}) / tf.cast(tf.size({a}) - {=1|3|4|12}, tf.float64)
 tf.math.divide_no_nan(tf.reduce_sum({a:f1+}), tf.reduce_sum(tf.cast({m:b1}, tf.float64)))
 tf.raw_ops.Div(x=tf.reduce_sum({a:i1+}), y={=2|3|B})
 tf.reduce_sum({a:i1+}) {=//|%} {=2|3|B}
