@@ -17,6 +17,7 @@ import tensorflow as tf
 from exactness.fuzz.check import PLANS, Trial
 from exactness.fuzz.program import (
     ARGUMENTS,
+    VARIABLES,
     WATCHED,
     Instruction,
     Program,
@@ -57,12 +58,21 @@ class Drawing:
             text = self._fill(self.rng.choice(group))
             if text is None:
                 continue
+            before = self._variables()
             results = self._tried(text)
-            if results is not None and self._is_wanted(results):
+            if results is None or not self._is_wanted(results):
+                for variable, value in before:
+                    variable.assign(value)
+            else:
                 name = f"v{len(self.instructions)}"
                 self.instructions.append(Instruction(name, text))
                 self.values[name] = results
                 return
+
+    def _variables(self) -> list[tuple[tf.Variable, Any]]:
+        """Return all variables with what is in them."""
+        found = (one for name in VARIABLES for one in self.values[name])
+        return [(variable, variable.numpy()) for variable in found]
 
     def _fill(self, template: str) -> str | None:
         chosen: dict[str, str] = {}
@@ -130,8 +140,8 @@ def draw_trial(seed: str) -> Trial:
     batches = [make_batch(size, batch_seed) for size in sizes]
     for name, values in zip(ARGUMENTS, zip(*batches, strict=True), strict=True):
         drawing.values[name] = values
-    for name, variable in make_variables().items():
-        drawing.values[name] = (tf.constant(variable.numpy()),) * len(sizes)
+    for name in VARIABLES:
+        drawing.values[name] = tuple(make_variables()[name] for _ in sizes)
     drawing.values["B"] = tuple(tf.constant(size) for size in sizes)
     for _ in range(rng.randint(3, 10)):
         drawing.add()

@@ -333,5 +333,12 @@ tf.nn.max_pool1d({a:f3}, 2, 1, "VALID")
 tf.identity({a:*})
 """
 
-GROUPS = {COUNTS: 4, USES_OF_COUNTS: 5, REDUCTIONS: 3, ELEMENTWISE: 2, SHAPES: 3}
+UPDATES = """
+tf.convert_to_tensor(w.assign_{=add|sub}(0.1 * tf.tanh({a:f1})))
+tf.convert_to_tensor(u.assign_{=add|sub}(0.1 * tf.tanh({a:f2})))
+tf.convert_to_tensor(w.assign(tf.tanh(tf.reduce_{=sum|mean|max}({a:f2}, 0))))
+tf.identity({=w|u})
+"""
+
+GROUPS = {COUNTS: 4, USES_OF_COUNTS: 5, REDUCTIONS: 3, ELEMENTWISE: 2, SHAPES: 3, UPDATES: 1}
 """How often an operation of a group is drawn. A line that is indented continues the one before."""
