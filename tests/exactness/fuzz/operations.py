@@ -56,6 +56,9 @@ USES_OF_COUNTS = """
 tf.reduce_sum({a:f1+}, {@a})[{n:i0}]
 tf.reduce_sum({a:f2+}, 0)[{n:i0}:]
 tf.reduce_sum({a:f2+}, 0)[..., :{n:i0}]
+tf.reduce_{=sum|max}({a:f2+}, 0)[tf.reduce_{=sum|max}({i:i1})]
+tf.reduce_sum({a:f2+}, 0)[tf.reduce_sum({i:i1}):]
+tf.slice(tf.reduce_sum({a:f2}, 0), [tf.reduce_sum({i:i1})], [{=1|-1}])
 tf.slice({a:*1}, [{n:i0}], [{=1|2|-1}])
 tf.slice({a:*2}, [0, {n:i0}], [-1, {=1|2|-1}])
 tf.slice({a:*2}, [{n:i0}, 0], [{=1|2|-1}, {=1|2|-1}])
