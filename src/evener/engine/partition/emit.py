@@ -392,11 +392,19 @@ class _Run:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
         assert tensor.shape is not None
-        shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
-        stacked = [
-            tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
-            for part in parts
-        ]
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        stacked = []
+        for part, rows in zip(parts, self._rows(state.rows)[0], strict=True):
+            known = list(shape)
+            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            if isinstance(per_sample, int) and isinstance(state.outer, int):
+                known[state.axis - 1] = rows * (per_sample * state.outer)
+            stacked.append(
+                tf.raw_ops.TensorListStack(
+                    input_handle=part, element_shape=known, element_dtype=dtype
+                )
+            )
         return tf.raw_ops.TensorListFromTensor(
             tensor=self._join_rows(tensor, state, stacked), element_shape=shape
         )
