@@ -110,7 +110,8 @@ class StepChecker:
         )
         # Nothing may read the clock where all operations have to be deterministic.
         self._is_timed = not _tf_private.is_deterministic()
-        self._begin = time.time() + begins_after(seconds) if self._is_timed else 0.0
+        self._delay = begins_after(seconds)
+        self._begin = time.time() + self._delay if self._is_timed else 0.0
 
     def offer(self, tensors: Sequence[Any]) -> None:
         """Take the first samples of a batch, outside of graphs, if a check is due.
@@ -205,13 +206,14 @@ class StepChecker:
             _warn(result)
 
     def _compare(self, arrays: list[np.ndarray], sizes: tuple[int, ...]) -> SpotCheck:
+        self._go_on()
         extent = extent_of(self._step)
         if not extent.compared:
-            raise _NotDoneError("everything in the step depends on what cannot be repeated")
+            raise _NotDoneError("nothing that the parts compute can be computed again")
         sides = Sides(self._step, self._traced, sizes, extent)
         if sides.obstacle:
             raise _NotDoneError(f"the {sides.obstacle} is not known")
-        _go_on()
+        self._go_on()
         fed, variables, closed = self._inputs(sides.needed_inputs(), arrays)
         # One after the other, so that no device holds more than one of them twice.
         values = [variable.numpy() for variable in variables.values()]
@@ -223,10 +225,12 @@ class StepChecker:
         function = sides.trace(closed, specs)
 
         def compute(inputs: Sequence[np.ndarray]) -> Any:
-            _go_on()
+            self._go_on()
             for copy, value in zip(copies, inputs[len(fed) :], strict=True):
                 copy.assign(value)
-            tensors = [tf.constant(n, s.dtype) for n, s in zip(inputs, specs.values(), strict=False)]
+            tensors = [
+                tf.constant(n, s.dtype) for n, s in zip(inputs, specs.values(), strict=False)
+            ]
             return [[np.asarray(one) for one in side] for side in function(*tensors)]
 
         with tf.device(HOST):
@@ -240,6 +244,11 @@ class StepChecker:
             num_samples=sum(sizes),
             num_tensors=len(sides.compared),
         )
+
+    def _go_on(self) -> None:
+        """Give a long check up where the program has ended and waits for it alone."""
+        if self._delay and not threading.main_thread().is_alive():
+            raise _NotDoneError("the program has ended")
 
     def _inputs(
         self, needed: set[Tensor], arrays: Sequence[np.ndarray]
@@ -334,11 +343,6 @@ def _is_value_of_outer_graph(capture: Any) -> bool:
     """Return whether a step uses a value of the function that it is called in."""
     is_value = capture.dtype not in (tf.resource, tf.variant)
     return is_value and not _tf_private.is_eager_tensor(capture)
-
-
-def _go_on() -> None:
-    if not threading.main_thread().is_alive():
-        raise _NotDoneError("the program has ended")
 
 
 def _text(error: Exception) -> str:

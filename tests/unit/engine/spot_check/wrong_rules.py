@@ -90,9 +90,7 @@ def draws_from_the_start(node: Node, states: Sequence[State]) -> Decision | None
 
 
 def counts_from_the_start(node: Node, states: Sequence[State]) -> Decision | None:
-    return Decision(
-        inputs=(Numbers((0,)), Numbers((PART_BATCH,)), Numbers((1,))), outputs=(FIRST,)
-    )
+    return Decision(inputs=(Numbers((0,)), Numbers((PART_BATCH,)), Numbers((1,))), outputs=(FIRST,))
 
 
 def _longest(x: Any) -> Any:
