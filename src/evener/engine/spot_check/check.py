@@ -69,6 +69,13 @@ class SpotCheck:
     num_tensors: int = 0
     seconds: float = 0.0
 
+    def __str__(self) -> str:
+        if self.state == "not done":
+            return f"not done: {self.reason}"
+        compared = f"{self.num_tensors} tensors of a step, {self.num_samples} samples"
+        different = "; ".join(f"{name} by {by:.1e}" for name, by in self.differences)
+        return f"{compared}: {different or 'no difference'}"
+
 
 class _NotDoneError(Exception):
     """A step, or a batch, that cannot be checked; says why."""
@@ -181,8 +188,9 @@ class StepChecker:
                 array if axis is None else array.take(range(sum(sizes)), axis)
                 for array, axis in zip(arrays, [*axes, *[None] * len(arrays)], strict=False)
             ]
+        # Not ended by force with the program, as a thread of one of TensorFlow's would be.
         self._thread = threading.Thread(
-            target=self._check, args=(arrays, sizes), name="evener-spot-check"
+            target=self._check, args=(arrays, sizes), name="evener-spot-check", daemon=False
         )
         _RUNNING.add(self._thread)
         self._thread.start()

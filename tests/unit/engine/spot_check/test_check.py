@@ -308,18 +308,26 @@ def slow(self, *arguments):
     print(found.state, flush=True)
     return found
 StepChecker._compare = slow
-step = evener.distribute(lambda x: tf.reduce_sum(x), devices=["cpu:0", "cpu:1"])
+step = {step}(evener.distribute(lambda x: tf.reduce_sum(x), devices=["cpu:0", "cpu:1"]))
 print(float(step(tf.ones([6]))), flush=True)
 {end}
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
-    ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGINT)", None)]
+    ("step", "end", "status"),
+    [
+        ("tf.function", "sys.exit(3)", 3),
+        ("tf.function", "os.kill(os.getpid(), signal.SIGINT)", None),
+        ("", "", 0),
+    ],
 )
-def test_the_end_of_a_program_waits_for_its_check(end: str, status: int, run_python: Any) -> None:
+def test_the_end_of_a_program_waits_for_its_check(
+    step: str, end: str, status: int | None, run_python: Any
+) -> None:
     done: subprocess.CompletedProcess[str] = run_python(
-        PROGRAM.format(end=end), env={"EVENER_VERIFY": None}, num_cpus=2, check=False
+        PROGRAM.format(step=step, end=end), env={"EVENER_VERIFY": None}, num_cpus=2, check=False
     )
     assert done.stdout.split() == ["6.0", "agrees"]
     assert done.returncode == (-signal.SIGINT if status is None else status)
