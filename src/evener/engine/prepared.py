@@ -82,7 +82,13 @@ class PreparedStep:
         self._verifier = verifier if verifier and self._can_run_twice() else None
         self._checker: StepChecker | None = None
         if when_checked is not None:
-            self._checker = StepChecker(self.partitioned, self._traced, when_checked)
+            self._checker = StepChecker(
+                self.partitioned,
+                self._traced,
+                when_checked,
+                # They have rows of no sample alone.
+                takes_all=arguments.has_composites,
+            )
         several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
         is_timed = sharing is not None and several and self._traced.trains
         # Nothing may read the clock where all operations have to be deterministic.

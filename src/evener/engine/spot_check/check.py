@@ -40,7 +40,10 @@ from evener.errors import EvenerWarning, warn
 LARGEST_VARIABLES = 1 << 30
 """Bytes of variables that are copied to the host for a check."""
 LARGEST_ARGUMENTS = 1 << 26
-"""Bytes of arguments without samples that are."""
+"""Bytes of arguments that are."""
+LARGEST_BATCH = 64
+"""Samples of a batch of which no samples can be left out."""
+_SMALL_BATCHES = 3
 _SIZES = ((2, 1, 2), (2, 1), (1, 1))
 """The samples of each part, by how many there are: parts of unlike sizes where it can be."""
 _LOG = logging.getLogger("evener")
@@ -88,6 +91,7 @@ class StepChecker:
         step: The step.
         traced: The step as it was traced.
         when_checked: Called with what was found.
+        takes_all: Whether arguments fit whole batches alone; such batches have to be small.
     """
 
     def __init__(
@@ -95,8 +99,12 @@ class StepChecker:
         step: PartitionedStep,
         traced: TracedStep,
         when_checked: Callable[[SpotCheck], None],
+        *,
+        takes_all: bool = False,
     ) -> None:
         self._when_checked = when_checked
+        self._takes_all = takes_all
+        self._num_small = 0
         self._step = step
         self._traced = traced
         self._arguments = traced.graph.inputs[: len(traced.batch_axes)]
@@ -111,7 +119,7 @@ class StepChecker:
         self._sizes = _SIZES[0] if _num_parts(step) > 2 else _SIZES[1]
         seconds = estimated_seconds(
             traced.graph,
-            num_samples=sum(self._sizes),
+            num_samples=LARGEST_BATCH if takes_all else sum(self._sizes),
             num_parts=len(self._sizes),
             variable_bytes=_num_bytes(traced),
         )
@@ -157,7 +165,7 @@ class StepChecker:
         count = sum(self._sizes)
         rows = []
         for tensor, axis in zip(tensors, self._traced.batch_axes, strict=True):
-            if axis is None:
+            if axis is None or self._takes_all:
                 rows.append(tensor)
             else:
                 rows.append(tensor[(*[slice(None)] * axis, slice(count))])
@@ -175,19 +183,28 @@ class StepChecker:
         return np.float64(self._begin)  # pyright: ignore[reportReturnType]
 
     def _begin_with(self, arrays: list[np.ndarray]) -> None:
-        axes = self._traced.batch_axes
-        pairs = zip(arrays, axes, strict=False)
+        axes = [*self._traced.batch_axes, *[None] * len(arrays)]
+        pairs = list(zip(arrays, axes, strict=False))
         counts = {array.shape[axis] for array, axis in pairs if axis is not None}
-        if len(counts) != 1 or not counts - {0, 1}:
-            return  # A later batch may do.
-        self._begin = float("inf")
+        if len(counts) != 1:
+            raise _NotDoneError("the arguments have different numbers of samples")
         count = counts.pop()
+        if count < 2:
+            self._num_small += 1
+            if self._num_small < _SMALL_BATCHES:
+                return  # A later batch may do.
+            raise _NotDoneError("the batches have one sample")
+        if sum(array.nbytes for array in arrays) > LARGEST_ARGUMENTS:
+            raise _NotDoneError("the arguments are large")
+        if self._takes_all and count > LARGEST_BATCH:
+            raise _NotDoneError(f"sparse or ragged tensors of more than {LARGEST_BATCH} samples")
+        self._begin = float("inf")
         sizes = next(s for s in _SIZES if sum(s) <= count and len(s) <= len(self._sizes))
-        if sum(sizes) < count:
-            arrays = [
-                array if axis is None else array.take(range(sum(sizes)), axis)
-                for array, axis in zip(arrays, [*axes, *[None] * len(arrays)], strict=False)
-            ]
+        if self._takes_all:
+            sizes = (*sizes[:-1], count - sum(sizes[:-1]))
+        arrays = [
+            array if axis is None else array.take(range(sum(sizes)), axis) for array, axis in pairs
+        ]
         # Not ended by force with the program, as a thread of one of TensorFlow's would be.
         self._thread = threading.Thread(
             target=self._check, args=(arrays, sizes), name="evener-spot-check", daemon=False
@@ -226,7 +243,7 @@ class StepChecker:
         # One after the other, so that no device holds more than one of them twice.
         values = [variable.numpy() for variable in variables.values()]
         with tf.device(HOST):
-            copies = [_tf_private.plain_variable(value, value.dtype) for value in values]
+            copies = [_tf_private.plain_variable(one, tf.as_dtype(one.dtype)) for one in values]
         closed |= {tensor: copy.handle for tensor, copy in zip(variables, copies, strict=True)}
         numbers = [*fed.values(), *values]
         specs = {tensor: tf.TensorSpec(one.shape, tensor.dtype) for tensor, one in fed.items()}
