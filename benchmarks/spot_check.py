@@ -28,7 +28,7 @@ GAN, _NOISE, _PIXELS = "gan", 32, 784
 def _strategy(verify: bool | None, devices: list[str]) -> Any:
     import evener
 
-    return evener.Strategy(devices=devices, shares="even", verify=verify)
+    return evener.Strategy(devices=[name.lower() for name in devices], shares="even", verify=verify)
 
 
 class Checked(contenders.Fit):
@@ -45,7 +45,9 @@ class Checked(contenders.Fit):
 
     def prepare(self, name: str, optimizer: str) -> None:
         """Make the model of a problem; forget the one before."""
-        self._gan = _gan(self._devices, self._verify) if name == GAN else None
+        self._gan = (
+            _gan([one.lower() for one in self._devices], self._verify) if name == GAN else None
+        )
         if name != GAN:
             super().prepare(name, optimizer)
 

@@ -35,6 +35,10 @@ _STATELESS_DRAWS = {
 """Drawn from seeds of the check's own: the program's generators are left as they are."""
 
 
+_CHECKS = ("CheckNumerics", "CheckNumericsV2")
+_READS = ("RngReadAndSkip",)
+
+
 def known_nodes(graph: Graph) -> set[Node]:
     """Return the nodes that can be computed without changing anything."""
     arguments = {tensor.node for tensor in graph.inputs}
@@ -48,7 +52,7 @@ def known_nodes(graph: Graph) -> set[Node]:
 
 
 def _is_computable(node: Node) -> bool:
-    return not node.has_side_effect or node.op in _STATELESS_DRAWS or node.op == "RngReadAndSkip"
+    return not node.has_side_effect or node.op in (*_STATELESS_DRAWS, *_CHECKS, *_READS)
 
 
 def needed_nodes(
@@ -120,7 +124,7 @@ def _copy(
 ) -> Sequence[str]:
     if node.bodies:
         return copy_functional(builder, node, inputs)
-    if node.op == "RngReadAndSkip":
+    if node.op in _READS:
         # The state before: what it returns.
         return builder.op("ReadVariableOp", inputs[:1], {"dtype": node.outputs[0].dtype})
     if node.op in _STATELESS_DRAWS:
