@@ -11,12 +11,16 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import evener
+from evener import Plan
 
+from .candidates import MakePlace, Place, make_candidate
+from .harness import THREE, agree, fit_model
 from .test_written_steps import PLANS
 
 Step = Callable[[Any, Any], Any]
@@ -305,6 +309,7 @@ def with_gradient(step: Step) -> Callable[..., Any]:
     return of_batch
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "plan"),
     [
@@ -323,3 +328,58 @@ def test_equals_one_device(name: str, plan: str) -> None:
                 right, left, rtol=1e-9, atol=1e-12, err_msg=f"result {index} of {size} samples"
             )
             assert left.dtype == right.dtype
+
+
+# The doors, with the commonest case: the last step of padded sequences.
+
+
+@keras.saving.register_keras_serializable("tests")
+class LastStep(keras.layers.Layer):
+    """Takes the last step that any sequence of the batch has."""
+
+    def call(self, inputs: Any) -> Any:
+        x, lengths = inputs
+        return x[:, tf.reduce_max(lengths) - 1]
+
+
+def sequence_model() -> keras.Model:
+    x, n = keras.Input([WIDTH, 3], name="x"), keras.Input([], dtype="int32", name="n")
+    hidden = keras.layers.Dense(5, activation="tanh")(x)
+    return keras.Model([x, n], keras.layers.Dense(2)(LastStep()([hidden, n])))
+
+
+def sequences() -> Any:
+    rng = np.random.default_rng(3)
+    n = rng.integers(1, 4, 30).astype("int32")
+    n[::7] = 6
+    x = rng.normal(size=(30, WIDTH, 3)).astype("float32")
+    y = rng.normal(size=(30, 2)).astype("float32")
+    return tf.data.Dataset.from_tensor_slices(((x, n), y)).batch(8)
+
+
+def one_device_in_micro_batches(num_devices: int, shares: object) -> Place:
+    return evener.Strategy(Plan.data_parallel(["cpu:0"], num_micro_batches=3))
+
+
+@pytest.mark.parametrize("make_place", [make_candidate, one_device_in_micro_batches])
+def test_fit(make_place: MakePlace) -> None:
+    def experiment(place: Place) -> dict[str, object]:
+        return fit_model(place, sequence_model, [sequences()], lambda: {"loss": "mse"})
+
+    agree(experiment, THREE, make_place=make_place)
+
+
+@pytest.mark.parametrize("kind", ["compiled", "fixed"])
+def test_compiled_and_of_a_fixed_size(kind: str) -> None:
+    def step(x: Any, n: Any) -> Any:
+        rows = x.shape[0] if kind == "fixed" else 1
+        return tf.tanh(x[:, tf.reduce_max(n) - 1]) / rows, tf.reduce_sum(x[:, tf.reduce_min(n)])
+
+    by_one = tf.function(step, jit_compile=kind == "compiled")
+    by_three = evener.distribute(
+        tf.function(step, jit_compile=True) if kind == "compiled" else step, plan=PLANS["3"]
+    )
+    for size in (24, 9):
+        x, n = samples(size)
+        for left, right in zip(by_one(x, n), by_three(x, n), strict=True):
+            np.testing.assert_allclose(right, left, rtol=1e-9)

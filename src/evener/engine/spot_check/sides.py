@@ -21,14 +21,12 @@ import tensorflow as tf
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import (
-    Argument,
     NumberArgument,
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
-from evener.engine.sharding.reads import OF_PARTS
+from evener.engine.partition.units import sources_of
 from evener.engine.spot_check.reference import build_reference, known_nodes
-from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.step import TracedStep
 from evener.tf_compat import graphs
@@ -57,16 +55,16 @@ def extent_of(step: PartitionedStep) -> Extent:
     partition = step.partition
     graph = partition.graph
     known = known_nodes(graph)
-    inputs = {tensor.node for tensor in graph.inputs}
     produced: set[Tensor] = set()
     given: set[Tensor] = set()
     runs: set[int] = set()
 
     def is_there(tensor: Tensor) -> bool:
-        return tensor in produced or tensor in given or tensor.node in inputs
+        return tensor in produced or tensor in given or tensor.node not in partition.task_of
 
     for number, function in enumerate(step.functions):
-        sources = [t for a in function.builder.arguments for t in _sources(step, a)]
+        arguments = function.builder.arguments
+        sources = [t for a in arguments for t, _ in sources_of(partition, a)]
         if _is_pure(function) and all(map(is_there, sources)):
             runs.add(number)
             produced.update(function.task.fetches)
@@ -93,22 +91,6 @@ def extent_of(step: PartitionedStep) -> Extent:
 
 def _is_pure(function: TaskFunction) -> bool:
     return not function.is_stateful or function.is_read_only
-
-
-def _sources(step: PartitionedStep, argument: Argument) -> Iterator[Tensor]:
-    """Yield the tensors that have to be there before a function can be given an argument."""
-    symbols = step.partition.inference.symbols
-    names: set[str] = set()
-    if isinstance(argument, NumberArgument):
-        names.add(argument.name)
-    elif isinstance(argument, TensorArgument):
-        tensor = argument.tensor
-        if tensor.is_sizes:
-            names.update(name for size in tensor.value or () for name in symbols_of(size))
-        elif tensor.node.op != "Const":
-            yield tensor
-    for name in names - OF_PARTS:
-        yield symbols[name].tensor
 
 
 class Sides:

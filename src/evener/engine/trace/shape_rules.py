@@ -16,6 +16,7 @@ from evener.engine.trace.dims import (
 )
 from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
+from evener.engine.trace.matrices import matrix_of
 
 Shapes = Sequence["Shape | None"] | None
 
@@ -365,11 +366,18 @@ _CHANGES_OTHER_AXES = frozenset(
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
 def _pad(inference: Inference, node: Node) -> Shapes:
-    shape, numbers = node.inputs[0].shape, constant(node.inputs[1])
-    if shape is None or numbers is None:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
         return None
-    pads = [numbers[2 * k] + numbers[2 * k + 1] for k in range(len(shape))]
-    return [tuple(size + pad for size, pad in zip(shape, pads, strict=True))]
+    return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+
+
+@shape_rule("MirrorPadGrad")
+def _pad_gradient(inference: Inference, node: Node) -> Shapes:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
+        return None
+    return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
 
 
 def constant(tensor: Tensor) -> list[int] | None:
@@ -755,11 +763,9 @@ def _range(inference: Inference, node: Node) -> Shapes:
     start, limit, step = (t.value for t in node.inputs)
     if start is None or limit is None or step != (1,):
         return None
+    # The operation refuses a limit before the start.
     length = limit[0] - start[0]
-    if isinstance(length, int) or not inference.is_made_of_sizes(length):
-        return None
-    # What ends before it begins is empty.
-    return [(length,)] if is_at_least(length, 0) else None
+    return None if isinstance(length, int) else [(length,)]
 
 
 @shape_rule("InTopKV2", "InTopK")
@@ -788,16 +794,21 @@ def _element(inference: Inference, tensor: Tensor) -> Shape | None:
     """Return the shape that an ``element_shape`` argument asks for, if it is complete.
 
     Where a step is traced for one size of batches, it is a constant with that size in it. What is
-    as large may count samples, and is left open in the parts: nothing is lost by that.
+    as large, or a multiple, may count samples, and is left open in the parts: nothing is lost by
+    that. Of the multiples, most are numbers of features.
     """
-    if inference.num_samples is not None and tensor.node.op == "Const" and tensor.value:
-        tensor.value = tuple(
-            symbol("B") if size == inference.num_samples else size for size in tensor.value
-        )
-    value = tensor.value
+    value, array = tensor.value, constant_array(tensor)
+    if inference.num_samples is not None and array is not None and tensor.rank == 1:
+        sizes = [int(size) for size in array]
+        tensor.value = tuple(_as_samples(size, inference.num_samples) for size in sizes)
+        value = tuple(symbol("B") if size == inference.num_samples else size for size in sizes)
     if tensor.rank == 0 or value is None or any(size == -1 for size in value):
         return None
     return value
+
+
+def _as_samples(size: int, num_samples: int) -> Size:
+    return symbol("B") * (size // num_samples) if size > 0 and size % num_samples == 0 else size
 
 
 @shape_rule("EmptyTensorList", "TensorListReserve")
