@@ -44,6 +44,7 @@ LARGEST_ARGUMENTS = 1 << 26
 LARGEST_BATCH = 64
 """Samples of a batch of which no samples can be left out."""
 _SMALL_BATCHES = 3
+_LONGEST_REASON = 300
 _SIZES = ((2, 1, 2), (2, 1), (1, 1))
 """The samples of each part, by how many there are: parts of unlike sizes where it can be."""
 _LOG = logging.getLogger("evener")
@@ -371,7 +372,9 @@ def _is_value_of_outer_graph(capture: Any) -> bool:
 
 
 def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, _NotDoneError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, _NotDoneError):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST_REASON]}"
 
 
 def _warn(result: SpotCheck) -> None:
