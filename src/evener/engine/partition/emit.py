@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -85,7 +86,9 @@ class PartitionedStep:
         Returns:
             What the step returns, as flat tensors.
         """
-        run = _Run(self.partition, inputs, sizes, recorder)
+        run = _Run(
+            self.partition, inputs, micro_batch_sizes(sizes, self.partition.layout), recorder
+        )
         for unit in self.units:
             function = self.functions[unit.task]
             if unit.micro_batch is None:
@@ -95,6 +98,33 @@ class PartitionedStep:
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
+    def run_some(
+        self,
+        inputs: Sequence[Any],
+        part_sizes: Sequence[tf.Tensor],
+        runs: Collection[int],
+        given: Mapping[Tensor, Any],
+        fetches: Iterable[Tensor],
+    ) -> list[Any]:
+        """Run some tasks in the graph that is being made, on the first parts alone.
+
+        Args:
+            inputs: As for a whole run; None for those that no task reads.
+            part_sizes: The samples of each part, one or more; no further part is there.
+            runs: The numbers of the functions that are called.
+            given: What they read of others.
+            fetches: The tensors to return, each as a whole.
+        """
+        run = _Run(self.partition, inputs, part_sizes, None, given)
+        for unit in self.units:
+            if unit.task in runs and (unit.micro_batch or 0) < len(part_sizes):
+                function = dataclasses.replace(self.functions[unit.task], by_xla=False)
+                if unit.micro_batch is None:
+                    run.call(function)
+                else:
+                    run.call_part(function, None, unit.micro_batch)
+        return [run.result(tensor) for tensor in fetches]
+
 
 class _Run:
     """The tensors of one run of a step."""
@@ -103,12 +133,13 @@ class _Run:
         self,
         partition: Partition,
         inputs: Sequence[Any],
-        sizes: tf.Tensor,
+        part_sizes: Sequence[tf.Tensor],
         recorder: Recorder | None,
+        given: Mapping[Tensor, Any] | None = None,
     ) -> None:
         self._partition = partition
         self._layout = partition.layout
-        self._whole: dict[Tensor, Any] = {}
+        self._whole: dict[Tensor, Any] = dict(given or {})
         self._parts: dict[tuple[Tensor, State], list[Any]] = {}
         self._sums: dict[tuple[Tensor, str], Any] = {}
         self._turns = Turns() if self._layout.is_scheduled else None
@@ -116,11 +147,11 @@ class _Run:
         self._symbols: dict[str, tf.Tensor] = {}
         self._are_there: dict[tuple[int, Size], tf.Tensor] = {}
         with tf.device(HOST):
-            self._sizes = micro_batch_sizes(sizes, self._layout)
+            self._sizes = list(part_sizes)
             self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
                 BATCH: (self._sizes, offsets_of(self._sizes))
             }
-            self._total = tf.reduce_sum(sizes)
+            self._total = tf.add_n(self._sizes)
         self._times = None
         if recorder is not None:
             replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]

@@ -70,7 +70,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
     """Yield the tasks that a call waits for, and whether for those of its micro-batch alone."""
     task = function.task
     for argument in function.builder.arguments:
-        for tensor, state in _sources(partition, argument):
+        for tensor, state in sources_of(partition, argument):
             other = partition.task_of.get(tensor.node)
             if other is None or other is task:
                 continue
@@ -81,7 +81,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
         yield other, False
 
 
-def _sources(
+def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:
     """Yield the tensors that an argument is made of, and the state of them that is needed."""
