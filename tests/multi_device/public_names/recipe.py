@@ -1,7 +1,7 @@
 """The words of the tables: how a public name is called on a batch of samples.
 
-A table maps names of one namespace to recipes. ``B`` stands for the size of the batch; along the first axis of
-that size an argument is sharded.
+A table maps names of one namespace to recipes. ``B`` stands for the size of the batch; along the
+first axis of that size an argument is sharded.
 """
 
 from __future__ import annotations
@@ -43,6 +43,16 @@ def call(fn: Function, *args: Arg, **options: Any) -> Recipe:
 def each(module: Any, names: str, *args: Arg, **options: Any) -> Table:
     """Return recipes of functions that are called with nothing but the arguments."""
     return {name: call(getattr(module, name), *args, **options) for name in names.split()}
+
+
+def segments(op: Function, data: Arg, ids: Arg) -> Recipe:
+    """Return the recipe of sums, or the like, by labels from 0 to 2."""
+    return call(lambda x, labels: op(x, labels, 3), data, ids)
+
+
+def merged(op: Function, *args: Arg) -> Recipe:
+    """Return the recipe of a function of a list of tensors."""
+    return call(lambda *tensors: op(list(tensors)), *args)
 
 
 def layer(make: Callable[[], Function], *args: Arg, **options: Any) -> Recipe:

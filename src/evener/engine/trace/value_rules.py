@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from evener.engine.trace.conditions import truth_of
 from evener.engine.trace.dims import Dim, Size, divide, product
-from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
@@ -196,6 +196,8 @@ def _reduce(inference: Inference, node: Node) -> Values:
         for number in value:
             total = number + total
         return [(total,)]
+    if len(set(value)) == 1:
+        return [value[:1]]
     numbers = [number for number in value if isinstance(number, int)]
     if len(numbers) < len(value) or not numbers:
         return None
@@ -313,6 +315,16 @@ def _split(inference: Inference, node: Node) -> Values:
     return parts
 
 
+@value_rule("Tile")
+def _tile(inference: Inference, node: Node) -> Values:
+    value, times = (t.value for t in node.inputs)
+    if value is None or times is None or node.inputs[0].rank != 1:
+        return None
+    if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
+        return None
+    return [value * times[0]]
+
+
 @value_rule("ListDiff")
 def _list_difference(inference: Inference, node: Node) -> Values:
     """The numbers of the first list that are not in the second, and their places."""
@@ -380,32 +392,10 @@ def _select(inference: Inference, node: Node) -> Values:
     condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
     if condition.rank != 0:
         return None
-    chosen = _truth(condition)
+    chosen = truth_of(condition)
     if chosen is not None:
         return [a if chosen else b] if node.inputs[1].rank == node.inputs[2].rank else None
     return [a] if a is not None and a == b else None
-
-
-_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
-    "Equal": operator.eq,
-    "NotEqual": operator.ne,
-    "Greater": operator.gt,
-    "GreaterEqual": operator.ge,
-    "Less": operator.lt,
-    "LessEqual": operator.le,
-}
-
-
-def _truth(tensor: Tensor) -> bool | None:
-    """Return whether a comparison of two known numbers holds, or None."""
-    compared = _COMPARED.get(tensor.node.op)
-    if compared is None:
-        return None
-    values = [t.value for t in tensor.node.inputs]
-    if any(v is None or len(v) != 1 or not isinstance(v[0], int) for v in values):
-        return None
-    (a,), (b,) = (v for v in values if v is not None)
-    return compared(a, b)
 
 
 @value_rule("TensorListPushBack", "TensorListSetItem")

@@ -14,6 +14,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
+from evener.engine.sharding.rules.own_rows import gather_from_own, gather_nd_from_own
 from evener.engine.sharding.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -403,17 +404,17 @@ def _fill(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("Range", inputs=WHOLE)
 def _range(node: Node, states: Sequence[State]) -> Decision | None:
-    start, limit, step = (t.value for t in node.inputs)
+    start, _, step = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
-    if shape is None or start is None or limit is None or step != (1,):
+    if shape is None or start is None or step is None or not isinstance(step[0], int):
         return None
     if has_batch(start[0]) or not is_shardable(shape, Sharded(0)):
         return None
     rows = rows_per_sample(shape[0])
     assert rows is not None
-    begin = PART_OFFSET * rows + start[0]
+    begin = PART_OFFSET * rows * step[0] + start[0]
     return Decision(
-        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows,)), REPLICATED),
+        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step[0],)), REPLICATED),
         outputs=(Sharded(0),),
     )
 
@@ -547,6 +548,9 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
+        own = gather_from_own(node) if node.op == "GatherV2" and axis == shared == 0 else None
+        if own is not None:
+            return own
         target = Sharded(axis + indices.axis - shared, indices.outer)
         return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
     if isinstance(data, Sharded) and data.axis != axis:
@@ -560,7 +564,8 @@ def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     indices, places = states[1], node.inputs[1].rank
     if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
         return None
-    return Decision(inputs=(REPLICATED, indices), outputs=(indices,))
+    own = gather_nd_from_own(node)
+    return own or Decision(inputs=(REPLICATED, indices), outputs=(indices,))
 
 
 @rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)
