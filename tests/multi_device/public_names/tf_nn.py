@@ -217,6 +217,7 @@ TABLE: Table = {
 _SAMPLER = "draws classes for the batch, with TensorFlow's stateful random numbers"
 _WRAPPER = "a wrapper of cells of version 1, which Keras 3 has no use for"
 NOT_CALLED = {
+    "approx_min_k": "has no kernel on CPUs",
     **dict.fromkeys(
         """
         all_candidate_sampler fixed_unigram_candidate_sampler learned_unigram_candidate_sampler

@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
+from evener.engine.partition.guards import sizes_without_samples, without_samples
 from evener.engine.partition.nested import add_functional, copy_functional
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
 from evener.engine.partition.xla import find_obstacle
-from evener.engine.sharding.states import SUM, Partial, Sharded, State, Unset
+from evener.engine.sharding.states import SUM, Unset
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
 
@@ -172,17 +173,10 @@ def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuil
             continue
         if shape is None or tensor.dtype in (tf.variant, tf.resource):
             return None
-        if isinstance(state, Sharded):
-            shape = (*shape[: state.axis], 0, *shape[state.axis + 1 :])
-        if not all(isinstance(size, int) or builder.knows(size) for size in shape):
+        sizes = sizes_without_samples(shape, state)
+        if not all(isinstance(size, int) or builder.knows(size) for size in sizes):
             return None
-        neutral = builder.constant(_neutral(state, tensor.dtype), tensor.dtype)
-        filled = builder.op(
-            "Fill",
-            [builder.vector(shape, tf.int32), neutral],
-            {"T": tensor.dtype, "index_type": tf.int32},
-        )
-        builder.output(filled[0], tensor.dtype)
+        builder.output(without_samples(builder, tensor, state), tensor.dtype)
     builder.register()
     return builder
 
@@ -192,15 +186,3 @@ def _with_arguments_of(function: TaskFunction, name: str, partition: Partition) 
     for argument, reference in function.builder.arguments.items():
         builder.argument(argument, function.builder.dtype_of(reference))
     return builder
-
-
-def _neutral(state: State, dtype: tf.DType) -> Any:
-    """Return the number that changes nothing when parts are combined."""
-    combine = state.combine if isinstance(state, Partial) else "sum"
-    numbers = {"sum": 0, "prod": 1, "all": True, "any": False, "max": None, "min": None}
-    number = numbers[combine]
-    if number is None:
-        number = dtype.min if combine == "max" else dtype.max
-        if dtype.is_floating:
-            number = float("-inf") if combine == "max" else float("inf")
-    return number

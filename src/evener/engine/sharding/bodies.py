@@ -12,7 +12,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from evener.engine.sharding.decision import Decision, Sharding
-from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
+from evener.engine.sharding.reads import OF_PARTS, Symbols, is_known_to_parts, symbols_read
 from evener.engine.sharding.states import (
     REPLICATED,
     Numbers,
@@ -23,6 +23,7 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
+from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -73,7 +74,7 @@ def _loop(
         return None
     if test.states[condition.outputs[0]] != REPLICATED:
         return None
-    if _needs_samples(inside) or _needs_samples(test):
+    if not _are_guarded(inside, symbols) or not _are_guarded(test, symbols):
         return None
     shardings = {"body": inside, "cond": test}
     for before, state, tensor in zip(states, entering, node.inputs, strict=True):
@@ -94,7 +95,7 @@ def _condition(
     leaving: list[list[State]] = []
     for name, body in node.bodies.items():
         inside = shard(body, states[first:], symbols)
-        if not is_local(body, inside, symbols) or _needs_samples(inside):
+        if not is_local(body, inside, symbols) or not _are_guarded(inside, symbols):
             return None
         shardings[name] = inside
         leaving.append([inside.states[t] for t in body.outputs])
@@ -129,7 +130,7 @@ def is_local(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
     for node in graph:
         if node in arguments or is_made_of_sizes(node):
             continue
-        for name in symbols_read(sharding, node, symbols):
+        for name in symbols_read(sharding, node, symbols, is_in_body=True):
             state = sharding.states.get(symbols[name].tensor, REPLICATED)
             if not is_known_to_parts(symbols[name], state):
                 return False
@@ -157,11 +158,28 @@ def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
         return True
     if serves(state, wanted):
         return True
-    return state == REPLICATED and isinstance(wanted, Sharded) and tensor.dtype != tf.variant
+    if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:
+        return False
+    # Rows of one block are taken out of the whole.
+    return wanted.outer == 1
 
 
-def _needs_samples(sharding: Sharding) -> bool:
-    return any(decision.needs_samples for decision in sharding.decisions.values())
+def _are_guarded(sharding: Sharding, symbols: Symbols) -> bool:
+    """Return whether a part without samples can skip what needs them: its shapes are known."""
+    return all(
+        _has_known_shape(tensor, node, symbols)
+        for node, decision in sharding.decisions.items()
+        if decision.needs_samples
+        for tensor in node.outputs
+    )
+
+
+def _has_known_shape(tensor: Tensor, node: Node, symbols: Symbols) -> bool:
+    """Return whether all sizes of a tensor are known without it."""
+    if tensor.shape is None:
+        return False
+    names = {name for size in tensor.shape for name in symbols_of(size)} - OF_PARTS
+    return all(symbols[name].tensor.node is not node for name in names)
 
 
 def _join(before: State, after: State, tensor: Tensor) -> State | None:

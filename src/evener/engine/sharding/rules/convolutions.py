@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, Lower, rule
 from evener.engine.sharding.states import (
-    FIRST,
     REPLICATED,
     SUM,
     Numbers,
+    Sharded,
     State,
     is_first,
     is_shardable,
@@ -32,9 +32,14 @@ if TYPE_CHECKING:
 
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    if not is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
+    state = states[0]
+    if (
+        not isinstance(state, Sharded)
+        or state.axis
+        or not is_shardable(node.inputs[0].shape, state)
+    ):
         return None
-    return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
+    return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
 
 
 @rule(
@@ -44,13 +49,15 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(WHOLE, WHOLE, ROWS),
 )
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[2]):
+    shape, state = node.outputs[0].shape, states[2]
+    if not isinstance(state, Sharded) or state.axis:
         return None
-    sizes = part_sizes(shape, FIRST)
+    if shape is None or not is_shardable(shape, state):
+        return None
+    sizes = part_sizes(shape, state)
     return Decision(
-        inputs=(Numbers(sizes), REPLICATED, FIRST),
-        outputs=(FIRST,),
+        inputs=(Numbers(sizes), REPLICATED, state),
+        outputs=(state,),
         needs_samples=True,
         lower=_images_by_groups(sizes, _groups(node, node.outputs[0], node.inputs[1])),
     )
@@ -63,12 +70,13 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(ROWS, WHOLE, ROWS),
 )
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    if not (is_first(states[0]) or is_first(states[2])):
+    state = next((states[k] for k in (0, 2) if is_first(states[k])), None)
+    if not isinstance(state, Sharded):
         return None
-    if not all(is_shardable(node.inputs[k].shape, FIRST) for k in (0, 2)):
+    if not all(is_shardable(node.inputs[k].shape, state) for k in (0, 2)):
         return None
     return Decision(
-        inputs=(FIRST, REPLICATED, FIRST),
+        inputs=(state, REPLICATED, state),
         outputs=(SUM,),
         needs_samples=True,
         lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),

@@ -132,5 +132,6 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
             continue
         source = Sharded(target.axis + moved, target.outer)
         if is_shardable(updates, source) and updates[source.axis] == table[target.axis]:
-            return Decision(inputs=(target, REPLICATED, source), outputs=(target,))
+            wanted = (target, REPLICATED, source)
+            return Decision(inputs=wanted, outputs=(target,), needs_samples=True)
     return None
