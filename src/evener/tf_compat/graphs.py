@@ -23,6 +23,14 @@ NodeDef = node_def_pb2.NodeDef
 BY_XLA = {"_XlaMustCompile": AttrValue(b=True)}
 """The attribute of a call that XLA compiles."""
 
+LOWERED = {"_lower_using_switch_merge": AttrValue(b=True)}
+"""The attribute of a loop or a condition whose body may run on several devices.
+
+Why: TensorFlow leaves it out in functions with ``jit_compile=True``. There is no public way to set
+it on a node of a function definition.
+If it changes: such a body uses one device, or cannot be placed.
+"""
+
 _NUMBERS = itertools.count()
 
 
@@ -141,6 +149,16 @@ class FunctionBodies:
                     )
             self._found[name] = graph
         return self._found[name]
+
+
+def function_definition(name: str) -> Any:
+    """Return the definition of a function that TensorFlow made.
+
+    Why: a copy of a body differs in attributes of its nodes; there is no public way to read it.
+    If it changes: a loop or condition that uses variables of several devices cannot run in a
+    function with ``jit_compile=True``.
+    """
+    return eager_context.context().get_function_def(name)
 
 
 def unique_function_name(name: str) -> str:

@@ -359,13 +359,12 @@ class _Run:
             return tf.concat(parts, state.axis)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
+        per_sample = self._rows_per_sample(tensor, state)
         seen = []
-        for part in parts:
+        for part, size in zip(parts, self._sizes, strict=True):
             shape = tf.shape(part)
-            front, rows, behind = tf.split(
-                shape, [state.axis, 1, len(tensor.shape) - state.axis - 1]
-            )
-            seen.append(tf.reshape(part, tf.concat([front, [outer, rows[0] // outer], behind], 0)))
+            front, _, behind = tf.split(shape, [state.axis, 1, len(tensor.shape) - state.axis - 1])
+            seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
         joined = tf.concat(seen, state.axis + 1)
         shape = tf.shape(joined)
         front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
@@ -410,22 +409,28 @@ class _Run:
                 return [whole] + [neutral(whole)] * (count - 1)
             return [whole] * count
         assert isinstance(state, Sharded) and tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[state.axis], state.outer)
-        assert rows is not None
-        per_sample = self._size(rows, tf.int32)
+        per_sample = self._rows_per_sample(tensor, state)
         sizes = [size * per_sample for size in self._sizes]
         if state.outer == 1:
             return _slices(whole, sizes, state.axis, len(tensor.shape))
         outer = self._size(state.outer, tf.int32)
         shape = tf.shape(whole)
         axis = state.axis
-        front, size, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
-        seen = tf.reshape(whole, tf.concat([front, [outer, size[0] // outer], behind], 0))
+        front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
+        rows = self._total * per_sample
+        seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
         parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
         return [
             tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
             for part, size in zip(parts, sizes, strict=True)
         ]
+
+    def _rows_per_sample(self, tensor: Tensor, state: Sharded) -> Any:
+        """Return the rows of a sample in one block, also where there are no blocks: ``x * 0``."""
+        assert tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[state.axis], state.outer)
+        assert rows is not None
+        return self._size(rows, tf.int32)
 
     def _size(self, size: Size, dtype: tf.DType) -> Any:
         """Return a size as a scalar."""

@@ -48,8 +48,9 @@ def add_guarded(
     numbers = [builder.number_argument(argument) for argument in extra]
     sizes = [builder.number(PART_BATCH, tf.int32), builder.constant(0, tf.int32)]
     has_samples = builder.op("Greater", sizes, {"T": tf.int32})
-    lowered = {"_lower_using_switch_merge": graphs.AttrValue(b=True)}
-    return builder.op("StatelessIf", [*has_samples, *inputs, *numbers], attrs, private=lowered)
+    return builder.op(
+        "StatelessIf", [*has_samples, *inputs, *numbers], attrs, private=graphs.LOWERED
+    )
 
 
 def _branch(

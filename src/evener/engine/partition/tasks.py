@@ -100,6 +100,7 @@ class Partition:
         layout: The parts.
         passes: The pass of every node of the parts; empty if nothing is cut.
         waits: What a node that is computed again waits for in its task, without reading it.
+        owner_of: The device of a variable, by the argument that is its handle.
         summed: The partial sums of which nothing but the sum is needed.
         sized_by_data: The nodes that give tensors whose size depends on what is in the data;
             known where XLA is asked to compile something.
@@ -113,6 +114,7 @@ class Partition:
     layout: Layout
     passes: Mapping[Node, str]
     waits: Mapping[Node, tuple[Tensor, ...]]
+    owner_of: Callable[[Tensor], str]
     summed: set[Tensor] = field(default_factory=set)
     sized_by_data: set[Node] = field(default_factory=set)
 
@@ -195,6 +197,7 @@ def make_tasks(
         layout=layout,
         passes=passes,
         waits=waits,
+        owner_of=owner_of,
         sized_by_data=sizes_of_data(graph) if any(node.xla for node in graph) else set(),
     )
     _find_fetches(partition)

@@ -773,14 +773,12 @@ def _range(inference: Inference, node: Node) -> Shapes:
     start, limit, step = (t.value for t in node.inputs)
     if start is None or limit is None or step is None:
         return None
-    span, stride = limit[0] - start[0], step[0]
+    stride = step[0]
     if not isinstance(stride, int) or stride < 1:
         return None
-    length = divide(span, stride)
-    if length is None or isinstance(length, int) or not inference.is_made_of_sizes(length):
-        return None
-    # What ends before it begins is empty.
-    return [(length,)] if is_at_least(length, 0) else None
+    # The operation refuses a limit before the start.
+    length = divide(limit[0] - start[0], stride)
+    return None if length is None or isinstance(length, int) else [(length,)]
 
 
 @shape_rule("InTopKV2", "InTopK")

@@ -291,7 +291,8 @@ def _computed(inference: Inference, node: Node, a: Size, b: Size, index: int) ->
             return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
     if op in ("Maximum", "Minimum") and a == b:
         return a
-    quotient = divide(a, b)
+    # A number that is computed from data may be 0, and then the division fails.
+    quotient = divide(a, b) if inference.is_made_of_sizes(b) else None
     if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
         return quotient
     if quotient is not None and op == "FloorMod":
