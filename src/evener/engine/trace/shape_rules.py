@@ -338,10 +338,10 @@ def _batch_first(inference: Inference, node: Node) -> Shapes:
         if shape is None or static is None or not static or static[0] is not None:
             found.append(None)
             continue
-        rest: list[Size] = [
-            inference.new_symbol(tensor, k) if size is None else size
-            for k, size in enumerate(static[1:], 1)
-        ]
+        rest: list[Size] = []
+        for k, size in enumerate(static[1:], 1):
+            found_size = _windows(node, k) if size is None else size
+            rest.append(inference.new_symbol(tensor, k) if found_size is None else found_size)
         same_rank = len(static) == len(shape)
         if same_rank and node.op not in _CHANGES_OTHER_AXES:
             rest = [s if s is not None else shape[k] for k, s in enumerate(static[1:], 1)]
@@ -350,6 +350,27 @@ def _batch_first(inference: Inference, node: Node) -> Shapes:
             continue
         found.append((shape[0], *rest))
     return found
+
+
+_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
+
+
+def _windows(node: Node, axis: int) -> int | None:
+    """Return the windows of a convolution along an axis that TensorFlow takes for unknown."""
+    images, kernel = (t.shape for t in node.inputs) if node.op in _CONVOLUTIONS else (None, None)
+    strides, dilations = node.ints_attr("strides"), node.ints_attr("dilations")
+    is_last = node.text_attr("data_format") in ("NHWC", "NDHWC")
+    if images is None or kernel is None or not is_last or axis >= len(images) - 1:
+        return None
+    size, extent, stride = images[axis], kernel[axis - 1], strides[axis]
+    if not isinstance(size, int) or not isinstance(extent, int):
+        return None
+    if node.text_attr("padding") == "SAME":
+        return -(-size // stride)
+    if node.text_attr("padding") != "VALID":
+        return None
+    covered = (extent - 1) * dilations[axis] + 1
+    return max(0, (size - covered) // stride + 1)
 
 
 _CHANGES_OTHER_AXES = frozenset(
