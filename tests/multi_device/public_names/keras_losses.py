@@ -62,6 +62,8 @@ KINDS: dict[str, tuple[Arg, Arg]] = {
         (LABEL, PREDICTED),
     ),
 }
+# Labels are not trained.
+PREDICTIONS = 1
 CTC = (i32(B, 2, values=ints(1, 4)), f32(B, 6, 4))
 
 
@@ -89,8 +91,8 @@ def of(module: Any, name: str) -> Recipe:
     """Return the recipe of a class of losses, a class of metrics, or a function."""
     made, args = getattr(module, name), KINDS[name]
     if not isinstance(made, type):
-        return call(made, *args)
-    return metric(made, *args) if module is metrics else layer(made, *args)
+        return call(made, *args, by=PREDICTIONS)
+    return metric(made, *args) if module is metrics else layer(made, *args, by=PREDICTIONS)
 
 
 LOSSES: Table = {

@@ -25,6 +25,7 @@ class Recipe:
         args: Templates of the arguments of the function.
         tolerance: Of numbers, times the largest magnitude.
         gradient: Whether gradients are taken.
+        by: The first argument that gradients are taken by.
         compared: Whether the numbers are those of one device in every run.
     """
 
@@ -32,6 +33,7 @@ class Recipe:
     args: tuple[Arg, ...]
     tolerance: float = 2e-5
     gradient: bool = True
+    by: int = 0
     compared: bool = True
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from evener.engine.trace.dims import BATCH, Size, divide, product
 from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.shape_rules import slices
 
 COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
 VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze"})
@@ -56,6 +57,8 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
         return own_rows(node.inputs[0]) if tensor.dtype.size >= 4 else None
     if node.op in VIEWS or node.op in ("Tile", "BroadcastTo"):
         return _moved(node)
+    if node.op == "StridedSlice" and _takes_all(node):
+        return _moved(node)
     if node.op in ("Add", "AddV2"):
         return _sum(node, *node.inputs) or _sum(node, *reversed(node.inputs))
     if node.op == "Mul":
@@ -95,11 +98,18 @@ def _moved(node: Node) -> OwnRows | None:
     before, after, own = node.inputs[0].shape, node.outputs[0].shape, own_rows(node.inputs[0])
     if own is None or before is None or after is None:
         return None
-    if node.op in VIEWS:
+    if node.op in VIEWS or node.op == "StridedSlice":
         axis = _axis_after(before, after, own.axis)
         return None if axis is None else replace(own, axis=axis)
     axis = own.axis + len(after) - len(before)
     return replace(own, axis=axis) if after[axis] == before[own.axis] else None
+
+
+def _takes_all(node: Node) -> bool:
+    """Return whether a slice takes all rows of all axes, and adds axes of size 1 at most."""
+    shape = node.inputs[0].shape
+    taken = None if shape is None else slices(node, shape)
+    return taken is not None and all(one is None or one.is_whole for one in taken)
 
 
 def _axis_after(before: tuple[Size, ...], after: tuple[Size, ...], axis: int) -> int | None:

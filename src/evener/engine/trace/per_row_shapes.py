@@ -80,6 +80,7 @@ def _boxes_of_crops(inference: Inference, node: Node) -> Shapes:
 
 @shape_rule(
     "Cross",
+    "XlaDynamicUpdateSlice",
     "FakeQuantWithMinMaxVars",
     "FakeQuantWithMinMaxVarsPerChannel",
     "QuantizeAndDequantizeV3",

@@ -258,6 +258,8 @@ def _neg(inference: Inference, node: Node) -> Values:
 def _arithmetic(inference: Inference, node: Node) -> Values:
     a, b = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
+    if node.op == "FloorMod" and a is None and b is not None and len(shape or ()) == 1:
+        return _remainders(inference, node, b)
     if a is None or b is None or shape is None or len(shape) > 1:
         return None
     length = shape[0] if shape else 1
@@ -270,6 +272,19 @@ def _arithmetic(inference: Inference, node: Node) -> Values:
         tuple(
             _computed(inference, node, one, other, index)
             for index, (one, other) in enumerate(zip(a, b, strict=True))
+        )
+    ]
+
+
+def _remainders(inference: Inference, node: Node, divisors: Shape) -> Values:
+    """Return the remainders of numbers that are not known: those of 1 are 0."""
+    result = node.outputs[0]
+    if result.shape != (len(divisors),):
+        return None
+    return [
+        tuple(
+            0 if divisor == 1 else inference.new_symbol(result, None, index)
+            for index, divisor in enumerate(divisors)
         )
     ]
 

@@ -69,7 +69,9 @@ def _equations(node: Node, states: Sequence[State]) -> Decision | None:
             continue
         wanted = [operand_state(t.shape, result, target) for t in node.inputs]
         known = tuple(one for one in wanted if one is not None)
-        return Decision(inputs=known, outputs=(target,)) if len(known) == len(wanted) else None
+        if len(known) < len(wanted):
+            return None
+        return Decision(inputs=known, outputs=(target,), needs_samples=True)
     return None
 
 
@@ -135,3 +137,15 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
             wanted = (target, REPLICATED, source)
             return Decision(inputs=wanted, outputs=(target,), needs_samples=True)
     return None
+
+
+@rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
+def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
+    """All samples get an update, at the same place of the other axes."""
+    shape, update, begin = node.inputs[0].shape, node.inputs[1].shape, node.inputs[2].value
+    state = next((s for s in states[:2] if isinstance(s, Sharded)), None)
+    if state is None or shape is None or update is None or begin is None:
+        return None
+    if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:
+        return None
+    return Decision(inputs=(state, state, REPLICATED), outputs=(state,))
