@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from evener.engine.sharding import (
     bodies,
     rules,  # noqa: F401  (fills the tables of rules)
 )
+from evener.engine.sharding.behind import RowsBehind
 from evener.engine.sharding.decision import (
     INSIDE_RULES,
     PARTIAL_RULES,
@@ -41,7 +43,7 @@ def propagate(
         symbols: Sources of the symbols in its shapes.
         is_body: Whether the graph is the body of a loop or a condition.
     """
-    sharding = Sharding()
+    sharding, behind = Sharding(), RowsBehind()
     for tensor in graph.inputs:
         sharding.states[tensor] = inputs.get(tensor, REPLICATED)
     for node in graph:
@@ -49,6 +51,9 @@ def propagate(
             continue
         states = [sharding.states[t] for t in node.inputs]
         decision = decide(node, states, symbols, is_body=is_body)
+        if decision is None and not is_body:
+            asked = functools.partial(decide, node, symbols=symbols)
+            decision = behind.decide(node, states, asked)
         if decision is not None:
             sharding.decisions[node] = decision
         for index, tensor in enumerate(node.outputs):
