@@ -78,6 +78,13 @@ def run(
         ),
     ] = None,
     no_gpu_names: NoGpuNamesOption = False,
+    no_hoist: Annotated[
+        bool,
+        typer.Option(
+            "--no-hoist",
+            help="Run training steps that nobody decorated as they are written, on one device.",
+        ),
+    ] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -120,7 +127,7 @@ def run(
     if plan == _AUTO:
         layout = _planned(layout, found, args or [], gpu_names=not no_gpu_names)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
-        session = prepare(found, layout, gpu_names=not no_gpu_names)
+        session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
     _report_at_the_end(session, layout.plan, printed, report_file)
     raise Handover(session, args or [])

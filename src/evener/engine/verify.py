@@ -193,23 +193,31 @@ def _numbers(tensors: Sequence[Any]) -> list[Any]:
 def _largest(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
     # Numbers that are 0 but for rounding, such as the gradient of a bias before a normalisation,
     # are no measure of themselves.
-    least = _SMALLEST * max((_magnitude(one) for one in expected), default=0.0)
+    least = _SMALLEST * max((magnitude(one) for one in expected), default=0.0)
     pairs = zip(expected, actual, strict=True)
-    return max((_difference(one, other, least) for one, other in pairs), default=0.0)
+    return max((difference(one, other, least) for one, other in pairs), default=0.0)
 
 
 def _is_inexact(array: np.ndarray) -> bool:
     return array.dtype.kind in "fc" or array.dtype.name == "bfloat16"
 
 
-def _magnitude(array: np.ndarray) -> float:
+def magnitude(array: np.ndarray) -> float:
+    """Return the largest finite number of an array; 0 if its numbers are not of floating point."""
     if not _is_inexact(array):
         return 0.0
     numbers = np.abs(array.astype(np.complex128))
     return float(numbers[np.isfinite(numbers)].max(initial=0.0))
 
 
-def _difference(one: np.ndarray, other: np.ndarray, least: float) -> float:
+def difference(one: np.ndarray, other: np.ndarray, least: float) -> float:
+    """Return the largest difference of two arrays, relative to the largest number of the first.
+
+    Args:
+        one: An array.
+        other: Another one, of the same meaning.
+        least: A smaller largest number counts as this one.
+    """
     if one.shape != other.shape:
         return float("inf")
     if not _is_inexact(one):
@@ -220,5 +228,5 @@ def _difference(one: np.ndarray, other: np.ndarray, least: float) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    scale = max(_magnitude(one), least, float(np.finfo(np.float32).tiny))
+    scale = max(magnitude(one), least, float(np.finfo(np.float32).tiny))
     return float(np.abs(left - right)[finite].max()) / scale

@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.partition.functions import FunctionBuilder, InputArgument, NumberArgument
-from evener.engine.sharding.decision import Decision
-from evener.engine.sharding.states import PART_BATCH, Partial, Sharded, State
+from evener.engine.sharding.decision import Decision, rows_of
+from evener.engine.sharding.states import Partial, Sharded, State
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
@@ -46,7 +46,8 @@ def add_guarded(
         builder.include(branch)
         attrs[name] = graphs.function_reference(branch.name)
     numbers = [builder.number_argument(argument) for argument in extra]
-    sizes = [builder.number(PART_BATCH, tf.int32), builder.constant(0, tf.int32)]
+    in_part = Sharded(0, 1, rows_of(decision)).in_part
+    sizes = [builder.number(in_part, tf.int32), builder.constant(0, tf.int32)]
     has_samples = builder.op("Greater", sizes, {"T": tf.int32})
     return builder.op(
         "StatelessIf", [*has_samples, *inputs, *numbers], attrs, private=graphs.LOWERED

@@ -33,7 +33,7 @@ def open_functions(graph: Graph) -> None:
     for node in graph.nodes:
         node.inputs = [instead.get(t, t) for t in node.inputs]
         if node.op in LOOPS or node.op in CONDITIONS:
-            bodies = {name: graph.body(function) for name, function in _functions(node)}
+            bodies = bodies_of(node, graph)
             for body in bodies.values():
                 open_functions(body)
             if all(_only_reads(body, node) for body in bodies.values()):
@@ -56,6 +56,11 @@ def open_functions(graph: Graph) -> None:
         for loop in [one for one in node.after if one in later]:
             node.after = node.after - {loop} | later[loop] | loop.after
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
+
+
+def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
+    """Return the bodies of a loop or condition, read anew, by attribute."""
+    return {name: graph.body(function) for name, function in _functions(node)}
 
 
 def num_leading(node: Node) -> int:

@@ -19,7 +19,6 @@ from evener.engine.sharding.states import (
     Numbers,
     Sharded,
     State,
-    is_first,
     is_shardable,
     part_sizes,
 )
@@ -30,16 +29,17 @@ if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
 
 
+def _images(state: State) -> Sharded | None:
+    """Return the state of images along the first axis, in as many blocks as they are."""
+    return state if isinstance(state, Sharded) and state.axis == 0 else None
+
+
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    state = states[0]
-    if (
-        not isinstance(state, Sharded)
-        or state.axis
-        or not is_shardable(node.inputs[0].shape, state)
-    ):
+    rows = _images(states[0])
+    if rows is None or not is_shardable(node.inputs[0].shape, rows):
         return None
-    return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
+    return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
 
 
 @rule(
@@ -49,17 +49,16 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(WHOLE, WHOLE, ROWS),
 )
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state = node.outputs[0].shape, states[2]
-    if not isinstance(state, Sharded) or state.axis:
+    shape, rows = node.outputs[0].shape, _images(states[2])
+    if shape is None or rows is None or not is_shardable(shape, rows):
         return None
-    if shape is None or not is_shardable(shape, state):
-        return None
-    sizes = part_sizes(shape, state)
+    sizes = part_sizes(shape, rows)
     return Decision(
-        inputs=(Numbers(sizes), REPLICATED, state),
-        outputs=(state,),
+        inputs=(Numbers(sizes), REPLICATED, rows),
+        outputs=(rows,),
         needs_samples=True,
         lower=_images_by_groups(sizes, _groups(node, node.outputs[0], node.inputs[1])),
+        lower_rows=rows.rows,
     )
 
 
@@ -70,16 +69,15 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(ROWS, WHOLE, ROWS),
 )
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    state = next((states[k] for k in (0, 2) if is_first(states[k])), None)
-    if not isinstance(state, Sharded):
-        return None
-    if not all(is_shardable(node.inputs[k].shape, state) for k in (0, 2)):
+    rows = _images(states[0]) or _images(states[2])
+    if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
         return None
     return Decision(
-        inputs=(state, REPLICATED, state),
+        inputs=(rows, REPLICATED, rows),
         outputs=(SUM,),
         needs_samples=True,
         lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),
+        lower_rows=rows.rows,
     )
 
 

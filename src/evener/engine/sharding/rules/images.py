@@ -179,7 +179,7 @@ def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
     outer: Size | None = state.outer * count
     if node.op == "BatchToSpaceND":
         outer = divide(state.outer, count)
-    if outer is None or has_batch(outer) or not is_shardable(result, Sharded(0, outer)):
+    if outer is None or has_batch(outer) or not is_shardable(result, state.with_blocks(0, outer)):
         return None
     wanted = (state, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(Sharded(0, outer),), needs_samples=True)
+    return Decision(inputs=wanted, outputs=(state.with_blocks(0, outer),), needs_samples=True)

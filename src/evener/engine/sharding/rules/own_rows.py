@@ -12,6 +12,7 @@ from evener.engine.sharding.states import (
     REPLICATED,
     Numbers,
     Sharded,
+    State,
     is_shardable,
     part_sizes,
 )
@@ -44,6 +45,11 @@ def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
         return builder.copy(node.op, node.name, given, node.attrs)
 
     return lower
+
+
+def is_of_batch(state: State) -> bool:
+    """Return whether a state has rows of the samples of the batch."""
+    return isinstance(state, Sharded) and state.rows == BATCH
 
 
 def gather_from_own(node: Node) -> Decision | None:

@@ -62,7 +62,7 @@ def _equations(node: Node, states: Sequence[State]) -> Decision | None:
     for tensor, state in zip(node.inputs, states, strict=True):
         if not isinstance(state, Sharded) or tensor.shape is None:
             continue
-        target = Sharded(state.axis + len(result) - len(tensor.shape), state.outer)
+        target = state.at(state.axis + len(result) - len(tensor.shape))
         if state.axis >= len(tensor.shape) - 2 or not 0 <= target.axis < len(result) - 2:
             continue
         if tensor.shape[state.axis] != result[target.axis]:
@@ -128,11 +128,11 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     moved = len(places) - 1 - depth
     targets = [states[0]]
     if isinstance(states[2], Sharded):
-        targets.append(Sharded(states[2].axis - moved, states[2].outer))
+        targets.append(states[2].at(states[2].axis - moved))
     for target in targets:
         if not isinstance(target, Sharded) or not depth <= target.axis < len(table):
             continue
-        source = Sharded(target.axis + moved, target.outer)
+        source = target.at(target.axis + moved)
         if is_shardable(updates, source) and updates[source.axis] == table[target.axis]:
             wanted = (target, REPLICATED, source)
             return Decision(inputs=wanted, outputs=(target,), needs_samples=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
-from evener.engine.sharding.rules.own_rows import scatter_to_own, segments_of_own
+from evener.engine.sharding.rules.own_rows import is_of_batch, scatter_to_own, segments_of_own
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
 from evener.engine.trace.graph import Node
 
@@ -22,7 +22,7 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
     """Every part fills all segments with its rows."""
     data, ids = node.inputs[0], node.inputs[1]
     own = segments_of_own(node)
-    if own is not None and any(isinstance(state, Sharded) for state in states):
+    if own is not None and any(is_of_batch(state) for state in states):
         return own
     for index, state in enumerate(states[:2]):
         if not isinstance(state, Sharded):
@@ -36,7 +36,7 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
             return Decision(inputs=(state, state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
         if index == 0:
             # An axis behind those of the labels goes through.
-            target = Sharded(state.axis - rank + 1, state.outer)
+            target = state.at(state.axis - rank + 1)
             return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,))
     return None
 
@@ -45,7 +45,7 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
 def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows are added to zeros, so every part adds its own."""
     own = scatter_to_own(node)
-    if own is not None and any(isinstance(state, Sharded) for state in states):
+    if own is not None and any(is_of_batch(state) for state in states):
         return own
     places = node.inputs[0].rank
     for state in states[:2]:
