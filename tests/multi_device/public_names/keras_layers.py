@@ -141,7 +141,7 @@ TABLE: Table = {
     "Dot": made("Dot", TIME, TIME, axes=2),
     "dot": call(lambda x, y: ly.dot([x, y], axes=2), TIME, TIME),
     "Dropout": random("Dropout", X, rate=0.3, gradient=True),
-    "EinsumDense": made("EinsumDense", TIME, equation="abc,cd->abd", output_shape=(None, 3)),
+    "EinsumDense": made("EinsumDense", TIME, equation="btc,cd->btd", output_shape=(None, 3)),
     "Embedding": made("Embedding", WHOLE, input_dim=6, output_dim=3),
     "Equalization": made("Equalization", COLOURS, options={"gradient": False}),
     "GRU": made("GRU", TIME, units=3, return_sequences=True),
