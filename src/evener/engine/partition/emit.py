@@ -303,6 +303,7 @@ class _Run:
             return self._number(argument.name, part)
         if isinstance(argument, SumArgument):
             return self._sum_so_far(argument.tensor, device)
+        assert isinstance(argument, TensorArgument), argument
         tensor, state = argument.tensor, argument.state
         held = self._partition.sharding.states[tensor]
         if part is not None and (tensor, held) in self._parts and serves(held, state):

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +18,12 @@ from evener.engine.partition.functions import (
     FunctionBuilder,
     NumberArgument,
     SumArgument,
+    TensorArgument,
+)
+from evener.engine.partition.guards import (
+    neutral_number,
+    sizes_without_samples,
+    without_samples,
 )
 from evener.engine.partition.tasks import Partition
 from evener.engine.sharding.states import Partial, Sharded, State, Unset, rows_per_sample
@@ -72,17 +76,10 @@ def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuil
             continue
         if shape is None or tensor.dtype in (tf.variant, tf.resource):
             return None
-        if isinstance(state, Sharded):
-            shape = (*shape[: state.axis], 0, *shape[state.axis + 1 :])
-        if not all(isinstance(size, int) or builder.knows(size) for size in shape):
+        sizes = sizes_without_samples(shape, state)
+        if not all(isinstance(size, int) or builder.knows(size) for size in sizes):
             return None
-        neutral = builder.constant(_neutral(state, tensor.dtype), tensor.dtype)
-        filled = builder.op(
-            "Fill",
-            [builder.vector(shape, tf.int32), neutral],
-            {"T": tensor.dtype, "index_type": tf.int32},
-        )
-        builder.output(filled[0], tensor.dtype)
+        builder.output(without_samples(builder, tensor, state), tensor.dtype)
     builder.register()
     return builder
 
@@ -124,7 +121,9 @@ def _of_one_sample(builder: FunctionBuilder, argument: Argument, reference: str)
         if not isinstance(name, PartSymbol):
             return reference
         return builder.constant(0 if name.is_offset else 1, tf.int32)
-    if isinstance(argument, SumArgument) or not isinstance(argument.state, Sharded | Unset):
+    if not isinstance(argument, TensorArgument):
+        return reference
+    if not isinstance(argument.state, Sharded | Unset):
         return reference
     tensor, state = argument.tensor, argument.state
     if tensor.dtype == tf.variant or not isinstance(state, Sharded) or tensor.shape is None:
@@ -151,7 +150,7 @@ def _without_rows(builder: FunctionBuilder, tensor: Tensor, state: State, result
         numbers = [builder.constant(one, tf.int32) for one in ([0] * count, size)]
         return builder.op("Slice", [result, *numbers], {"T": tensor.dtype, "Index": tf.int32})[0]
     shape = builder.op("Shape", [result], {"T": tensor.dtype, "out_type": tf.int32})[0]
-    neutral = builder.constant(_neutral(state, tensor.dtype), tensor.dtype)
+    neutral = builder.constant(neutral_number(state, tensor.dtype), tensor.dtype)
     return builder.op("Fill", [shape, neutral], {"T": tensor.dtype, "index_type": tf.int32})[0]
 
 
@@ -172,15 +171,3 @@ def _with_arguments_of(function: TaskFunction, name: str, partition: Partition) 
     for argument, reference in function.builder.arguments.items():
         builder.argument(argument, function.builder.dtype_of(reference))
     return builder
-
-
-def _neutral(state: State, dtype: tf.DType) -> Any:
-    """Return the number that changes nothing when parts are combined."""
-    combine = state.combine if isinstance(state, Partial) else "sum"
-    numbers = {"sum": 0, "prod": 1, "all": True, "any": False, "max": None, "min": None}
-    number = numbers[combine]
-    if number is None:
-        number = dtype.min if combine == "max" else dtype.max
-        if dtype.is_floating:
-            number = float("-inf") if combine == "max" else float("inf")
-    return number

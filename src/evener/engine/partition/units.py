@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evener.engine.partition.build import TaskFunction
-from evener.engine.partition.functions import Argument, NumberArgument, SumArgument
+from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
@@ -88,7 +88,7 @@ def sources_of(
     names: set[str] = set()
     if isinstance(argument, NumberArgument):
         names.add(argument.name)
-    elif isinstance(argument, SumArgument):
+    elif not isinstance(argument, TensorArgument):
         return
     elif argument.tensor.is_sizes:
         for size in argument.tensor.value or ():
