@@ -330,6 +330,46 @@ class Strategy(tf.distribute.Strategy):
         """Whether there is more than one device, or more than one part in time."""
         return len(self._replica_devices) > 1 or self._layout.is_scheduled
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step runs as without a strategy: as a whole, on TensorFlow's first device."""
+        return not self.is_partitioned and self._replica_devices[0] in ("cpu:0", "gpu:0")
+
+    @classmethod
+    def owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
+        """Return the strategy in whose scope one of some variables was made, or None."""
+        return next(
+            (
+                strategy
+                for strategy in tuple(_STRATEGIES)
+                if any(map(strategy.owner_registry.holds, variables))
+            ),
+            None,
+        )
+
+    def run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a function that XLA cannot compile, since its variables are on other devices.
+
+        Args:
+            fn: A `tf.function`; XLA compiles its parts.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            EngineError: ENG-089 while a tape records, which cannot differentiate parts.
+        """
+        if not _tf_private.tape_is_recording():
+            return self.run(fn, args=args, kwargs=kwargs)
+        devices = ", ".join(self._plan.device_names)
+        raise EngineError(
+            "ENG-089",
+            "A function with jit_compile=True is differentiated from outside, and its variables "
+            f"are on {devices}.",
+            why="XLA compiles a function for one device, and a tape outside of it cannot "
+            "differentiate the parts.",
+            fix="Take the gradient inside the function, or leave out jit_compile=True.",
+        )
+
     def _is_running(self) -> bool:
         """Return whether this code is part of a call of ``run``."""
         is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
