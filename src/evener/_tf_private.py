@@ -198,7 +198,12 @@ def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     and no public attribute says whether it does.
     If it changes: a step with ``jit_compile=True`` runs without XLA.
     """
-    return fn if getattr(fn, "_jit_compile", None) else getattr(fn, "python_function", fn)
+    return fn if is_compiled(fn) else getattr(fn, "python_function", fn)
+
+
+def is_compiled(fn: Callable[..., Any]) -> bool:
+    """Return whether XLA compiles a function. See `body_of`."""
+    return bool(getattr(fn, "_jit_compile", None))
 
 
 def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

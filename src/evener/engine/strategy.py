@@ -285,7 +285,9 @@ class Strategy(tf.distribute.Strategy):
             fn = _tf_private.autographed(fn)
         if self._is_running():
             return fn(*args, **kwargs)
-        if self.is_partitioned:
+        # XLA takes variables of one device alone; metrics may be on the first.
+        is_compiled_elsewhere = not self.is_plain and _tf_private.is_compiled(fn)
+        if self.is_partitioned or is_compiled_elsewhere:
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
