@@ -59,7 +59,9 @@ class PreparedStep:
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return step(*args, **kwargs)
+            return _tf_private.autographed(step)(*args, **kwargs)
+
+        _tf_private.leave_to_autograph(flat)
 
         self.specs = tuple(specs)
         self._traced = trace_step(

@@ -151,6 +151,24 @@ class Strategy(tf.distribute.Strategy):
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return the strategy: the variables of a copied model are on the same devices."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled.
+
+        Raises:
+            EngineError: ENG-090, always.
+        """
+        raise EngineError(
+            "ENG-090",
+            "A strategy cannot be pickled.",
+            why="It holds variables and functions on the devices of this process.",
+            fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
+            "text)) where it is used; or save the model.",
+        )
+
     @property
     def plan(self) -> Plan:
         """The plan, with the shares of this moment."""

@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
@@ -28,7 +29,7 @@ PATCHES = {
     "tf.function.__call__": "a compiled function runs where its variables are, if XLA refuses it",
     "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
-"""The patched functions, and why they are patched."""
+"""The patched functions, and why they are patched; those of models are their trainers'."""
 
 
 def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
@@ -97,7 +98,7 @@ def compile_parts(kind: type[Any]) -> None:
             ``warn_about_unused_strategies``, called with the name of a model that begins to train
             without any strategy.
     """
-    original = keras.Model._make_function
+    original = TensorFlowTrainer._make_function
     if getattr(original, "_evener_kind", None) is kind:
         return
 
@@ -119,7 +120,7 @@ def compile_parts(kind: type[Any]) -> None:
             model._jit_compile = True
 
     vars(make)["_evener_kind"] = kind
-    keras.Model._make_function = make
+    TensorFlowTrainer._make_function = make
 
 
 def _trains(step_function: Any) -> bool:
@@ -132,7 +133,7 @@ def owns_a_model(strategy: tf.distribute.Strategy) -> bool:
     Keras keeps no list of its models, so all objects are searched: only for a warning.
     """
     return any(
-        issubclass(type(one), keras.Model)
+        issubclass(type(one), TensorFlowTrainer)
         # A model that is being made does not have it yet.
         and getattr(one, "_distribute_strategy", None) is strategy
         for one in gc.get_objects()
@@ -162,7 +163,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
     If it changes: data comes in another order than on one device, or the first step takes twice
     as long to begin.
     """
-    original = keras.Model._maybe_symbolic_build
+    original = TensorFlowTrainer._maybe_symbolic_build
     if getattr(original, "_evener_kind", None) is kind:
         return
 
@@ -178,7 +179,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
         return None
 
     vars(build)["_evener_kind"] = kind
-    keras.Model._maybe_symbolic_build = build
+    TensorFlowTrainer._maybe_symbolic_build = build
 
 
 def _has_steps_of_keras(model: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener import Strategy
+from evener import Strategy, _tf_private
 from evener.errors import EngineError
 from evener.tf_compat.patches import PATCHES, patch_keras
 
@@ -149,6 +149,31 @@ def test_one_device_that_is_not_the_first_compiles() -> None:
     model.compile("sgd", "mse", jit_compile=True)
     losses = model.fit(tf.ones([4, 4]), tf.ones([4, 1]), epochs=2, verbose=0).history["loss"]
     assert losses[1] < losses[0]
+
+
+class TrainedLayer(_tf_private.Trainer, keras.layers.Dense):
+    """A layer with Keras's trainer, which is no model."""
+
+    def __init__(self) -> None:
+        keras.layers.Dense.__init__(self, 24)
+        _tf_private.Trainer.__init__(self)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # how Keras finds the end
+def test_a_layer_with_a_trainer_is_patched_too(jit_compile: bool) -> None:
+    x, y = np.ones([8, 4], "float32"), np.ones([8, 24], "float32")
+    losses = []
+    for is_spread in (False, True):
+        strategy = Strategy(devices=["cpu:1", "cpu:2"] if is_spread else ["cpu:0"])
+        scope = strategy.scope()
+        keras.utils.set_random_seed(1)
+        with scope:
+            layer = TrainedLayer()
+            layer.compile("sgd", "mse", jit_compile=jit_compile)
+        losses.append(layer.fit(x, y, batch_size=5, epochs=2, verbose=0).history["loss"])
+        assert is_spread == bool(strategy.report().num_operations)
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 class Counts(keras.layers.Layer):
