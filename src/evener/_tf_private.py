@@ -15,6 +15,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 import wrapt  # of TensorFlow
+from keras.src.backend.tensorflow import trainer
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.client import device_lib
@@ -46,6 +47,10 @@ from tensorflow.python.util import tf_stack
 # tensors, and there is no public name for the class.
 # If it changes: `strategy.run` and `evener.distribute` take no such arguments.
 CompositeTensor = tf.__internal__.CompositeTensor
+
+# Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
+# If it changes: such models train on one device under `evener run`.
+Trainer: Any = trainer.TensorFlowTrainer
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Returns the replacement of a function."""
@@ -199,7 +204,12 @@ def body_of(fn: Callable[..., Any]) -> Callable[..., Any]:
     and no public attribute says whether it does.
     If it changes: a step with ``jit_compile=True`` runs without XLA.
     """
-    return fn if getattr(fn, "_jit_compile", None) else getattr(fn, "python_function", fn)
+    return fn if is_compiled(fn) else getattr(fn, "python_function", fn)
+
+
+def is_compiled(fn: Callable[..., Any]) -> bool:
+    """Return whether XLA compiles a function. See `body_of`."""
+    return bool(getattr(fn, "_jit_compile", None))
 
 
 def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -221,6 +231,26 @@ def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     autograph = tf.__internal__.autograph
     return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
+
+
+def before_autograph_rewrites(error: Exception) -> Callable[[], Exception]:
+    """Return what gives an error back as it is now.
+
+    Why: AutoGraph marks an error in each converted function that it leaves, and makes another error
+    of a marked one: of a KeyError that it has made itself, a StagingError.
+    If it changes: errors of a person's code have another type than without evener.
+    """
+    name = "ag_error_metadata"
+    found = vars(error).get(name)
+
+    def as_it_was() -> Exception:
+        if found is not None:
+            vars(error)[name] = found
+        else:
+            vars(error).pop(name, None)
+        return error
+
+    return as_it_was
 
 
 def autographed_always(fn: Callable[..., Any]) -> Callable[..., Any]:

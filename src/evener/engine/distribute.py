@@ -357,7 +357,10 @@ class DistributedStep(Generic[P, R]):
             try:
                 with noticing_unknown_sizes() as sizes:
                     trace = self._trace(arguments, specs)
-                if not (is_known and sizes.is_asked):
+                # Of a function that is traced again for another size, each trace draws its own
+                # numbers.
+                is_traced_again = self._signature is None and trace.draws_from_seeds()
+                if not (is_known and (sizes.is_asked or is_traced_again)):
                     return self._keep(key, trace)
             except Exception as error:
                 if not is_known:

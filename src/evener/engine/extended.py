@@ -24,7 +24,10 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
         self._owner_registry = strategy.owner_registry
-        self._first = tf_device(strategy.replica_devices[0])
+        # As TensorFlow's strategies name it, with job, replica and task.
+        place = tf.DeviceSpec(job="localhost", replica=0, task=0)
+        first = tf.DeviceSpec.from_string(tf_device(strategy.replica_devices[0]))
+        self._first = place.make_merged_spec(first).to_string()
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
         return self._owner_registry.create(next_creator, **kwargs)

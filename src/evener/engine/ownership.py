@@ -7,6 +7,7 @@ exists, so that it is never first made on another device.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,18 +46,16 @@ class OwnerRegistry:
         self._load = dict.fromkeys(devices, 0)
         self._capacity = {d.name: d.memory_bytes or 0 for d in plan.devices}
         self._variables: dict[str, OwnedVariable] = {}
+        self._ends: dict[str, weakref.finalize[Any, Any]] = {}
 
     @property
     def variables(self) -> tuple[OwnedVariable, ...]:
-        """All owned variables, in the order in which they were made."""
+        """All variables that were owned, in the order in which they were made."""
         return tuple(self._variables.values())
 
     def owned_bytes(self) -> dict[str, int]:
-        """Return the bytes of variables on each device."""
-        total = dict.fromkeys([*self._load, self._host], 0)
-        for variable in self._variables.values():
-            total[variable.device] = total.get(variable.device, 0) + variable.num_bytes
-        return total
+        """Return the bytes of variables on each device; of those that still exist."""
+        return {self._host: 0, **self._load}
 
     def holds(self, variable: tf.Variable) -> bool:
         """Return whether this variable was made in the strategy's scope."""
@@ -80,13 +79,19 @@ class OwnerRegistry:
             path=path, device=device, num_bytes=num_bytes
         )
         self._load[device] = self._load.get(device, 0) + num_bytes
+        end = weakref.finalize(variable, self._release, device, num_bytes)
+        end.atexit = False
+        self._ends[variable._unique_id] = end
         return variable
+
+    def _release(self, device: str, num_bytes: int) -> None:
+        """Stop counting a variable that is gone: its device has room for others."""
+        self._load[device] -= num_bytes
 
     def forget(self, variable: tf.Variable) -> None:
         """Take a variable out whose place another one has taken."""
-        gone = self._variables.pop(variable._unique_id, None)
-        if gone is not None:
-            self._load[gone.device] -= gone.num_bytes
+        if self._variables.pop(variable._unique_id, None) is not None:
+            self._ends.pop(variable._unique_id)()
 
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
         if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:

@@ -21,6 +21,8 @@ from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck, StepChecker
 from evener.engine.trace.dims import Size, evaluate, symbols_of
+from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
+from evener.engine.trace.graph import Graph
 from evener.engine.trace.step import repack, trace_step
 from evener.engine.verify import Verifier, can_run_twice
 from evener.tf_compat.gathered import write_gathered
@@ -62,7 +64,9 @@ class PreparedStep:
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return step(*args, **kwargs)
+            return _tf_private.autographed(step)(*args, **kwargs)
+
+        _tf_private.leave_to_autograph(flat)
 
         self.specs = tuple(specs)
         self._traced = trace_step(
@@ -120,6 +124,10 @@ class PreparedStep:
             _is_as_general(mine.shape, other.shape)
             for mine, other in zip(self.specs, specs, strict=True)
         )
+
+    def draws_from_seeds(self) -> bool:
+        """Return whether it draws from generators of TensorFlow's that begin with a fixed seed."""
+        return draws_from_seeds(self._traced.graph)
 
     @functools.cached_property
     def _run(self) -> Any:
@@ -196,6 +204,18 @@ class PreparedStep:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):
                 result.set_shape(_shape_for(traced.shape, num_samples))
         return repack(self._traced.structure, results)
+
+
+def draws_from_seeds(graph: Graph) -> bool:
+    """Return whether operations of a graph, or in its bodies, have a fixed seed and a state."""
+    for node in graph:
+        if node.is_stateful and any("seed" in name for name in node.attrs):
+            if any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs):
+                return True
+        if node.op in LOOPS | CONDITIONS and not node.bodies:
+            if any(map(draws_from_seeds, bodies_of(node, graph).values())):
+                return True
+    return False
 
 
 def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:

@@ -156,6 +156,24 @@ class Strategy(tf.distribute.Strategy):
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return the strategy: the variables of a copied model are on the same devices."""
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled.
+
+        Raises:
+            EngineError: ENG-090, always.
+        """
+        raise EngineError(
+            "ENG-090",
+            "A strategy cannot be pickled.",
+            why="It holds variables and functions on the devices of this process.",
+            fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
+            "text)) where it is used; or save the model.",
+        )
+
     @property
     def plan(self) -> Plan:
         """The plan, with the shares of this moment."""
@@ -295,7 +313,9 @@ class Strategy(tf.distribute.Strategy):
             fn = _tf_private.autographed(fn)
         if self._is_running():
             return fn(*args, **kwargs)
-        if self.is_partitioned:
+        # XLA takes variables of one device alone; metrics may be on the first.
+        is_compiled_elsewhere = not self.is_plain and _tf_private.is_compiled(fn)
+        if self.is_partitioned or is_compiled_elsewhere:
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
@@ -339,6 +359,46 @@ class Strategy(tf.distribute.Strategy):
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
         return len(self._replica_devices) > 1 or self._layout.is_scheduled
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step runs as without a strategy: as a whole, on TensorFlow's first device."""
+        return not self.is_partitioned and self._replica_devices[0] in ("cpu:0", "gpu:0")
+
+    @classmethod
+    def owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
+        """Return the strategy in whose scope one of some variables was made, or None."""
+        return next(
+            (
+                strategy
+                for strategy in tuple(_STRATEGIES)
+                if any(map(strategy.owner_registry.holds, variables))
+            ),
+            None,
+        )
+
+    def run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a function that XLA cannot compile, since its variables are on other devices.
+
+        Args:
+            fn: A `tf.function`; XLA compiles its parts.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            EngineError: ENG-092 while a tape records, which cannot differentiate parts.
+        """
+        if not _tf_private.tape_is_recording():
+            return self.run(fn, args=args, kwargs=kwargs)
+        devices = ", ".join(self._plan.device_names)
+        raise EngineError(
+            "ENG-092",
+            "A function with jit_compile=True is differentiated from outside, and its variables "
+            f"are on {devices}.",
+            why="XLA compiles a function for one device, and a tape outside of it cannot "
+            "differentiate the parts.",
+            fix="Take the gradient inside the function, or leave out jit_compile=True.",
+        )
 
     def _is_running(self) -> bool:
         """Return whether this code is part of a call of ``run``."""

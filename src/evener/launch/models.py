@@ -38,13 +38,15 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
         return tf.variable_creator_scope(create)
 
     _tf_private.around_new_variables(owner_scope)
-    keras.Model.__init__ = _init_in_scope(keras.Model.__init__, strategy, notes)
+    # Of models that are no keras.Model, but a layer with a trainer.
+    for kind in (keras.Model, _tf_private.Trainer):
+        kind.__init__ = _init_in_scope(kind.__init__, strategy, notes)
 
 
 def _init_in_scope(
     original: Callable[..., None], strategy: Strategy, notes: Notes
 ) -> Callable[..., None]:
-    """Return a replacement for ``keras.Model.__init__``."""
+    """Return a replacement for the ``__init__`` of a model or a trainer."""
     where = f"in an evener scope, on {', '.join(strategy.plan.device_names)}"
     is_reported = False
 

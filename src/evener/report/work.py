@@ -106,14 +106,14 @@ class StrategyDevices:
 
     def owned(self) -> dict[str, Owned]:
         """Return the owned variables of all models of the strategy."""
-        counted = dict.fromkeys(self.devices, 0)
+        owned = {name: Owned() for name in self.devices}
         for variable in self._strategy.owner_registry.variables:
-            counted[variable.device] = counted.get(variable.device, 0) + 1
-        num_bytes = self._strategy.owner_registry.owned_bytes()
-        return {
-            name: Owned(num_variables=count, num_bytes=num_bytes.get(name, 0))
-            for name, count in counted.items()
-        }
+            before = owned.get(variable.device, Owned())
+            owned[variable.device] = Owned(
+                num_variables=before.num_variables + 1,
+                num_bytes=before.num_bytes + variable.num_bytes,
+            )
+        return owned
 
 
 class SingleDevice:

@@ -1,4 +1,4 @@
-"""All patches of Keras that stay once a strategy was created. Other strategies are not affected.
+"""All patches that stay once a strategy was created. Other strategies are not affected.
 
 Tests: ``tests/unit/tf_compat/test_patches.py``.
 """
@@ -8,22 +8,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import re
+import weakref
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.optimizer import TFOptimizer
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.distribute import distribute_lib
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
 _NAME = "_distribution_strategy"
+_REFUSED = re.compile("Trying to access resource .* located in device .* from device")
 PATCHES = {
     "keras.optimizers.Optimizer._distribution_strategy": "where its slots are made",
     "keras.Model._maybe_symbolic_build": "a model is built without taking a batch from the data",
     "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them; "
     "errors of memory get a note; a model outside of all scopes is noticed",
+    "tf.function.__call__": "a compiled function runs where its variables are, if XLA refuses it",
     "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
-"""The patched functions, and why they are patched."""
+"""The patched functions, and why they are patched; those of models are their trainers'."""
 
 
 def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
@@ -31,6 +37,50 @@ def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
     let_optimizers_follow(kind)
     build_from_shapes(kind)
     compile_parts(kind)
+    let_compiled_functions_follow(kind)
+
+
+def let_compiled_functions_follow(kind: type[Any]) -> None:
+    """Let a compiled function whose variables are on other devices run by their strategy.
+
+    Why: XLA compiles a `tf.function` with ``jit_compile=True`` for one device, and refuses
+    variables of others; so compiled inference of a model would fail outside of ``run``. XLA finds
+    it out before anything runs, and has no type of error for it.
+    If it changes: such functions fail with TensorFlow's error.
+
+    Args:
+        kind: Has a class method ``owning``, called with variables, which returns the strategy of
+            one of them or None, and a method ``run_compiled``.
+    """
+    function_kind: Any = polymorphic_function.Function
+    original = function_kind.__call__
+    if getattr(original, "_evener_kind", None) is kind:
+        return
+    following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        is_in_replica = (
+            tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+        )
+        if is_in_replica or not tf.executing_eagerly():
+            return original(function, *args, **kwargs)
+        strategy = following.get(function)
+        if strategy is None:
+            try:
+                return original(function, *args, **kwargs)
+            except tf.errors.InvalidArgumentError as error:
+                if not _REFUSED.search(str(error)):
+                    raise
+                concrete = function.get_concrete_function(*args, **kwargs)
+                strategy = kind.owning(concrete.variables)
+                if strategy is None:
+                    raise
+            following[function] = strategy
+        return strategy.run_compiled(function, args, kwargs)
+
+    vars(call).update(_evener_kind=kind, autograph_info__={"artifact": True})
+    function_kind.__call__ = call
 
 
 def compile_parts(kind: type[Any]) -> None:
@@ -43,12 +93,12 @@ def compile_parts(kind: type[Any]) -> None:
     If it changes: models with ``jit_compile=True`` are refused with ENG-084.
 
     Args:
-        kind: Has a property ``is_partitioned``, which tells whether a step has several parts, a
+        kind: Has a property ``is_plain``, which tells whether a step runs as without a strategy, a
             method ``explain_exhausted_memory``, and a class method
             ``warn_about_unused_strategies``, called with the name of a model that begins to train
             without any strategy.
     """
-    original = keras.Model._make_function
+    original = TensorFlowTrainer._make_function
     if getattr(original, "_evener_kind", None) is kind:
         return
 
@@ -58,7 +108,7 @@ def compile_parts(kind: type[Any]) -> None:
         has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
         if not has_strategy and _trains(step_function):
             kind.warn_about_unused_strategies(model.name)
-        if type(strategy) is not kind or not strategy.is_partitioned or model.run_eagerly:
+        if type(strategy) is not kind or model.run_eagerly or strategy.is_plain:
             return original(model, step_function)
         if not model.jit_compile:
             return _explaining(strategy, original(model, step_function))
@@ -70,7 +120,7 @@ def compile_parts(kind: type[Any]) -> None:
             model._jit_compile = True
 
     vars(make)["_evener_kind"] = kind
-    keras.Model._make_function = make
+    TensorFlowTrainer._make_function = make
 
 
 def _trains(step_function: Any) -> bool:
@@ -83,7 +133,7 @@ def owns_a_model(strategy: tf.distribute.Strategy) -> bool:
     Keras keeps no list of its models, so all objects are searched: only for a warning.
     """
     return any(
-        issubclass(type(one), keras.Model)
+        issubclass(type(one), TensorFlowTrainer)
         # A model that is being made does not have it yet.
         and getattr(one, "_distribute_strategy", None) is strategy
         for one in gc.get_objects()
@@ -113,7 +163,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
     If it changes: data comes in another order than on one device, or the first step takes twice
     as long to begin.
     """
-    original = keras.Model._maybe_symbolic_build
+    original = TensorFlowTrainer._maybe_symbolic_build
     if getattr(original, "_evener_kind", None) is kind:
         return
 
@@ -129,7 +179,7 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
         return None
 
     vars(build)["_evener_kind"] = kind
-    keras.Model._maybe_symbolic_build = build
+    TensorFlowTrainer._maybe_symbolic_build = build
 
 
 def _has_steps_of_keras(model: Any) -> bool:

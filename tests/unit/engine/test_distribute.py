@@ -332,3 +332,19 @@ def test_a_step_runs_eagerly_where_that_is_asked_for() -> None:
         tf.config.run_functions_eagerly(False)
     assert seen == [8.0]
     np.testing.assert_array_equal(result, np.full([4, 2], 2.0))
+
+
+@pytest.mark.parametrize("signature", [None, [tf.TensorSpec([None, 2])]])
+def test_numbers_of_a_seed_begin_anew_where_one_device_traces_again(signature: Any) -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x * tf.random.uniform(tf.shape(x)) + tf.random.normal([2])
+
+    found = []
+    for is_spread in (False, True):
+        tf.random.set_seed(3)
+        call: Any = tf.function(step, input_signature=signature)
+        if is_spread:
+            call = evener.distribute(call, devices=["cpu:0", "cpu:1"])
+        found.append([call(tf.ones([size, 2])).numpy() for size in (4, 4, 3, 4, 3)])
+    for expected, numbers in zip(*found, strict=True):
+        np.testing.assert_allclose(numbers, expected, rtol=1e-6)

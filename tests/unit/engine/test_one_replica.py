@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,8 +44,9 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def test_a_program_sees_one_device(strategy: Strategy) -> None:
     assert strategy.num_replicas_in_sync == 1
-    assert strategy.extended.worker_devices == ("/device:CPU:0",)
-    assert strategy.extended.parameter_devices == ("/device:CPU:0",)
+    one_device = tf.distribute.OneDeviceStrategy("cpu:0").extended
+    assert strategy.extended.worker_devices == one_device.worker_devices
+    assert strategy.extended.parameter_devices == one_device.parameter_devices
     assert strategy.shares == (0.5, 0.25, 0.25)
     assert [one.share for one in strategy.plan.replicas] == pytest.approx([0.5, 0.25, 0.25])
     assert not strategy.extended.experimental_require_static_shapes
@@ -351,3 +354,39 @@ def test_functions_run_eagerly_where_that_is_asked_for(strategy: Strategy) -> No
     finally:
         tf.config.run_functions_eagerly(False)
     assert seen == [8.0]
+
+
+def test_a_deep_copy_of_what_holds_a_strategy_uses_the_same_one() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    assert copy.deepcopy({"strategy": strategy})["strategy"] is strategy
+
+
+def test_a_strategy_cannot_be_pickled_but_its_plan_is_text() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+    with pytest.raises(EngineError, match="ENG-090"):
+        pickle.dumps(strategy)
+
+
+@pytest.mark.parametrize("kind", [KeyError, IndexError])
+def test_errors_of_a_program_are_those_of_one_device(kind: type[Exception]) -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"])
+
+    class Fails(keras.Model):
+        def train_step(self, data: object) -> dict[str, object]:
+            raise kind
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        raise kind
+
+    with pytest.raises(Exception) as expected:
+        step(tf.ones([4]))
+    with pytest.raises(Exception) as found:
+        strategy.run(step, args=(tf.ones([4]),))
+    assert type(found.value) is type(expected.value)
+    with strategy.scope():
+        model = Fails()
+        model.compile("sgd")
+    with pytest.raises(Exception) as found:
+        model.fit(np.ones([4, 2]), verbose=0)
+    assert type(found.value) is kind

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import keras
 import pytest
 import tensorflow as tf
@@ -107,3 +109,21 @@ def test_unknown_words_are_refused(arguments: dict[str, str], code: str) -> None
     with pytest.raises(PlanError) as caught:
         Strategy(devices=DEVICES, **arguments)
     assert caught.value.code == code
+
+
+def test_variables_that_are_gone_take_no_room() -> None:
+    strategy = Strategy(devices=["cpu:1", "cpu:2"])
+    registry = strategy.owner_registry
+    with strategy.scope():
+        first = tf.Variable(tf.ones([100]))
+        second = tf.Variable(tf.ones([100]))
+        assert {first.device[-5:], second.device[-5:]} == {"CPU:1", "CPU:2"}
+        place = first.device
+        del first
+        gc.collect()
+        assert sorted(registry.owned_bytes().values()) == [0, 0, 400]
+        third = tf.Variable(tf.ones([100]))
+    assert third.device == place
+    registry.forget(third)
+    registry.forget(third)
+    assert sorted(registry.owned_bytes().values()) == [0, 0, 400]

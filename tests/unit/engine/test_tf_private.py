@@ -140,6 +140,12 @@ def stopped(call) -> tuple:
     return caught.value.args
 
 
+def test_compiled_functions_are_known() -> None:
+    assert _tf_private.is_compiled(tf.function(lambda x: x, jit_compile=True))
+    assert not _tf_private.is_compiled(tf.function(lambda x: x))
+    assert not _tf_private.is_compiled(lambda x: x)
+
+
 def test_functions_run_inside_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener import Strategy
+from evener import Strategy, _tf_private
+from evener.errors import EngineError
 from evener.tf_compat.patches import PATCHES, patch_keras
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -89,7 +91,89 @@ def test_the_list_is_whole() -> None:
     )
     assert hasattr(keras.Model._maybe_symbolic_build, "_evener_kind")
     assert hasattr(keras.Model._make_function, "_evener_kind")
-    assert len(PATCHES) == 4
+    assert len(PATCHES) == 5
+
+
+def made_in(strategy: Strategy) -> keras.Model:
+    with strategy.scope():
+        layers = [keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+
+@pytest.mark.parametrize("devices", [["cpu:1", "cpu:2"], ["cpu:2"]])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_compiled_functions_run_where_their_variables_are(
+    devices: list[str], is_nested: bool
+) -> None:
+    model = made_in(Strategy(devices=devices, shares="even"))
+    x = tf.random.stateless_normal([5, 4], (1, 2))
+    infer = tf.function(lambda batch: model(batch), jit_compile=True)
+    called = tf.function(lambda batch: infer(batch) * 2.0) if is_nested else infer
+    for _ in range(2):
+        np.testing.assert_allclose(called(x), model(x) * (1.0 + is_nested), rtol=1e-5)
+
+    def train(batch: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.sqrt(tf.reduce_sum(tf.square(model(batch))))
+        weights = [variable.value for variable in model.trainable_variables]
+        gradients: Any = tape.gradient(loss, weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(0.1 * gradient)
+
+    before = model.get_weights()
+    tf.function(train)(x)
+    expected = model.get_weights()
+    model.set_weights(before)
+    tf.function(train, jit_compile=True)(x)
+    for found, weight in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(found, weight, rtol=1e-5, atol=1e-6)
+
+
+def test_a_compiled_function_is_not_differentiated_in_parts() -> None:
+    model = made_in(Strategy(devices=["cpu:1", "cpu:2"]))
+    infer = tf.function(lambda batch: model(batch), jit_compile=True)
+    with pytest.raises(EngineError, match="ENG-092"), tf.GradientTape():
+        infer(tf.ones([3, 4]))
+
+
+def test_other_refusals_of_xla_stay_what_they_are() -> None:
+    with tf.device("cpu:3"):
+        variable = tf.Variable(tf.ones([2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Trying to access resource"):
+        tf.function(lambda: variable + 1.0, jit_compile=True)()
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # how Keras finds the end
+def test_one_device_that_is_not_the_first_compiles() -> None:
+    model = made_in(Strategy(devices=["cpu:2"]))
+    model.compile("sgd", "mse", jit_compile=True)
+    losses = model.fit(tf.ones([4, 4]), tf.ones([4, 1]), epochs=2, verbose=0).history["loss"]
+    assert losses[1] < losses[0]
+
+
+class TrainedLayer(_tf_private.Trainer, keras.layers.Dense):
+    """A layer with Keras's trainer, which is no model."""
+
+    def __init__(self) -> None:
+        keras.layers.Dense.__init__(self, 24)
+        _tf_private.Trainer.__init__(self)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # how Keras finds the end
+def test_a_layer_with_a_trainer_is_patched_too(jit_compile: bool) -> None:
+    x, y = np.ones([8, 4], "float32"), np.ones([8, 24], "float32")
+    losses = []
+    for is_spread in (False, True):
+        strategy = Strategy(devices=["cpu:1", "cpu:2"] if is_spread else ["cpu:0"])
+        scope = strategy.scope()
+        keras.utils.set_random_seed(1)
+        with scope:
+            layer = TrainedLayer()
+            layer.compile("sgd", "mse", jit_compile=jit_compile)
+        losses.append(layer.fit(x, y, batch_size=5, epochs=2, verbose=0).history["loss"])
+        assert is_spread == bool(strategy.report().num_operations)
+    np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
 class Counts(keras.layers.Layer):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import colocation
+from evener import _tf_private, colocation
 from evener.engine.trace import (  # noqa: F401  (they fill the tables of rules)
     per_row_shapes,
     shape_rules,
@@ -98,17 +98,32 @@ def trace_step(
     """
     structures: list[Any] = []
     scopes: dict[str, str] = {}
+    raised: list[Callable[[], Exception]] = []
+
+    def guarded(*arguments: Any) -> Any:
+        try:
+            return _tf_private.autographed(function)(*arguments)
+        except Exception as error:
+            raised.append(_tf_private.before_autograph_rewrites(error))
+            raise
+
+    # An error of a person's code is not one of the engine's functions too: AutoGraph rewrites it
+    # in each function that it has converted, and makes a StagingError of its own KeyError.
+    _tf_private.leave_to_autograph(guarded)
 
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})
         marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
         with recording as found, marking, colocation.no_colocation():
-            result = tf.nest.map_structure(_as_tensor, function(*arguments))
+            result = tf.nest.map_structure(_as_tensor, guarded(*arguments))
         scopes.update(found)
         structures.append(result)
         return [one for one in tf.nest.flatten(result, expand_composites=True) if _is_tensor(one)]
 
-    concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
+    try:
+        concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
+    except Exception as error:
+        raise (raised[0]() if raised else error) from None
     graph = Graph(concrete.graph)
     open_functions(graph)
     firsts = find_first_sizes(graph, unknown, num_samples) if len(unknown) > 1 else list(unknown)
