@@ -118,7 +118,9 @@ def region_of(
         name
         for name in names.bound
         if name in names.certain or name not in names.deleted
-        if name in names.read or name in shown or liveness.is_read_after(name, block, first, last)
+        if name in shown
+        or (name in names.read and liveness.is_carried(name, block, first, last))
+        or liveness.is_read_after(name, block, first, last)
     )
     tapes = {name for statement in statements for name in tapes_in(statement)}
     if tapes & set(results):

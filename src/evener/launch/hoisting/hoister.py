@@ -199,7 +199,8 @@ class Hoister:
             for step in self._steps.values()
             if step.path == line.path and step.region.first <= line.number <= step.region.last
         ]
-        for step in refused:
+        # The smallest region is the last: what keeps a larger one would not matter.
+        for step in reversed(refused):
             if step.is_refused and step.changed:
                 return step.changed
         found = [one for one in self._obstacles.get(line.path, ()) if one.line <= line.number]
