@@ -71,6 +71,11 @@ class _Step:
     def line(self) -> UserLine:
         return UserLine(path=self.path, number=self.region.first)
 
+    def overlaps(self, other: _Step) -> bool:
+        """Return whether they have lines in common."""
+        mine, its = self.region, other.region
+        return self.path == other.path and mine.first <= its.last and its.first <= mine.last
+
     def covers(self, line: UserLine) -> bool:
         """Return whether a line is in the region, or behind it in its block."""
         region = self.region
@@ -311,7 +316,7 @@ class Hoister:
             is_here = path == step.path
             line = number if is_here else str(UserLine(path=path, number=number))
             step.obstacle = _prevents(line, reason)
-        parts = (one for one in self._steps.values() if one.covers(step.line))
+        parts = (one for one in self._steps.values() if one.overlaps(step))
         first, *idle = self._strategy.plan.device_names
         if idle and all(one.obstacle is not None for one in parts):
             has = "have" if len(idle) > 1 else "has"
