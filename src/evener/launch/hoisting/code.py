@@ -254,7 +254,7 @@ def check_code(code: types.CodeType, held: Mapping[str, Any]) -> None:
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "random":
             if before is not None and held.get(before.argval) is np:
                 raise CannotHoist(f"{code.co_name} draws from numpy.random")
-        elif held.get(instruction.argval) is np.random:
+        elif isinstance(instruction.argval, str) and held.get(instruction.argval) is np.random:
             raise CannotHoist(f"{code.co_name} draws from numpy.random")
         before = instruction
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
