@@ -138,6 +138,7 @@ def test_obstacles_name_their_line(statement: str, line: int, reason: str) -> No
         ("if i % 10 == 0: print(i)", True),
         ("losses.append(float(loss))", True),
         ("losses.append(loss)", False),
+        ("tf.print('loss', loss)", True),
         ("print(model(x))", False),
         ("print(self.count)", False),
         ("if i: print(i)\nelse: n = 1", False),
