@@ -78,6 +78,10 @@ test-all: $(STAMP)  ## the rest of the tests: every case, and more draws
 	EVENER_HYPOTHESIS_PROFILE=all $(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal \
 		--timeout 1200 $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMP)  ## random programs against one device, for as long as ARGS="--minutes 60" says
+	PYTHONPATH=tests $(BIN)/python -m exactness.fuzz $(ARGS)
+
 .PHONY: gpu-check
 gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)
 	$(BIN)/python -m pytest -rs tests/gpu $(ARGS)

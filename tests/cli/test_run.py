@@ -194,6 +194,9 @@ def test_no_hoist_leaves_every_step_as_it_is_written(
         "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
         "to do",
         "put @tf.function above line 15, def train_step, and all devices compute it",
+        "evener: train.py:18: cpu:0 did 100 % of the training of this run, cpu:1 had little to do: "
+        "gradients are computed eagerly; make a @tf.function of the step, with the batch as an "
+        "argument",
     ]
 
 

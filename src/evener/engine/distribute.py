@@ -9,9 +9,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.arguments import FOUND, Arguments, different_sizes, read_arguments
+from evener.engine.arguments import (
+    FOUND,
+    Arguments,
+    different_sizes,
+    feeds_itself,
+    has_batch,
+    read_arguments,
+)
 from evener.engine.memory.exhausted import add_note_on_memory
-from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
@@ -24,6 +30,7 @@ from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.verify import Verification, Verifier
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
+from evener.tf_compat.dataset_loops import running_bodies
 from evener.tf_compat.shapes import noticing_unknown_sizes
 
 P = ParamSpec("P")
@@ -188,6 +195,7 @@ class DistributedStep(Generic[P, R]):
         self.verifications: list[Verification] = []
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
+        self._bodies: list[DistributedStep[..., Any]] = []
         self._shares = check_shares(shares, num_expected=len(self._names))
 
     @property
@@ -220,8 +228,9 @@ class DistributedStep(Generic[P, R]):
 
     @property
     def partitioned_steps(self) -> list[PartitionedStep]:
-        """The step, partitioned for each kind of arguments so far."""
-        return [trace.partitioned for trace in self._traces.values()]
+        """The step, or the bodies of its loops, partitioned for each kind of arguments so far."""
+        own = [trace.partitioned for trace in self._traces.values()]
+        return own + [inner for body in self._bodies for inner in body.partitioned_steps]
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -233,6 +242,8 @@ class DistributedStep(Generic[P, R]):
         return self._call(_by_signature(self._signature, args), kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._takes_its_batches((args, kwargs)):
+            return self._call_with_loops(args, kwargs)
         in_axes = self._in_axes
         if not (isinstance(in_axes, str) and in_axes == FOUND):
             in_axes = (in_axes if isinstance(in_axes, tuple) else (in_axes,) * len(args), {})
@@ -248,7 +259,7 @@ class DistributedStep(Generic[P, R]):
                 return self._step(*args, **kwargs)
         trace = self._trace_for(arguments)
         if not tf.executing_eagerly():
-            sizes = self._sizes_in_graph(arguments, trace.memory_limits)
+            sizes = self._sizes_in_graph(arguments.tensors, trace)
             return trace.inline(arguments.tensors, sizes, num_samples)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
@@ -271,17 +282,59 @@ class DistributedStep(Generic[P, R]):
             )
             raise
 
+    def _takes_its_batches(self, arguments: Any) -> bool:
+        """Return whether a step is given no batch, but may loop over data."""
+        if _tf_private.tape_is_recording():
+            return False
+        if not tf.executing_eagerly():
+            return feeds_itself(arguments)
+        is_alone = not tf.nest.flatten(arguments)
+        return (is_alone or feeds_itself(arguments)) and not tf.config.functions_run_eagerly()
+
+    def _call_with_loops(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a step that takes its batches itself: the bodies of its loops are partitioned."""
+        if self._sharing is None:
+            # A graph of several steps reads the shares in each of them.
+            self._sharing = Sharing(self._names, self._shares, measured=False)
+        with running_bodies(self._run_body):
+            return self._function(*args, **kwargs)
+
+    @functools.cached_property
+    def _function(self) -> Any:
+        """The step as it is written, traced."""
+        return tf.function(self._step)
+
+    def _run_body(self, body: Callable[[Any], Any], batch: Any) -> Any:
+        if not has_batch(batch):
+            return body(batch)
+        make: Any = type(self)
+        step: DistributedStep[..., Any] = make(
+            body,
+            layout=self._layout,
+            shares=self._shares,
+            sharing=self._sharing,
+            owned_bytes=self._owned_bytes,
+            when_traced=self._when_traced,
+            paths=self._paths,
+            verify=self._verifies,
+        )
+        step.verifications = self.verifications
+        self._bodies.append(step)
+        return step(batch)
+
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares
 
-    def _sizes_in_graph(self, arguments: Arguments, limits: MemoryLimits | None) -> tf.Tensor:
-        pairs = zip(arguments.tensors, arguments.axes, strict=True)
+    def _sizes_in_graph(self, tensors: Sequence[Any], trace: PreparedStep) -> tf.Tensor:
+        pairs = zip(tensors, trace.batch_axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
             return tf.constant([1, *[0] * (len(self._devices) - 1)])
-        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
+        equal = [[tf.shape(tensors[k])[0] for k in indices] for indices in trace.equal_sizes]
+        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(equal or [counts])):
             count = tf.identity(counts[0])
             sharing = self._sharing
+            limits = trace.memory_limits
             shares = self._shares if sharing is None else sharing.shares_in_graph(count, limits)
             return part_sizes_in_graph(count, shares)
 
@@ -352,10 +405,12 @@ def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tup
     return (*(one(spec, value) for spec, value in pairs), *args[len(signature) :])
 
 
-def _checks_of_equal(counts: Sequence[tf.Tensor]) -> list[Any]:
-    """Check while the step runs what its shapes do not say: that there is one number of samples."""
+def _checks_of_equal(sets: Iterable[Sequence[tf.Tensor]]) -> list[Any]:
+    """Check while the step runs what its shapes do not say: that sizes are equal."""
     message = str(different_sizes("they differ"))
-    checks = (tf.debugging.assert_equal(one, counts[0], message) for one in counts[1:])
+    checks = (
+        tf.debugging.assert_equal(one, counts[0], message) for counts in sets for one in counts[1:]
+    )
     return [check for check in checks if check is not None]
 
 

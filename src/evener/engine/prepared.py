@@ -67,6 +67,7 @@ class PreparedStep:
             specs,
             arguments.axes,
             autograph=True,
+            unknown=arguments.unknown,
             num_samples=num_samples,
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
@@ -87,6 +88,16 @@ class PreparedStep:
             self.memory_limits = MemoryLimits(
                 self.partitioned, sharing.memory_bytes, owned_bytes or self.owned_bytes
             )
+
+    @property
+    def batch_axes(self) -> tuple[int | None, ...]:
+        """For every tensor the axis that counts samples, or None."""
+        return self._traced.batch_axes
+
+    @property
+    def equal_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Sets of tensors whose first sizes have to be equal."""
+        return self._traced.equal_sizes
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
         """Return whether tensors of other specs can be given to it."""

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from evener.engine.costs.flops import node_flops
+from evener.engine.ownership import device_name
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
+from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
 from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.inference import Inference
 from evener.own_code import is_own, short_path
 from evener.tf_compat.gathered import GatheredOperation
+
+COUNTED_SAMPLES = 32
+"""Samples of the batch for which floating-point operations are counted."""
+
+NEARLY_ALL = 0.9
+"""The fraction of the work from which one device does nearly all of it."""
+
+_PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,34 +33,93 @@ class StepReport:
     Attributes:
         gathered: The operations that are computed once although their inputs are sharded.
         num_operations: How many operations the parts compute, of all traces.
+        flops_of_parts: Floating-point operations of the parts together, of all traces, for a batch
+            of `COUNTED_SAMPLES`.
+        flops_once: Floating-point operations that are computed once, by device, such as
+            ``"gpu:0"``.
+        flops_in_turns: Those of them that a single device computes while the others wait.
     """
 
     gathered: tuple[GatheredOperation, ...]
     num_operations: int
+    flops_of_parts: float = 0.0
+    flops_once: Mapping[str, float] = field(default_factory=dict)
+    flops_in_turns: float = 0.0
 
     @classmethod
     def of(cls, steps: Iterable[PartitionedStep]) -> StepReport:
         """Return the report of partitioned steps."""
         gathered: list[GatheredOperation] = []
-        count = 0
+        count, flops_of_parts, flops_in_turns = 0, 0.0, 0.0
+        flops_once: dict[str, float] = defaultdict(float)
         for step in steps:
             partition = step.partition
+            by_level = _flops_by_level(partition)
+            for flops in by_level.values():
+                flops_in_turns += _in_turns(flops)
+                flops_of_parts += flops.pop(_PARTS, 0.0)
+                for device, work in flops.items():
+                    flops_once[device] += work
             for task in partition.tasks:
                 for node in task.nodes:
                     count += node in partition.sharding.decisions
                     tensors = partition.sharding.gathers(node)
                     if tensors:
                         gathered.append(_describe(partition, node, tensors))
-        return cls(gathered=tuple(gathered), num_operations=count)
+        return cls(
+            gathered=tuple(gathered),
+            num_operations=count,
+            flops_of_parts=flops_of_parts,
+            flops_once=flops_once,
+            flops_in_turns=flops_in_turns,
+        )
 
     @classmethod
     def merged(cls, reports: Iterable[StepReport]) -> StepReport:
         """Return one report of several."""
         reports = list(reports)
+        flops_once: dict[str, float] = defaultdict(float)
+        for report in reports:
+            for device, work in report.flops_once.items():
+                flops_once[device] += work
         return cls(
-            gathered=tuple(one for report in reports for one in report.gathered),
+            gathered=tuple(operation for report in reports for operation in report.gathered),
             num_operations=sum(report.num_operations for report in reports),
+            flops_of_parts=sum(report.flops_of_parts for report in reports),
+            flops_once=flops_once,
+            flops_in_turns=sum(report.flops_in_turns for report in reports),
         )
+
+
+def _flops_by_level(partition: Partition) -> dict[int, dict[str, float]]:
+    """Return for each level of tasks, which may run at the same time, the work by device."""
+    found: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for task in partition.tasks:
+        flops = sum(_flops(partition, node) for node in task.nodes)
+        found[task.level][_PARTS if task.is_parts else device_name(task.where)] += flops
+    return found
+
+
+def _flops(partition: Partition, node: Node) -> float:
+    """Return the floating-point operations of a node, with those of bodies that change state."""
+    is_opaque = node.op in LOOPS | CONDITIONS and not node.bodies
+    bodies = bodies_of(node, partition.graph).values() if is_opaque else ()
+    of_bodies = [0.0]
+    for body in bodies:
+        inputs = node.inputs[num_leading(node) :]
+        for inner, outer in zip(body.inputs, inputs, strict=True):
+            inner.shape, inner.value = outer.shape, outer.value
+        open_functions(body)
+        Inference().run(body)
+        of_bodies.append(sum(node_flops(inner, COUNTED_SAMPLES) for inner in body))
+    return max(of_bodies) if bodies else node_flops(node, COUNTED_SAMPLES)
+
+
+def _in_turns(flops: Mapping[str, float]) -> float:
+    """Return the work of a level if one device does nearly all of it."""
+    once = [work for name, work in flops.items() if name != _PARTS]
+    total = sum(flops.values())
+    return total if max(once, default=0.0) > NEARLY_ALL * total else 0.0
 
 
 def _describe(partition: Partition, node: Node, tensors: list[Tensor]) -> GatheredOperation:

@@ -9,6 +9,7 @@
     stand_ins    these stand-in devices, and which of them the script uses
     settings     tf.config calls and environment variables that come too late
     loops        custom loops outside of strategy.run are noticed
+    idle_devices at the end: that one device did nearly all the training
     mistakes     what a script cannot have meant stops it
     replace      replacement functions for those of TensorFlow and Keras
     failure      tracebacks that begin at the script's line

@@ -26,6 +26,7 @@ from evener.launch.notes import Notes
 from evener.launch.replace import instead_of
 from evener.launch.user_line import UserLine, callers, line_of, user_line
 from evener.own_code import is_own
+from evener.tf_compat.dataset_loops import running_bodies
 
 # The modules in whose hands an optimizer is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
@@ -57,13 +58,22 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_called_by_script(sys._getframe(2)) or not has_batch((args, kwargs)):
+            if not _is_called_by_script(sys._getframe(2)):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
+            if not has_batch((args, kwargs)):
+                with running_bodies(functools.partial(_run_body, name)):
+                    return original(function, *args, **kwargs)
             notes.add(f"{name} runs on {devices}", user_line())
             return strategy.run(function, args=args, kwargs=kwargs)
 
         return __call__
+
+    def _run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
+        if not _is_outside(strategy) or not has_batch(batch):
+            return body(batch)
+        notes.add(f"{name} loops over its data, and each batch runs on {devices}", user_line())
+        return strategy.run(body, args=(batch,))
 
     def _is_called_by_script(caller: FrameType) -> bool:
         return (

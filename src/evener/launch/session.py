@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ class Session:
         """
         from evener.launch import gpu_names, loops, mistakes, models, settings, strategies
         from evener.launch.hoisting import Hoister, hoisted
+        from evener.launch.idle_devices import IdleDevices
 
         strategies.replace_strategies(self.strategy, self.notes)
         models.attach_models(self.strategy, self.notes)
@@ -85,6 +87,10 @@ class Session:
             devices = self.strategy.plan.device_names
             gpu_names.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
         settings.report_late_variables(os.environ, self.notes)
+        idle = IdleDevices(self.strategy)
+        idle.watch()
+        # Before the report of the run, which has all notes: it was registered earlier.
+        atexit.register(idle.report, self.notes)
         try:
             run_as_main(script, args)
         except SystemExit:

@@ -23,6 +23,14 @@ NodeDef = node_def_pb2.NodeDef
 BY_XLA = {"_XlaMustCompile": AttrValue(b=True)}
 """The attribute of a call that XLA compiles."""
 
+LOWERED = {"_lower_using_switch_merge": AttrValue(b=True)}
+"""The attribute of a loop or a condition whose body may run on several devices.
+
+Why: TensorFlow leaves it out in functions with ``jit_compile=True``. There is no public way to set
+it on a node of a function definition.
+If it changes: such a body uses one device, or cannot be placed.
+"""
+
 _NUMBERS = itertools.count()
 
 
@@ -69,6 +77,22 @@ def output_dtypes(node: Any) -> list[tf.DType]:
         count = node.attr[arg.number_attr].i if arg.number_attr else 1
         dtypes.extend([dtype] * count)
     return [_dtype(number) for number in dtypes]
+
+
+def input_names(op_type: str) -> tuple[str, ...]:
+    """Return what the definition of a type of operation calls its inputs. See `op_definition`."""
+    return tuple(arg.name for arg in op_definition(op_type).input_arg)
+
+
+def input_counts(op_type: str, attrs: Any) -> list[int]:
+    """Return how many tensors a node has for each input of its definition. See `op_definition`."""
+    counts: list[int] = []
+    for arg in op_definition(op_type).input_arg:
+        if arg.type_list_attr:
+            counts.append(len(attrs[arg.type_list_attr].list.type))
+        else:
+            counts.append(attrs[arg.number_attr].i if arg.number_attr else 1)
+    return counts
 
 
 def output_names(op_type: str, attrs: Any) -> list[str]:
@@ -125,6 +149,16 @@ class FunctionBodies:
                     )
             self._found[name] = graph
         return self._found[name]
+
+
+def function_definition(name: str) -> Any:
+    """Return the definition of a function that TensorFlow made.
+
+    Why: a copy of a body differs in attributes of its nodes; there is no public way to read it.
+    If it changes: a loop or condition that uses variables of several devices cannot run in a
+    function with ``jit_compile=True``.
+    """
+    return eager_context.context().get_function_def(name)
 
 
 def unique_function_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -137,6 +138,25 @@ def stopped(call) -> tuple:
     with pytest.raises(Stop) as caught, _tf_private.before_functions_run(watch):
         call()
     return caught.value.args
+
+
+def test_functions_run_inside_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    @contextlib.contextmanager
+    def wrap(function):
+        seen.append(f"begin {function.name.decode()}")
+        yield
+        seen.append("end")
+
+    kind = _tf_private.atomic_function.AtomicFunction
+    monkeypatch.setattr(kind, "call_flat", kind.call_flat)
+    _tf_private.around_functions_run(wrap)
+    inner = tf.function(lambda x: x + 1.0)
+    outer = tf.function(lambda x: inner(x) * 2.0)
+    assert float(outer(tf.constant(1.0))) == 4.0
+    begin, end = seen
+    assert begin.startswith("begin __inference_") and end == "end"
 
 
 def test_a_function_is_stopped_placed_and_read_without_running() -> None:

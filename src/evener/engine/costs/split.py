@@ -99,7 +99,7 @@ def split_step(
         for tensor, axis in zip(graph.inputs, traced.batch_axes, strict=False)
         if axis is not None
     }
-    sharding = propagate(graph, states)
+    sharding = propagate(graph, states, traced.inference.symbols)
     scopes = Scopes(traced.scopes)
     nodes = [node for node in graph if node.op != "Const"]
     passes = find_passes(nodes, sharding, {}, weights=False)

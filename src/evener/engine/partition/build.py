@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
-from evener.engine.partition.nested import add_functional, copy_functional
+from evener.engine.partition.nested import add_functional, copy_functional, lowered
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
 from evener.engine.partition.xla import find_obstacle
 from evener.engine.sharding.states import SUM, Partial, Sharded, State, Unset
+from evener.engine.trace.functional import CONDITIONS, LOOPS
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
 
@@ -74,7 +75,9 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
             outputs = list(copy_functional(builder, node, inputs))
         else:
             after = [names[n] for n in node.after if n in names]
-            outputs = builder.copy(node.op, node.name, inputs, node.attrs, after=after)
+            is_functional = node.op in LOOPS | CONDITIONS
+            attrs = lowered(builder, node.attrs) if is_functional and node.xla else node.attrs
+            outputs = builder.copy(node.op, node.name, inputs, attrs, after=after)
         if node.is_stateful:
             names[node] = builder.last_name
         references.update(zip(node.outputs, outputs, strict=True))

@@ -22,7 +22,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.sizes import micro_batch_sizes
+from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
@@ -38,7 +38,7 @@ from evener.engine.sharding.states import (
     rows_per_sample,
     serves,
 )
-from evener.engine.trace.dims import Size, evaluate
+from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate
 from evener.engine.trace.functional import LOOPS
 from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
@@ -119,11 +119,12 @@ class _Run:
         self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._symbols: dict[str, tf.Tensor] = {}
-        self._are_there: dict[int, tf.Tensor] = {}
+        self._are_there: dict[tuple[int, Size], tf.Tensor] = {}
         with tf.device(HOST):
             self._sizes = micro_batch_sizes(sizes, self._layout)
-            ends = tf.cumsum(tf.stack(self._sizes), exclusive=True)
-            self._offsets = tf.unstack(ends, num=len(self._sizes))
+            self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
+                BATCH: (self._sizes, offsets_of(self._sizes))
+            }
             self._total = tf.reduce_sum(sizes)
         self._times = None
         if recorder is not None:
@@ -153,7 +154,7 @@ class _Run:
             before += self._turns.begin(device, task)
         # Outside of the call's own place and order: weights of another device are fetched early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
-        has_samples = None if branches is None else self._has_samples(part)
+        has_samples = None if branches is None else self._has_samples(part, task.place.rows)
         with tf.control_dependencies(before), tf.device(device):
             results = self._call_part(function, branches, part, arguments, has_samples)
         done = [self._end_of(results[0], branches is not None, device)] if results else []
@@ -259,16 +260,17 @@ class _Run:
         with tf.device(device):
             return tf.identity(result).op
 
-    def _has_samples(self, part: int) -> Any:
-        """Return whether a part has samples, as a tensor that waits for nothing.
+    def _has_samples(self, part: int, rows: Size) -> Any:
+        """Return whether a part has some of the rows, as a tensor that waits for nothing.
 
         Made once, outside of the control dependencies of calls. TensorFlow leaves these out for an
         operation that reads one of the same block: a call would be in order by way of this alone.
         """
-        if part not in self._are_there:
+        key = (part, rows)
+        if key not in self._are_there:
             with tf.device(HOST):
-                self._are_there[part] = self._sizes[part] > 0
-        return self._are_there[part]
+                self._are_there[key] = self._rows(rows)[0][part] > 0
+        return self._are_there[key]
 
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):
@@ -302,9 +304,9 @@ class _Run:
     def _number(self, name: str, part: int | None) -> tf.Tensor:
         if name == "B":
             return self._total
-        if name in ("b", "o"):
+        if isinstance(name, PartSymbol):
             assert part is not None
-            return (self._sizes if name == "b" else self._offsets)[part]
+            return self._rows(name.rows)[name.is_offset][part]
         if name not in self._symbols:
             source = self._partition.inference.symbols[name]
             with tf.device(HOST):
@@ -315,6 +317,14 @@ class _Run:
                 self._symbols[name] = tf.cast(value, tf.int32)
         return self._symbols[name]
 
+    def _rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
+        """Return how many of some rows each part has, and how many the parts before it have."""
+        if rows not in self._split_rows:
+            with tf.device(HOST), tf.control_dependencies(None):
+                sizes = rows_by_samples(self._size(rows, tf.int32), self._sizes)
+                self._split_rows[rows] = (sizes, offsets_of(sizes))
+        return self._split_rows[rows]
+
     def _length(self, tensor: Tensor, axis: int) -> Any:
         """Return the size of an axis that is the same in all parts.
 
@@ -322,9 +332,10 @@ class _Run:
         """
         if tensor in self._whole:
             return tf.shape(self._whole[tensor])[axis]
-        parts = next(parts for (one, _), parts in self._parts.items() if one is tensor)
+        state, parts = next((s, parts) for (t, s), parts in self._parts.items() if t is tensor)
         lengths = tf.stack([tf.shape(part)[axis] for part in parts])
-        return lengths[tf.argmax(tf.stack(self._sizes))]
+        rows = state.rows if isinstance(state, Sharded) else BATCH
+        return lengths[tf.argmax(tf.stack(self._rows(rows)[0]))]
 
     def _get_whole(self, tensor: Tensor, device: str) -> Any:
         if tensor in self._whole:
@@ -355,20 +366,23 @@ class _Run:
         assert tensor.shape is not None
         if tensor.dtype == tf.variant:
             return self._join_lists(tensor, state, parts)
+        return self._join_rows(tensor, state, parts)
+
+    def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
+        """Join the rows of the parts; of several blocks, block by block."""
         if state.outer == 1:
             return tf.concat(parts, state.axis)
+        assert tensor.shape is not None
+        rank = len(tensor.shape)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
+        per_sample = self._rows_per_sample(tensor, state)
         seen = []
-        for part in parts:
-            shape = tf.shape(part)
-            front, rows, behind = tf.split(
-                shape, [state.axis, 1, len(tensor.shape) - state.axis - 1]
-            )
-            seen.append(tf.reshape(part, tf.concat([front, [outer, rows[0] // outer], behind], 0)))
+        for part, size in zip(parts, self._rows(state.rows)[0], strict=True):
+            front, _, behind = tf.split(tf.shape(part), [state.axis, 1, rank - state.axis - 1])
+            seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
         joined = tf.concat(seen, state.axis + 1)
-        shape = tf.shape(joined)
-        front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
+        front, rows, behind = tf.split(tf.shape(joined), [state.axis, 2, rank - state.axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
     def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
@@ -382,14 +396,14 @@ class _Run:
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
-        assert tensor.shape is not None and state.outer == 1
+        assert tensor.shape is not None
         shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
         stacked = [
             tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
             for part in parts
         ]
         return tf.raw_ops.TensorListFromTensor(
-            tensor=tf.concat(stacked, state.axis), element_shape=shape
+            tensor=self._join_rows(tensor, state, stacked), element_shape=shape
         )
 
     def _get_parts(self, tensor: Tensor, state: State) -> list[Any]:
@@ -410,22 +424,28 @@ class _Run:
                 return [whole] + [neutral(whole)] * (count - 1)
             return [whole] * count
         assert isinstance(state, Sharded) and tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[state.axis], state.outer)
-        assert rows is not None
-        per_sample = self._size(rows, tf.int32)
-        sizes = [size * per_sample for size in self._sizes]
+        per_sample = self._rows_per_sample(tensor, state)
+        sizes = [size * per_sample for size in self._rows(state.rows)[0]]
         if state.outer == 1:
             return _slices(whole, sizes, state.axis, len(tensor.shape))
         outer = self._size(state.outer, tf.int32)
         shape = tf.shape(whole)
         axis = state.axis
-        front, size, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
-        seen = tf.reshape(whole, tf.concat([front, [outer, size[0] // outer], behind], 0))
+        front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
+        rows = self._size(state.rows, tf.int32) * per_sample
+        seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
         parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
         return [
             tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
             for part, size in zip(parts, sizes, strict=True)
         ]
+
+    def _rows_per_sample(self, tensor: Tensor, state: Sharded) -> Any:
+        """Return the rows of a sample in one block, also where there are no blocks: ``x * 0``."""
+        assert tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[state.axis], state)
+        assert rows is not None
+        return self._size(rows, tf.int32)
 
     def _size(self, size: Size, dtype: tf.DType) -> Any:
         """Return a size as a scalar."""

@@ -21,7 +21,7 @@ from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
 from evener.engine.sharding.decision import Decision, Sharding
 from evener.engine.sharding.states import REPLICATED, Numbers, State
-from evener.engine.trace.functional import LOOPS, num_leading
+from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node
 from evener.tf_compat import graphs
 
@@ -80,8 +80,7 @@ def add_loop(
         "output_shapes": graphs.unknown_shapes(len(inputs) + len(extra)),
         "parallel_iterations": node.attrs["parallel_iterations"],
     }
-    lowered = {"_lower_using_switch_merge": graphs.AttrValue(b=True)}
-    outputs = builder.op("StatelessWhile", [*inputs, *numbers], attrs, private=lowered)
+    outputs = builder.op("StatelessWhile", [*inputs, *numbers], attrs, private=graphs.LOWERED)
     return outputs[: len(inputs)]
 
 
@@ -127,8 +126,7 @@ def add_condition(
     else:
         attrs["branches"] = graphs.function_references([one.name for one in made.values()])
         op = "StatelessCase"
-    lowered = {"_lower_using_switch_merge": graphs.AttrValue(b=True)}
-    return builder.op(op, [*inputs, *numbers], attrs, private=lowered)
+    return builder.op(op, [*inputs, *numbers], attrs, private=graphs.LOWERED)
 
 
 def copy_functional(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
@@ -147,6 +145,43 @@ def copy_functional(builder: FunctionBuilder, node: Node, inputs: Sequence[str])
         return add_loop(builder, node, inputs, shardings, states)
     results = [REPLICATED] * len(node.outputs)
     return add_condition(builder, node, inputs, shardings, states, results)
+
+
+def lowered(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a loop or condition whose body may run on several devices.
+
+    TensorFlow makes those of functions with ``jit_compile=True`` for one device, at any depth.
+
+    Args:
+        builder: The function that the operation is in; copies of the bodies are included in it.
+        attrs: The attributes as they were traced.
+    """
+    return {**_with_lowered_bodies(builder, attrs), **graphs.LOWERED}
+
+
+def _with_lowered_bodies(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in attrs.items():
+        copy = graphs.AttrValue()
+        copy.CopyFrom(value)
+        for reference in [copy.func] if copy.HasField("func") else copy.list.func:
+            reference.name = _lowered_body(builder, reference.name)
+        found[key] = copy
+    return found
+
+
+def _lowered_body(builder: FunctionBuilder, name: str) -> str:
+    body = FunctionBuilder("body", inference=builder.inference)
+    unique_name = body.name
+    body.definition.CopyFrom(graphs.function_definition(name))
+    body.definition.signature.name = unique_name
+    for node in body.definition.node_def:
+        is_functional = node.op in LOOPS or node.op in CONDITIONS
+        change = lowered if is_functional else _with_lowered_bodies
+        for key, value in change(body, node.attr).items():
+            node.attr[key].CopyFrom(value)
+    builder.include(body)
+    return unique_name
 
 
 def _build(

@@ -26,10 +26,11 @@ from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
 from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
-from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.decision import Sharding, rows_of
+from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols_read
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
-from evener.engine.trace.dims import Size, symbols_of
+from evener.engine.trace.dims import BATCH, Size, symbols_of
 from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 
@@ -46,12 +47,15 @@ class Place(NamedTuple):
         stages: Of the parts: the stage in each replica; empty if nothing is cut.
         role: Of the parts: the pass, where it is told apart.
         by_xla: Whether it belongs to a function with ``jit_compile=True``.
+        rows: Of the parts: the rows that are split. A part may have samples and none of other
+            rows, and kernels that need some are not called then.
     """
 
     where: str
     stages: Stages = ()
     role: str = ""
     by_xla: bool = False
+    rows: Size = BATCH
 
     @property
     def is_parts(self) -> bool:
@@ -99,6 +103,7 @@ class Partition:
         layout: The parts.
         passes: The pass of every node of the parts; empty if nothing is cut.
         waits: What a node that is computed again waits for in its task, without reading it.
+        owner_of: The device of a variable, by the argument that is its handle.
         summed: The partial sums of which nothing but the sum is needed.
         sized_by_data: The nodes that give tensors whose size depends on what is in the data;
             known where XLA is asked to compile something.
@@ -112,12 +117,13 @@ class Partition:
     layout: Layout
     passes: Mapping[Node, str]
     waits: Mapping[Node, tuple[Tensor, ...]]
+    owner_of: Callable[[Tensor], str]
     summed: set[Tensor] = field(default_factory=set)
     sized_by_data: set[Node] = field(default_factory=set)
 
     def requests(self, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
         """Yield every input of a node with what the node needs of it."""
-        return _requests(self.sharding, node)
+        return requests_of(self.sharding, node)
 
 
 def make_tasks(
@@ -172,7 +178,8 @@ def make_tasks(
         where = PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
         role = passes.get(node, "")
         role = role if role in roles else ""
-        return Place(where, stages.get(node, ()), role, by_xla=_is_for_xla(node))
+        rows = rows_of(decision)
+        return Place(where, stages.get(node, ()), role, by_xla=_is_for_xla(node), rows=rows)
 
     def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
         return _dependencies(node, place, sharding, inference)
@@ -194,6 +201,7 @@ def make_tasks(
         layout=layout,
         passes=passes,
         waits=waits,
+        owner_of=owner_of,
         sized_by_data=sizes_of_data(graph) if any(node.xla for node in graph) else set(),
     )
     _find_fetches(partition)
@@ -213,31 +221,6 @@ def _is_for_xla(node: Node) -> bool:
     return not any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs))
 
 
-def _requests(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
-    decision = sharding.decisions.get(node)
-    for index, tensor in enumerate(node.inputs):
-        yield tensor, REPLICATED if decision is None else decision.inputs[index]
-
-
-def symbols_needed(sharding: Sharding, inference: Inference, node: Node) -> set[str]:
-    """Return the symbols whose numbers a node may be given."""
-    found: set[str] = set()
-    decision = sharding.decisions.get(node)
-    for tensor, request in _requests(sharding, node):
-        sizes: tuple[Size, ...] = ()
-        if isinstance(request, Numbers):
-            sizes = request.sizes
-        elif tensor.is_sizes:
-            sizes = tensor.value or ()
-        for size in sizes:
-            found |= symbols_of(size)
-    if decision is not None and decision.lower is not None:
-        for tensor in (*node.inputs, *node.outputs):
-            for size in (*(tensor.shape or ()), *(tensor.value or ())):
-                found |= symbols_of(size)
-    return found - {"B", "b", "o"}
-
-
 def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]:
     needed: set[Node] = set()
     arguments = {t.node for t in graph.inputs}
@@ -249,9 +232,9 @@ def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]
         if node in needed or node in arguments:
             continue
         needed.add(node)
-        for tensor, request in _requests(sharding, node):
+        for tensor, request in requests_of(sharding, node):
             stack.extend(_sources(tensor, request, inference))
-        for name in symbols_needed(sharding, inference, node):
+        for name in symbols_read(sharding, node, inference.symbols):
             source = inference.symbols[name].tensor
             if source.node is not node:
                 stack.append(source.node)
@@ -272,23 +255,26 @@ def _dependencies(
 ) -> Iterator[tuple[Node, bool]]:
     """Yield what a node waits for, and whether both can be in one task."""
     where = place(node)
-    for tensor, request in _requests(sharding, node):
+    for tensor, request in requests_of(sharding, node):
         if isinstance(request, Numbers):
             continue
         if tensor.is_sizes:
             continue
         is_same = place(tensor.node) == where and serves(sharding.states[tensor], request)
         yield tensor.node, is_same
-    for name in symbols_needed(sharding, inference, node):
-        source = inference.symbols[name].tensor
-        if source.node is not node:
-            yield source.node, place(source.node) == where
+    for name in symbols_read(sharding, node, inference.symbols):
+        source = inference.symbols[name]
+        if source.tensor.node is not node:
+            held = sharding.states[source.tensor]
+            is_same = place(source.tensor.node) == where and is_known_to_parts(source, held)
+            yield source.tensor.node, is_same
     for before in node.after:
         yield before, place(before) == where
 
 
 def _find_fetches(partition: Partition) -> None:
     fetched: dict[Task, dict[Tensor, None]] = defaultdict(dict)
+    symbols = partition.inference.symbols
 
     def fetch(tensor: Tensor, by: Task | None) -> None:
         task = partition.task_of.get(tensor.node)
@@ -300,13 +286,13 @@ def _find_fetches(partition: Partition) -> None:
             for tensor, request in partition.requests(node):
                 if not isinstance(request, Numbers) and not tensor.is_sizes:
                     fetch(tensor, task)
-            for name in symbols_needed(partition.sharding, partition.inference, node):
-                fetch(partition.inference.symbols[name].tensor, task)
+            for name in symbols_read(partition.sharding, node, symbols):
+                fetch(symbols[name].tensor, task)
     for tensor in partition.graph.outputs:
         fetch(tensor, None)
         for size in tensor.value or ():
             for name in symbols_of(size) - {"B"}:
-                fetch(partition.inference.symbols[name].tensor, None)
+                fetch(symbols[name].tensor, None)
     for task, tensors in fetched.items():
         task.fetches = list(tensors)
         partition.summed.update(t for t in tensors if partition.sharding.states[t] == SUM)

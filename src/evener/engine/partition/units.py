@@ -9,8 +9,8 @@ from evener.engine.partition.functions import Argument, NumberArgument, SumArgum
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
-from evener.engine.sharding.states import Numbers, State, serves
-from evener.engine.trace.dims import symbols_of
+from evener.engine.sharding.states import Numbers, Sharded, State, serves
+from evener.engine.trace.dims import symbol, symbols_of, symbols_of_step
 from evener.engine.trace.graph import Tensor
 
 
@@ -95,5 +95,7 @@ def _sources(
             names |= symbols_of(size)
     else:
         yield argument.tensor, argument.state
-    for name in names - {"B", "b", "o"}:
+        if isinstance(argument.state, Sharded):
+            names |= symbols_of(argument.state.rows)
+    for name in {source for given in names for source in symbols_of_step(symbol(given))}:
         yield partition.inference.symbols[name].tensor, None

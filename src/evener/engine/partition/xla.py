@@ -30,6 +30,9 @@ def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> 
         if tensor.node.op in CONDITIONS:
             return f"{tensor.node.name} keeps what its gradient needs of one branch"
     for node in task.nodes:
+        handles = (tensor for tensor in node.inputs if tensor.dtype == tf.resource)
+        if len({partition.owner_of(handle) for handle in handles}) > 1:
+            return f"{node.name} uses variables of several devices"
         if any(one.op == "FakeParam" for body in node.bodies.values() for one in body):
             # Of the batch's size, which is not known where the step is traced.
             return f"{node.name} keeps what its gradient needs of one branch"

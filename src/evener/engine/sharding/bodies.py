@@ -12,6 +12,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from evener.engine.sharding.decision import Decision, Sharding
+from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
 from evener.engine.sharding.states import (
     REPLICATED,
     Numbers,
@@ -22,34 +23,40 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
+from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
-ShardBody: TypeAlias = Callable[[Graph, Sequence[State]], Sharding]
+ShardBody: TypeAlias = Callable[[Graph, Sequence[State], Symbols], Sharding]
 _MOST_ROUNDS = 8
 
 
-def decide(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def decide(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """Return what the parts compute of a loop or a condition, or None if it is computed once.
 
     Args:
         node: The loop or condition.
         states: The states of its inputs.
+        symbols: Sources of all symbols.
         shard: Finds the states in a body from those of its arguments.
     """
     if not any(isinstance(state, Sharded | Unset | Partial) for state in states):
         return None
     if node.op in LOOPS:
-        return _loop(node, states, shard)
-    return _condition(node, states, shard)
+        return _loop(node, states, symbols, shard)
+    return _condition(node, states, symbols, shard)
 
 
-def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def _loop(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """States that go into a round are those that come out of it."""
     body, condition = node.bodies["body"], node.bodies["cond"]
     entering = list(states)
     for _ in range(_MOST_ROUNDS):
-        inside = shard(body, entering)
+        inside = shard(body, entering, symbols)
         leaving = [inside.states[t] for t in body.outputs]
         joined = [
             _join(before, after, tensor)
@@ -59,11 +66,11 @@ def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | N
             return None
         if joined == entering:
             break
-        entering = [one for one in joined if one is not None]
+        entering = _next_round(states, entering, [one for one in joined if one is not None])
     else:
         return None
-    test = shard(condition, entering)
-    if not is_local(body, inside) or not is_local(condition, test):
+    test = shard(condition, entering, symbols)
+    if not is_local(body, inside, symbols) or not is_local(condition, test, symbols):
         return None
     if test.states[condition.outputs[0]] != REPLICATED:
         return None
@@ -77,7 +84,23 @@ def _loop(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | N
     return Decision(inputs=tuple(entering), outputs=tuple(entering), bodies=shardings)
 
 
-def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decision | None:
+def _next_round(
+    given: Sequence[State], entering: Sequence[State], joined: Sequence[State]
+) -> list[State]:
+    """Return the states of the next round: of lists that begin without elements, at last.
+
+    What is written to such a list may be split only once other states are known.
+    """
+    is_open = [isinstance(state, Unset) for state in given]
+    triples = list(zip(is_open, entering, joined, strict=True))
+    if any(before != after and not is_list for is_list, before, after in triples):
+        return [before if is_list else after for is_list, before, after in triples]
+    return list(joined)
+
+
+def _condition(
+    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+) -> Decision | None:
     """All branches give results in the same state."""
     first = num_leading(node)
     if states[0] != REPLICATED:
@@ -85,8 +108,8 @@ def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decisio
     shardings: dict[str, Sharding] = {}
     leaving: list[list[State]] = []
     for name, body in node.bodies.items():
-        inside = shard(body, states[first:])
-        if not is_local(body, inside) or _needs_samples(inside):
+        inside = shard(body, states[first:], symbols)
+        if not is_local(body, inside, symbols) or _needs_samples(inside):
             return None
         shardings[name] = inside
         leaving.append([inside.states[t] for t in body.outputs])
@@ -112,7 +135,7 @@ def _condition(node: Node, states: Sequence[State], shard: ShardBody) -> Decisio
     return Decision(inputs=tuple(states), outputs=tuple(results), bodies=shardings)
 
 
-def is_local(graph: Graph, sharding: Sharding) -> bool:
+def is_local(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
     """Return whether every part can run a body by itself: nothing in it needs another part.
 
     What needs no samples is computed by every part.
@@ -121,6 +144,10 @@ def is_local(graph: Graph, sharding: Sharding) -> bool:
     for node in graph:
         if node in arguments or is_made_of_sizes(node):
             continue
+        for name in symbols_read(sharding, node, symbols):
+            state = sharding.states.get(symbols[name].tensor, REPLICATED)
+            if not is_known_to_parts(symbols[name], state):
+                return False
         decision = sharding.decisions.get(node)
         if decision is None:
             if node.is_stateful or any(sharding.states[t] != REPLICATED for t in node.inputs):
@@ -145,7 +172,11 @@ def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
         return True
     if serves(state, wanted):
         return True
-    return state == REPLICATED and isinstance(wanted, Sharded) and tensor.dtype != tf.variant
+    if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:
+        return False
+    # Blocks are cut out of a shape of which every part knows the numbers.
+    names = {name for size in tensor.shape or () for name in symbols_of(size)}
+    return wanted.outer == 1 or names <= {"B"} | symbols_of(wanted.rows)
 
 
 def _needs_samples(sharding: Sharding) -> bool:
@@ -162,6 +193,9 @@ def _join(before: State, after: State, tensor: Tensor) -> State | None:
         return after
     if isinstance(before, Sharded) and after == REPLICATED:
         return before if is_shardable(tensor.shape, before) else None
+    if isinstance(before, Sharded) and isinstance(after, Sharded) and tensor.dtype != tf.variant:
+        # What is given to a loop is split anew, as the loop has it: the zeros of an RNN layer.
+        return after if is_shardable(tensor.shape, after) else None
     return None
 
 

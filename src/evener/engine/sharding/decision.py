@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from evener.engine.sharding.states import Numbers, Sharded, State
+from evener.engine.sharding.states import (
+    REPLICATED,
+    SUM,
+    Numbers,
+    Partial,
+    Sharded,
+    State,
+    Unset,
+)
+from evener.engine.trace.dims import BATCH, Size
 from evener.engine.trace.graph import Node, Tensor
+from evener.tf_compat import graphs
 
 if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
@@ -25,6 +36,7 @@ class Decision:
             instead.
         outputs: The state of every output.
         lower: Adds other operations in its place; None if a part runs the same operation.
+        lower_rows: The rows that ``lower`` is right for.
         bodies: Of a loop or a condition: the sharding of its bodies, by attribute.
         needs_samples: Whether the kernel fails on a part without samples.
     """
@@ -32,8 +44,15 @@ class Decision:
     inputs: tuple[State | Numbers, ...]
     outputs: tuple[State, ...]
     lower: Lower | None = None
+    lower_rows: Size = BATCH
     bodies: Mapping[str, Sharding] = field(default_factory=dict)
     needs_samples: bool = False
+
+
+def rows_of(decision: Decision) -> Size:
+    """Return what is split of the tensors of an operation: the batch, or other rows."""
+    states = (*decision.inputs, *decision.outputs)
+    return next((state.rows for state in states if isinstance(state, Sharded)), BATCH)
 
 
 @dataclass(slots=True)
@@ -55,7 +74,84 @@ class Sharding:
         return [t for t in node.inputs if isinstance(self.states[t], Sharded)]
 
 
-Rule: TypeAlias = Callable[[Node, Sequence[State]], "Decision | None"]
+Decide: TypeAlias = Callable[[Node, Sequence[State]], "Decision | None"]
+"""Returns what the parts compute of a node with inputs in these states; None: nothing."""
+
+
+class Takes(enum.Flag):
+    """The states of an input that a rule understands, beside replicated.
+
+    An input that is a size, a position, an axis or a count takes ``WHOLE``: whatever the parts hold
+    of it, a rule sees it replicated, and the parts are given the value of the whole batch.
+    """
+
+    WHOLE = 0
+    ROWS = enum.auto()
+    """Rows of samples, or a tensor list that is filled with them."""
+    SUM = enum.auto()
+    """Terms of a sum over the batch."""
+    EXTREME = enum.auto()
+    """Candidates for another reduction over the batch: a maximum, a product, all, any."""
+
+
+WHOLE, ROWS, SUMS, EXTREMES = Takes.WHOLE, Takes.ROWS, Takes.SUM, Takes.EXTREME
+PARTIALS = SUMS | EXTREMES
+
+
+def kind_of(state: State) -> Takes:
+    """Return what an input has to take to be in a state."""
+    if isinstance(state, Sharded | Unset):
+        return ROWS
+    if isinstance(state, Partial):
+        return SUMS if state == SUM else EXTREMES
+    return WHOLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule and the states of inputs that it may be asked about.
+
+    Attributes:
+        decide: Returns what the parts compute.
+        inputs: The states that each input of the operation's definition takes; a list of tensors
+            is one input of it.
+        inexact: Whether the rule holds for floating-point and complex numbers alone: integers
+            round in every part.
+    """
+
+    decide: Decide
+    inputs: tuple[Takes, ...]
+    inexact: bool = False
+
+    def __call__(self, node: Node, states: Sequence[State]) -> Decision | None:
+        """Return what the parts compute of a node.
+
+        Args:
+            node: The operation.
+            states: The states of its inputs. What the rule does not take is seen replicated.
+        """
+        if self.inexact and not all(_is_inexact(tensor) for tensor in node.outputs):
+            return None
+        takes = self._of_tensors(node)
+        seen = [
+            state if kind_of(state) & ~taken == WHOLE else REPLICATED
+            for state, taken in zip(states, takes, strict=True)
+        ]
+        decision = self.decide(node, seen)
+        if decision is not None:
+            wanted = zip(decision.inputs, takes, strict=True)
+            assert all(isinstance(w, Numbers) or not kind_of(w) & ~t for w, t in wanted), node
+        return decision
+
+    def _of_tensors(self, node: Node) -> list[Takes]:
+        counts = graphs.input_counts(node.op, node.attrs)
+        pairs = zip(self.inputs, counts, strict=True)
+        return [taken for taken, count in pairs for _ in range(count)]
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
+
 
 RULES: dict[str, Rule] = {}
 """By type of operation: for inputs that are replicated or sharded."""
@@ -68,26 +164,43 @@ INSIDE_RULES: dict[str, Rule] = {}
 """By type of operation: for bodies of loops and conditions, where nothing can be combined."""
 
 
-def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Register a rule for types of operations."""
-    return _register(RULES, ops)
+def rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
+    """Register a rule for types of operations.
+
+    Args:
+        *ops: The types.
+        inputs: The states that each input takes, in the order of the operation's definition; one
+            for all inputs of all types.
+    """
+    return _register(RULES, ops, inputs)
 
 
-def partial_rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Register a rule for types of operations with partial inputs."""
-    return _register(PARTIAL_RULES, ops)
+def partial_rule(
+    *ops: str, inputs: Takes | Sequence[Takes], inexact: bool = False
+) -> Callable[[Decide], Decide]:
+    """Register a rule for types of operations with partial inputs; see `rule` and `Rule`."""
+    return _register(PARTIAL_RULES, ops, inputs, inexact=inexact)
 
 
-def inside_rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Register a rule for types of operations in bodies of loops and conditions."""
-    return _register(INSIDE_RULES, ops)
+def inside_rule(*ops: str, inputs: Takes | Sequence[Takes]) -> Callable[[Decide], Decide]:
+    """Register a rule for types of operations in bodies of loops and conditions; see `rule`."""
+    return _register(INSIDE_RULES, ops, inputs)
 
 
-def _register(table: dict[str, Rule], ops: Sequence[str]) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
+def _register(
+    table: dict[str, Rule],
+    ops: Sequence[str],
+    inputs: Takes | Sequence[Takes],
+    *,
+    inexact: bool = False,
+) -> Callable[[Decide], Decide]:
+    def register(function: Decide) -> Decide:
         for op in ops:
             assert op not in table, op
-            table[op] = function
+            names = graphs.input_names(op)
+            takes = (inputs,) * len(names) if isinstance(inputs, Takes) else tuple(inputs)
+            assert len(takes) == len(names), f"{op} has the inputs {names}, not {takes}"
+            table[op] = Rule(decide=function, inputs=takes, inexact=inexact)
         return function
 
     return register

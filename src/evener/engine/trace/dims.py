@@ -93,9 +93,52 @@ def symbol(name: str) -> Dim:
     return Dim({(name,): 1})
 
 
+class PartSymbol(str):
+    """A symbol with a number of its own in every part: rows of the part, or rows before them.
+
+    Attributes:
+        rows: The size that is split over the parts.
+    """
+
+    rows: Size
+
+    def __new__(cls, kind: str, rows: Size) -> PartSymbol:
+        """Return the symbol of a kind, ``"b"`` or ``"o"``, for a size that is split."""
+        made = super().__new__(cls, kind if rows == BATCH else f"{kind}[{rows}]")
+        made.rows = rows
+        return made
+
+    @property
+    def is_offset(self) -> bool:
+        """Whether it is the rows of the parts before, and not those of the part."""
+        return self.startswith("o")
+
+
+def symbols_of_step(size: Size) -> set[str]:
+    """Return the symbols in a size whose numbers come from tensors of the step.
+
+    Neither the batch size is among them nor what is another number in every part.
+    """
+    found: set[str] = set()
+    for name in symbols_of(size):
+        found |= symbols_of_step(name.rows) if isinstance(name, PartSymbol) else {name}
+    return found - {"B"}
+
+
 def symbols_of(size: Size) -> set[str]:
     """Return the names of the symbols in a size."""
     return set() if isinstance(size, int) else {s for monomial in size.terms for s in monomial}
+
+
+def substitute(size: Size, names: Mapping[str, str]) -> Size:
+    """Return a size with other symbols in place of some."""
+    if isinstance(size, int) or not symbols_of(size) & set(names):
+        return size
+    terms: dict[Monomial, int] = {}
+    for monomial, factor in size.terms.items():
+        renamed = tuple(sorted(names.get(name, name) for name in monomial))
+        terms[renamed] = terms.get(renamed, 0) + factor
+    return _simplest(terms)
 
 
 def has_batch(size: Size) -> bool:
@@ -143,6 +186,24 @@ def per_sample(size: Size) -> Size | None:
     """Return how many rows belong to a sample: ``3*T`` for ``3*B*T``; None if that is not fixed."""
     rows = divide(size, BATCH)
     return None if rows is None or has_batch(rows) else rows
+
+
+def is_at_least(size: Size, bound: int) -> bool:
+    """Return whether a size is not below a bound, whatever the sizes are that it is made of.
+
+    A batch has a sample at least; other symbols may be 0.
+
+    Args:
+        size: A size without symbols of numbers that are computed from data: these may be negative.
+        bound: The bound.
+    """
+    terms = dict(_terms(size))
+    smallest = terms.pop((), 0)
+    for monomial, factor in terms.items():
+        if factor < 0:
+            return False
+        smallest += factor if set(monomial) == {"B"} else 0
+    return smallest >= bound
 
 
 def evaluate(size: Size, values: Mapping[str, Any], one: Any = 1) -> Any:

@@ -7,7 +7,8 @@ it is read once before the loop, and the value is given to it::
     while(..., handle):  ... read(handle) ...    ->    value = read(handle)
                                                        while(..., value):  ... value ...
 
-Bodies that change state stay as they are, and so does the operation that calls them.
+Conditions that update variables are predicated where they can be, see `predication`. Other bodies
+that change state stay as they are, and so does the operation that calls them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.predication import can_be_predicated, predicate
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
@@ -31,7 +33,7 @@ def open_functions(graph: Graph) -> None:
     for node in graph.nodes:
         node.inputs = [instead.get(t, t) for t in node.inputs]
         if node.op in LOOPS or node.op in CONDITIONS:
-            bodies = {name: graph.body(function) for name, function in _functions(node)}
+            bodies = bodies_of(node, graph)
             for body in bodies.values():
                 open_functions(body)
             if all(_only_reads(body, node) for body in bodies.values()):
@@ -42,6 +44,11 @@ def open_functions(graph: Graph) -> None:
                 later[node] = frozenset(reads)
                 nodes.extend(reads)
                 node.op = _STATELESS.get(node.op, node.op)
+            elif can_be_predicated(node, bodies):
+                taken_out, results, later[node] = predicate(node, bodies)
+                nodes.extend(taken_out)
+                instead.update(results)
+                continue
         nodes.append(node)
     graph.nodes[:] = nodes
     # What waited for a loop, because the loop read a variable, waits for the read.
@@ -49,6 +56,11 @@ def open_functions(graph: Graph) -> None:
         for loop in [one for one in node.after if one in later]:
             node.after = node.after - {loop} | later[loop] | loop.after
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
+
+
+def bodies_of(node: Node, graph: Graph) -> dict[str, Graph]:
+    """Return the bodies of a loop or condition, read anew, by attribute."""
+    return {name: graph.body(function) for name, function in _functions(node)}
 
 
 def num_leading(node: Node) -> int:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from evener.engine.trace.dims import Dim, Size, divide, evaluate, product, symbol, symbols_of
+from evener.engine.trace.dims import (
+    Dim,
+    Size,
+    divide,
+    evaluate,
+    is_at_least,
+    product,
+    symbol,
+    symbols_of,
+)
 from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
+from evener.engine.trace.matrices import matrix_of
 
 Shapes = Sequence["Shape | None"] | None
 
@@ -175,6 +185,7 @@ def _reshape(inference: Inference, node: Node) -> Shapes:
     wanted, shape = node.inputs[1].value, node.inputs[0].shape
     if wanted is None:
         return None
+    wanted = _without_minus_one(inference, node.outputs[0], wanted, shape)
     if -1 in wanted:
         place = wanted.index(-1)
         rest = None
@@ -186,6 +197,28 @@ def _reshape(inference: Inference, node: Node) -> Shapes:
             rest = inference.new_symbol(node.outputs[0], place)
         wanted = (*wanted[:place], rest, *wanted[place + 1 :])
     return [wanted if shape is None else _with_samples(inference, shape, wanted)]
+
+
+def _without_minus_one(
+    inference: Inference, result: Tensor, wanted: Shape, before: Shape | None
+) -> Shape:
+    """Return sizes with symbols of the result for numbers that may be -1, which means the rest.
+
+    A number that is computed from data may be -1, unless an axis has that size already.
+
+    Args:
+        inference: Says which symbols are numbers that are computed from data.
+        result: The tensor that has these sizes.
+        wanted: Sizes that a program asks for.
+        before: The shape that the operation was given.
+    """
+    sizes = {name for size in before or () for name in symbols_of(size)}
+    return tuple(
+        size
+        if symbols_of(size) <= sizes or inference.is_made_of_sizes(size)
+        else inference.new_symbol(result, axis)
+        for axis, size in enumerate(wanted)
+    )
 
 
 def _as_number(inference: Inference, size: Size) -> Size:
@@ -333,11 +366,18 @@ _CHANGES_OTHER_AXES = frozenset(
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
 def _pad(inference: Inference, node: Node) -> Shapes:
-    shape, numbers = node.inputs[0].shape, constant(node.inputs[1])
-    if shape is None or numbers is None:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
         return None
-    pads = [numbers[2 * k] + numbers[2 * k + 1] for k in range(len(shape))]
-    return [tuple(size + pad for size, pad in zip(shape, pads, strict=True))]
+    return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+
+
+@shape_rule("MirrorPadGrad")
+def _pad_gradient(inference: Inference, node: Node) -> Shapes:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
+        return None
+    return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
 
 
 def constant(tensor: Tensor) -> list[int] | None:
@@ -464,6 +504,9 @@ def _split_sizes(inference: Inference, node: Node) -> Shapes:
     if shape is None or sizes is None or where is None or not isinstance(where[0], int):
         return None
     axis = where[0] % len(shape)
+    if not all(inference.is_made_of_sizes(size) for size in sizes):
+        # One of them may be -1, and then it is the rest.
+        sizes = tuple(inference.new_symbol(tensor, axis) for tensor in node.outputs)
     if -1 in sizes:
         rest: Size = shape[axis]
         for size in sizes:
@@ -478,6 +521,7 @@ def _slice(inference: Inference, node: Node) -> Shapes:
     shape, begin, size = node.inputs[0].shape, node.inputs[1].value, node.inputs[2].value
     if shape is None or begin is None or size is None:
         return None
+    size = _without_minus_one(inference, node.outputs[0], size, shape)
     return [
         tuple(
             n - start if length == -1 else length
@@ -604,7 +648,8 @@ def _taken(
                     one.length = max(0, min(max(stop, 0), size) - one.begin)
             elif _is_within(start, size) and _is_within(stop, size):
                 length = stop - start
-                one.length = length if _is_positive(length) else None
+                # What ends before it begins has no rows.
+                one.length = length if is_at_least(length, 0) else None
             one.is_whole = start == 0 and stop == size
         return one
     if isinstance(size, int):
@@ -618,17 +663,6 @@ def _taken(
         one.length = len(span)
         one.begin = span.start
     return one
-
-
-def _is_positive(length: Size) -> bool:
-    """Whether a length is 0 or more for certain: what ends before it begins has no rows."""
-    if isinstance(length, int):
-        return length >= 0
-    # A batch has a sample at least; other symbols may be 0.
-    rest = dict(length.terms)
-    batch = rest.pop(("B",), 0)
-    constant_part = rest.pop((), 0)
-    return batch >= 0 and all(k >= 0 for k in rest.values()) and batch + constant_part >= 0
 
 
 def _from_front(place: Size | None, size: Size) -> Size | None:
@@ -729,6 +763,7 @@ def _range(inference: Inference, node: Node) -> Shapes:
     start, limit, step = (t.value for t in node.inputs)
     if start is None or limit is None or step != (1,):
         return None
+    # The operation refuses a limit before the start.
     length = limit[0] - start[0]
     return None if isinstance(length, int) else [(length,)]
 
@@ -759,16 +794,21 @@ def _element(inference: Inference, tensor: Tensor) -> Shape | None:
     """Return the shape that an ``element_shape`` argument asks for, if it is complete.
 
     Where a step is traced for one size of batches, it is a constant with that size in it. What is
-    as large may count samples, and is left open in the parts: nothing is lost by that.
+    as large, or a multiple, may count samples, and is left open in the parts: nothing is lost by
+    that. Of the multiples, most are numbers of features.
     """
-    if inference.num_samples is not None and tensor.node.op == "Const" and tensor.value:
-        tensor.value = tuple(
-            symbol("B") if size == inference.num_samples else size for size in tensor.value
-        )
-    value = tensor.value
+    value, array = tensor.value, constant_array(tensor)
+    if inference.num_samples is not None and array is not None and tensor.rank == 1:
+        sizes = [int(size) for size in array]
+        tensor.value = tuple(_as_samples(size, inference.num_samples) for size in sizes)
+        value = tuple(symbol("B") if size == inference.num_samples else size for size in sizes)
     if tensor.rank == 0 or value is None or any(size == -1 for size in value):
         return None
     return value
+
+
+def _as_samples(size: int, num_samples: int) -> Size:
+    return symbol("B") * (size // num_samples) if size > 0 and size % num_samples == 0 else size
 
 
 @shape_rule("EmptyTensorList", "TensorListReserve")

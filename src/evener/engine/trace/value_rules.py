@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.trace.dims import Size, divide, product
-from evener.engine.trace.graph import Node, constant_array
+from evener.engine.trace.dims import Dim, Size, divide, product
+from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
+from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
 
 Values = Sequence["Shape | None"] | None
@@ -40,12 +43,14 @@ def _same(inference: Inference, node: Node) -> Values:
     if node.op == "Reshape" and node.outputs[0].rank not in (0, 1):
         return None
     if node.op == "Reshape" and value is None and node.inputs[0].dtype.is_integer:
-        # Of a constant of a higher rank, or a part of one.
-        array = constant_array(node.inputs[0])
-        value = (
-            None if array is None or array.size > LARGEST_VALUE else tuple(map(int, array.ravel()))
-        )
+        # Of a matrix of sizes.
+        array = matrix_of(node.inputs[0])
+        value = None if array is None or array.size > LARGEST_VALUE else _numbers(array.ravel())
     return [value]
+
+
+def _numbers(array: Iterable[Any]) -> Shape:
+    return tuple(number if isinstance(number, Dim) else int(number) for number in array)
 
 
 @value_rule("IdentityN")
@@ -284,12 +289,55 @@ def _computed(inference: Inference, node: Node, a: Size, b: Size, index: int) ->
             return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
     if op in ("Maximum", "Minimum") and a == b:
         return a
-    quotient = divide(a, b)
+    # A number that is computed from data may be 0, and then the division fails.
+    quotient = divide(a, b) if inference.is_made_of_sizes(b) else None
     if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
         return quotient
     if quotient is not None and op == "FloorMod":
         return 0
     return inference.symbol_for((op, a, b), node.outputs[0], index)
+
+
+@value_rule("Split", "SplitV")
+def _split(inference: Inference, node: Node) -> Values:
+    data = node.inputs[1 if node.op == "Split" else 0]
+    if data.value is None or data.rank != 1:
+        return None
+    lengths = [None if t.shape is None else t.shape[0] for t in node.outputs]
+    parts: list[Shape | None] = []
+    begin = 0
+    for length in lengths:
+        if not isinstance(length, int) or begin + length > len(data.value):
+            return None
+        parts.append(data.value[begin : begin + length])
+        begin += length
+    return parts
+
+
+@value_rule("ListDiff")
+def _list_difference(inference: Inference, node: Node) -> Values:
+    """The numbers of the first list that are not in the second, and their places."""
+    numbers, without = (t.value for t in node.inputs)
+    if numbers is None or without is None:
+        return None
+    if not all(isinstance(number, int) for number in (*numbers, *without)):
+        return None
+    kept = [place for place, number in enumerate(numbers) if number not in without]
+    return [tuple(numbers[place] for place in kept), tuple(kept)]
+
+
+@value_rule("Pad", "PadV2")
+def _pad(inference: Inference, node: Node) -> Values:
+    value, pads = node.inputs[0].value, matrix_of(node.inputs[1])
+    fill = node.inputs[2].value if node.op == "PadV2" else (0,)
+    if value is None or fill is None or pads is None or node.inputs[0].rank != 1:
+        return None
+    before, behind = pads[0]
+    if not isinstance(before, int) or not isinstance(behind, int):
+        return None
+    if before + len(value) + behind > LARGEST_VALUE:
+        return None
+    return [fill * before + value + fill * behind]
 
 
 @value_rule("BroadcastArgs")
@@ -330,9 +378,35 @@ def _broadcast_gradient_args(inference: Inference, node: Node) -> Values:
 
 @value_rule("SelectV2")
 def _select(inference: Inference, node: Node) -> Values:
-    _, a, b = (t.value for t in node.inputs)
-    is_scalar = node.inputs[0].rank == 0
-    return [a] if is_scalar and a is not None and a == b else None
+    condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
+    if condition.rank != 0:
+        return None
+    chosen = _truth(condition)
+    if chosen is not None:
+        return [a if chosen else b] if node.inputs[1].rank == node.inputs[2].rank else None
+    return [a] if a is not None and a == b else None
+
+
+_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "Equal": operator.eq,
+    "NotEqual": operator.ne,
+    "Greater": operator.gt,
+    "GreaterEqual": operator.ge,
+    "Less": operator.lt,
+    "LessEqual": operator.le,
+}
+
+
+def _truth(tensor: Tensor) -> bool | None:
+    """Return whether a comparison of two known numbers holds, or None."""
+    compared = _COMPARED.get(tensor.node.op)
+    if compared is None:
+        return None
+    values = [t.value for t in tensor.node.inputs]
+    if any(v is None or len(v) != 1 or not isinstance(v[0], int) for v in values):
+        return None
+    (a,), (b,) = (v for v in values if v is not None)
+    return compared(a, b)
 
 
 @value_rule("TensorListPushBack", "TensorListSetItem")

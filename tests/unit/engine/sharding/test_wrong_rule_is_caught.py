@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.sharding.decision import RULES, Decision
+from evener.engine.sharding.decision import ROWS, RULES, WHOLE, Decision, Rule
 from evener.engine.sharding.states import REPLICATED, State
 from evener.engine.trace.graph import Node
 from evener.errors import EvenerWarning
@@ -34,7 +34,8 @@ def test_the_rule_as_it_is() -> None:
 
 
 def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "Cumsum", each_part_by_itself)
+    wrong = Rule(decide=each_part_by_itself, inputs=(ROWS, WHOLE))
+    monkeypatch.setitem(RULES, "Cumsum", wrong)
     step = evener.distribute(cumulative, devices=DEVICES, shares=[13, 4, 7], verify=True)
     with pytest.warns(EvenerWarning, match="ENG-080"):
         step(X)

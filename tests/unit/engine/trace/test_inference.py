@@ -99,7 +99,9 @@ def rows_of_no_samples(case: Case) -> list[str]:
     """Axes that parts share, whose size is a symbol: a part would take its own rows for all."""
     step = traced(case)
     axes = zip(step.graph.inputs, step.batch_axes, strict=False)
-    sharding = propagate(step.graph, {t: Sharded(a) for t, a in axes if a is not None})
+    sharding = propagate(
+        step.graph, {t: Sharded(a) for t, a in axes if a is not None}, step.inference.symbols
+    )
     return [
         f"{case.name}: {tensor} of {tensor.node} in {state}"
         for tensor, state in sharding.states.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import (
     FIRST,
     REPLICATED,
@@ -22,12 +22,12 @@ from evener.engine.sharding.states import (
 from evener.engine.trace.graph import Node
 
 
-@rule("CudnnRNNV3")
+@rule("CudnnRNNV3", inputs=(ROWS, ROWS, ROWS, WHOLE, ROWS))
 def _forward(node: Node, states: Sequence[State]) -> Decision | None:
     """``input, h, c, parameters, lengths`` to ``output, h, c, reserved, reserved on the host``."""
     rows, cell, lengths = _rows(node), _cell(node), node.inputs[4]
     data = (0, 1, 2) if cell != REPLICATED else (0, 1)
-    if states[0] != rows or states[3] != REPLICATED or node.attrs["dropout"].f:
+    if states[0] != rows or node.attrs["dropout"].f:
         return None
     if not all(is_shardable(node.inputs[k].shape, rows) for k in data):
         return None
@@ -40,7 +40,7 @@ def _forward(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule("CudnnRNNBackpropV3")
+@rule("CudnnRNNBackpropV3", inputs=(ROWS, ROWS, ROWS, WHOLE, *[ROWS] * 9))
 def _backward(node: Node, states: Sequence[State]) -> Decision | None:
     """The same inputs and outputs, with the gradients of the latter, to those of the former."""
     if not isinstance(states[11], Unset):

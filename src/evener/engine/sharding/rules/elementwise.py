@@ -7,9 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision, inside_rule, partial_rule, rule
+from evener.engine.sharding.decision import (
+    EXTREMES,
+    PARTIALS,
+    ROWS,
+    SUMS,
+    WHOLE,
+    Decision,
+    inside_rule,
+    partial_rule,
+    rule,
+)
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size
+from evener.engine.trace.dims import Size, is_at_least
 from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.shape_rules import BROADCASTING
 
@@ -30,7 +40,7 @@ _BROADCASTING = frozenset(BROADCASTING)
 LINEAR = "Identity Neg StopGradient PreventGradient Snapshot Conj Real Imag".split()
 
 
-@rule(*UNARY, *GRADIENTS, *BROADCASTING, "AddN")
+@rule(*UNARY, *GRADIENTS, *BROADCASTING, "AddN", inputs=ROWS)
 def elementwise(node: Node, states: Sequence[State]) -> Decision | None:
     """All operands by the rows of the first sharded one."""
     shape = node.outputs[0].shape
@@ -65,7 +75,7 @@ def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -
         axis = state.axis + len(shape) - len(tensor.shape)
         # An operand of 1 row is stretched when the batch is not: then its rows are no samples.
         if shape[axis] == tensor.shape[state.axis]:
-            return Sharded(axis, state.outer)
+            return state.at(axis)
     return None
 
 
@@ -79,11 +89,11 @@ def operand_state(
     if axis < 0 or shape[axis] == 1:
         return REPLICATED
     if shape[axis] == result[target.axis]:
-        return Sharded(axis, target.outer)
+        return target.at(axis)
     return None
 
 
-@rule("EnsureShape")
+@rule("EnsureShape", inputs=ROWS)
 def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
     state, wanted = states[0], node.attrs["shape"].shape
@@ -94,7 +104,7 @@ def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(state,))
 
 
-@rule("Select")
+@rule("Select", inputs=ROWS)
 def _select(node: Node, states: Sequence[State]) -> Decision | None:
     """The old select: a condition of rank 1 chooses whole rows."""
     condition, shape = node.inputs[0].shape, node.outputs[0].shape
@@ -112,13 +122,7 @@ def _select(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("LookupTableFindV2", "LookupTableFind")
-def _lookup(node: Node, states: Sequence[State]) -> Decision | None:
-    # The table lives on the host, and a part must not read it from another device.
-    return None
-
-
-@partial_rule(*LINEAR)
+@partial_rule(*LINEAR, inputs=PARTIALS)
 def _linear(node: Node, states: Sequence[State]) -> Decision | None:
     """f(a + b) = f(a) + f(b)."""
     state = states[0]
@@ -127,15 +131,18 @@ def _linear(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@partial_rule("Mul", "RealDiv", "Div", "DivNoNan")
+@partial_rule("Mul", inputs=SUMS)
+@partial_rule("RealDiv", "Div", "DivNoNan", inputs=(SUMS, WHOLE), inexact=True)
 def _scale(node: Node, states: Sequence[State]) -> Decision | None:
     """A partial sum times or over a number is one, if the number is finite and not 0.
 
-    With another number, an infinite sum of finite parts would be lost: inf - inf is no number.
+    Otherwise the parts would give inf - inf, which is no number: 1 / 0 - 3 / 0 for -2 / 0, or 0 for
+    the product of 0 and a sum that is infinite.
     """
     first, second = states
     left, right = node.inputs
-    if not is_finite(right if _is_sum(first) else left):
+    number = right if _is_sum(first) else left
+    if not (is_not_zero(number) or (node.op == "DivNoNan" and is_count(number))):
         return None
     if _is_sum(first) and second == REPLICATED and _keeps_size(node, left.shape):
         return Decision(inputs=(first, second), outputs=(first,))
@@ -145,7 +152,7 @@ def _scale(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@partial_rule("Add", "AddV2", "AddN", "Sub")
+@partial_rule("Add", "AddV2", "AddN", "Sub", inputs=SUMS)
 def _add(node: Node, states: Sequence[State]) -> Decision | None:
     """A sum of partial sums; a replicated term would be counted once per part."""
     if all(_is_sum(state) for state in states):
@@ -155,7 +162,7 @@ def _add(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@inside_rule("Add", "AddV2", "AddN")
+@inside_rule("Add", "AddV2", "AddN", inputs=SUMS)
 def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
     """A sum that a loop adds up is partial from the start: the start belongs to the first part."""
     if not any(_is_sum(s) for s in states) or not all(
@@ -167,7 +174,7 @@ def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(Partial("sum"),) * len(states), outputs=(Partial("sum"),))
 
 
-@partial_rule("Maximum", "Minimum", "LogicalAnd", "LogicalOr")
+@partial_rule("Maximum", "Minimum", "LogicalAnd", "LogicalOr", inputs=EXTREMES)
 def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
     combine = {"Maximum": "max", "Minimum": "min", "LogicalAnd": "all", "LogicalOr": "any"}
     state = Partial(combine[node.op])
@@ -176,13 +183,21 @@ def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-def is_finite(tensor: Tensor) -> bool:
+def is_not_zero(tensor: Tensor) -> bool:
     """Return whether a tensor is certain to be finite and not 0: a constant, or a size."""
-    if tensor.node.op == "Cast":
-        source = tensor.node.inputs[0]
-        return source.is_sizes and all(size != 0 for size in source.value or ())
+    if is_count(tensor):
+        return all(is_at_least(size, 1) for size in tensor.node.inputs[0].value or ())
     array = constant_array(tensor)
     return array is not None and bool(np.all(np.isfinite(array) & (array != 0)))
+
+
+def is_count(tensor: Tensor) -> bool:
+    """Return whether a tensor is made of sizes alone, as numbers that are finite for certain."""
+    return (
+        tensor.node.op == "Cast"
+        and tensor.node.inputs[0].is_sizes
+        and tensor.dtype.real_dtype.max >= tf.int32.max
+    )
 
 
 def _is_sum(state: State) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import (
     REPLICATED,
     UNSET,
@@ -33,20 +33,20 @@ def element_shape(tensor: Tensor) -> Numbers | State:
 
 def as_list(item: Sharded) -> Sharded:
     """Return the state of a list of such elements."""
-    return Sharded(item.axis + 1, item.outer)
+    return item.at(item.axis + 1)
 
 
 def as_item(state: Sharded) -> Sharded:
     """Return the state of the elements of such a list."""
-    return Sharded(state.axis - 1, state.outer)
+    return state.at(state.axis - 1)
 
 
-@rule("EmptyTensorList", "TensorListReserve")
+@rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)
 def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
 
 
-@rule("TensorListFromTensor")
+@rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
 def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
     if not isinstance(state, Sharded) or state.axis == 0:
@@ -54,7 +54,8 @@ def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, element_shape(node.inputs[1])), outputs=(state,))
 
 
-@rule("TensorListPushBack", "TensorListSetItem")
+@rule("TensorListPushBack", inputs=ROWS)
+@rule("TensorListSetItem", inputs=(ROWS, WHOLE, ROWS))
 def _write(node: Node, states: Sequence[State]) -> Decision | None:
     known, item, shape = states[0], states[-1], node.inputs[-1].shape
     index = (REPLICATED,) * (len(states) - 2)
@@ -70,7 +71,7 @@ def _write(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("TensorListGetItem")
+@rule("TensorListGetItem", inputs=(ROWS, WHOLE, WHOLE))
 def _read(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded):
         return None
@@ -78,7 +79,7 @@ def _read(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(states[0], REPLICATED, shape), outputs=(as_item(states[0]),))
 
 
-@rule("TensorListPopBack")
+@rule("TensorListPopBack", inputs=(ROWS, WHOLE))
 def _pop(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded):
         return None
@@ -86,7 +87,7 @@ def _pop(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(states[0], shape), outputs=(states[0], as_item(states[0])))
 
 
-@rule("TensorListStack")
+@rule("TensorListStack", inputs=(ROWS, WHOLE))
 def _stack(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded):
         return None
@@ -94,14 +95,14 @@ def _stack(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(states[0], shape), outputs=(states[0],))
 
 
-@rule("TensorListResize")
+@rule("TensorListResize", inputs=(ROWS, WHOLE))
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded | Unset):
         return None
     return Decision(inputs=(states[0], REPLICATED), outputs=(states[0],))
 
 
-@rule("TensorListLength")
+@rule("TensorListLength", inputs=ROWS)
 def _length(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded | Unset):
         return None

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, partial_rule, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node
+from evener.engine.trace.labels import labels_of
 
 Labels = tuple[list[str], list[str], list[str]]
 
 
-@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+@rule("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", inputs=ROWS)
 def contraction(node: Node, states: Sequence[State]) -> Decision | None:
     """Every axis has a label; the label of the sharded axis says what the parts compute."""
     labels = labels_of(node)
@@ -31,7 +32,7 @@ def contraction(node: Node, states: Sequence[State]) -> Decision | None:
         if not isinstance(state, Sharded):
             continue
         label = operands[index][state.axis]
-        decision = _by_label(operands, result, shapes, label, state.outer)
+        decision = _by_label(operands, result, shapes, label, state)
         if decision is not None:
             return decision
     return None
@@ -42,7 +43,7 @@ def _by_label(
     result: list[str],
     shapes: Sequence[tuple[Size, ...] | None],
     label: str,
-    outer: Size,
+    of_label: Sharded,
 ) -> Decision | None:
     wanted: list[State] = []
     sizes = set()
@@ -57,7 +58,7 @@ def _by_label(
             # Broadcast: all parts use the one row.
             wanted.append(REPLICATED)
             continue
-        state = Sharded(axis, outer)
+        state = of_label.at(axis)
         if not is_shardable(shape, state):
             return None
         sizes.add(shape[axis])
@@ -65,7 +66,7 @@ def _by_label(
     if len(sizes) != 1 or result.count(label) > 1:
         return None
     if label in result:
-        return Decision(inputs=tuple(wanted), outputs=(Sharded(result.index(label), outer),))
+        return Decision(inputs=tuple(wanted), outputs=(of_label.at(result.index(label)),))
     if any(
         label in labels and state == REPLICATED
         for labels, state in zip(operands, wanted, strict=True)
@@ -74,35 +75,8 @@ def _by_label(
     return Decision(inputs=tuple(wanted), outputs=(SUM,))
 
 
-def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
-    """Return a label for every axis of the operands and of the result."""
-    if node.op == "Einsum":
-        left, right = node.text_attr("equation").split("->")
-        if "." in left + right:
-            return None
-        return [list(labels) for labels in left.split(",")], list(right)
-    ranks = [t.rank for t in node.inputs]
-    if ranks[0] is None or ranks[1] is None:
-        return None
-    if node.op == "MatMul":
-        turn = (node.bool_attr("transpose_a"), node.bool_attr("transpose_b"))
-    else:
-        turn = (node.bool_attr("adj_x"), node.bool_attr("adj_y"))
-    rank = max(ranks[0], ranks[1])
-    outer = [f"o{k}" for k in range(rank - 2)]
-    first, second = ["m", "k"], ["k", "n"]
-    a = outer[len(outer) - (ranks[0] - 2) :] + (first[::-1] if turn[0] else first)
-    b = outer[len(outer) - (ranks[1] - 2) :] + (second[::-1] if turn[1] else second)
-    return [a, b], [*outer, "m", "n"]
-
-
-@partial_rule("MatMul", "BatchMatMulV2", "Einsum")
-def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """A product grows with the partial sum, so it is combined first."""
-    return None
-
-
-@rule("MatrixBandPart", "MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart")
+@rule("MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart", inputs=ROWS)
+@rule("MatrixBandPart", inputs=(ROWS, WHOLE, WHOLE))
 def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
     """One matrix after another, over all axes but the last two."""
     state, shape = states[0], node.inputs[0].shape
@@ -113,7 +87,9 @@ def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *others), outputs=(state,))
 
 
-@rule("MatrixDiagV3", "MatrixDiagPartV3", "MatrixSetDiagV3")
+@rule("MatrixDiagV3", inputs=(ROWS, WHOLE, WHOLE, WHOLE, WHOLE))
+@rule("MatrixDiagPartV3", inputs=(ROWS, WHOLE, WHOLE))
+@rule("MatrixSetDiagV3", inputs=(ROWS, ROWS, WHOLE))
 def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     state, shape = states[0], node.inputs[0].shape
     inner = 1 if node.op == "MatrixDiagV3" else 2
@@ -127,7 +103,7 @@ def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *[REPLICATED] * (len(states) - 1)), outputs=(state,))
 
 
-@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant")
+@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)
 def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
     state, shape = states[0], node.inputs[0].shape
     if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - 2:
@@ -135,7 +111,7 @@ def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(state,) * len(node.outputs))
 
 
-@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad")
+@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad", inputs=ROWS)
 def _solve(node: Node, states: Sequence[State]) -> Decision | None:
     shapes = [t.shape for t in node.inputs]
     state = next((s for s in states if isinstance(s, Sharded)), None)

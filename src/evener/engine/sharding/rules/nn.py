@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import (
-    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     Sharded,
     State,
+    first_of,
     is_first,
     is_shardable,
     part_sizes,
@@ -21,28 +21,29 @@ from evener.engine.trace.graph import Node
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
 PER_SAMPLE = """
-MaxPool MaxPoolV2 AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad
-MaxPoolGradGrad MaxPoolWithArgmax LRN LRNGrad
+MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolWithArgmax
+LRN LRNGrad
 """.split()
-IMAGES = """
-AdjustContrastv2 AdjustHue AdjustSaturation RGBToHSV HSVToRGB ExtractImagePatches
-""".split()
+ADJUST = "AdjustContrastv2 AdjustHue AdjustSaturation".split()
 RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
-RESIZE_GRADIENTS = "ResizeBilinearGrad ResizeBicubicGrad ResizeNearestNeighborGrad".split()
 
 
-@rule(*PER_SAMPLE)
+@rule(*PER_SAMPLE, inputs=ROWS)
+@rule("MaxPoolV2", inputs=(ROWS, WHOLE, WHOLE))
+@rule("MaxPoolGradV2", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
 def _per_sample(node: Node, states: Sequence[State]) -> Decision | None:
-    if any(is_first(state) for state in states):
+    rows = next(filter(None, map(first_of, states)), None)
+    if rows is not None:
         tensors = (*node.inputs, *node.outputs)
-        if all(is_shardable(t.shape, FIRST) or not t.rank for t in tensors):
-            wanted = tuple(FIRST if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
-            outputs = (FIRST,) * len(node.outputs)
+        if all(is_shardable(t.shape, rows) or not t.rank for t in tensors):
+            wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
+            outputs = (rows,) * len(node.outputs)
             return Decision(inputs=wanted, outputs=outputs, needs_samples=True)
     return None
 
 
-@rule(*IMAGES)
+@rule("RGBToHSV", "HSVToRGB", "ExtractImagePatches", inputs=ROWS)
+@rule(*ADJUST, inputs=(ROWS, WHOLE))
 def _images(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis > rank - 4:
@@ -51,27 +52,29 @@ def _images(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *others), outputs=(state,), needs_samples=True)
 
 
-@rule(*RESIZE, *RESIZE_GRADIENTS)
+@rule(*RESIZE, "ResizeNearestNeighborGrad", inputs=(ROWS, WHOLE))
+@rule("ResizeBilinearGrad", "ResizeBicubicGrad", inputs=ROWS)
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    if not is_first(states[0]) or not is_shardable(node.outputs[0].shape, FIRST):
+    rows = first_of(states[0])
+    if rows is None or not is_shardable(node.outputs[0].shape, rows):
         return None
     others = [
-        FIRST if is_shardable(t.shape, FIRST) and (t.rank or 0) > 1 else REPLICATED
+        rows if is_shardable(t.shape, rows) and (t.rank or 0) > 1 else REPLICATED
         for t in node.inputs[1:]
     ]
-    return Decision(inputs=(FIRST, *others), outputs=(FIRST,), needs_samples=True)
+    return Decision(inputs=(rows, *others), outputs=(rows,), needs_samples=True)
 
 
-@rule("AvgPoolGrad", "AvgPool3DGrad")
+@rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[1]):
+    shape, rows = node.outputs[0].shape, first_of(states[1])
+    if shape is None or rows is None or not is_shardable(shape, rows):
         return None
-    sizes = Numbers(part_sizes(shape, FIRST))
-    return Decision(inputs=(sizes, FIRST), outputs=(FIRST,), needs_samples=True)
+    sizes = Numbers(part_sizes(shape, rows))
+    return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
 
 
-@rule("BiasAdd")
+@rule("BiasAdd", inputs=(ROWS, WHOLE))
 def _bias(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
@@ -79,7 +82,7 @@ def _bias(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(state,))
 
 
-@rule("BiasAddGrad")
+@rule("BiasAddGrad", inputs=ROWS)
 def _gradient_of_bias(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
@@ -91,7 +94,7 @@ def _channels(node: Node, rank: int) -> int:
     return 1 if node.text_attr("data_format") == "NCHW" else rank - 1
 
 
-@rule("Softmax", "LogSoftmax")
+@rule("Softmax", "LogSoftmax", inputs=ROWS)
 def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
@@ -99,7 +102,7 @@ def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state,), outputs=(state,))
 
 
-@rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
+@rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", inputs=ROWS)
 def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
     target = next((s for s in states if is_first(s)), None)
     if not isinstance(target, Sharded):
@@ -109,7 +112,8 @@ def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(target, target), outputs=(target, target))
 
 
-@rule("InTopKV2", "InTopK")
+@rule("InTopKV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("InTopK", inputs=ROWS)
 def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
     state = next((s for s in states[:2] if is_first(s)), None)
     if not isinstance(state, Sharded):

@@ -41,9 +41,13 @@ def _rows(shape: tuple[Size, ...] | None, axes: Iterable[int]) -> Sharded | None
     return next((Sharded(k) for k in axes if is_shardable(shape, Sharded(k))), None)
 
 
+def _is_elementwise(node: Node) -> bool:
+    return node.op in RULES and RULES[node.op].decide is elementwise
+
+
 def elementwise_per_part(node: Node, states: Sequence[State]) -> Decision | None:
     """Operations on statistics, alone or with the samples of the part."""
-    if PER_PART not in states or RULES.get(node.op) is not elementwise:
+    if PER_PART not in states or not _is_elementwise(node):
         return None
     if any(isinstance(state, Partial) for state in states):
         return None

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.rules.shapes import Shape, first_batch_axis
 from evener.engine.sharding.states import (
     PART_BATCH,
@@ -70,11 +70,11 @@ BLOCKS_PER_GAMMA = 256
 BLOCKS_PER_TRUNCATED = 64
 
 
-@rule(*WITH_SEED, *WITH_COUNTER)
+@rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)
 def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     """All elements from the same distribution."""
     shape, target = node.outputs[0].shape, _batch_of(node)
-    if shape is None or target is None or any(s != REPLICATED for s in states[1:]):
+    if shape is None or target is None:
         return None
     if not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
@@ -86,11 +86,12 @@ def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule("StatelessRandomGammaV2", "StatelessRandomGammaV3")
+@rule("StatelessRandomGammaV2", inputs=(WHOLE, WHOLE, ROWS))
+@rule("StatelessRandomGammaV3", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     """Several samples of every alpha: sample j of alpha i is the element ``i * samples + j``."""
     shape, alpha, state = node.outputs[0].shape, node.inputs[-1].shape, states[-1]
-    if shape is None or alpha is None or any(s != REPLICATED for s in states[1:-1]):
+    if shape is None or alpha is None:
         return None
     if not isinstance(state, Sharded):
         return _gamma_of_replicated(node, shape, alpha)
@@ -118,11 +119,9 @@ def _gamma_of_replicated(node: Node, shape: Shape, alpha: Shape) -> Decision | N
     )
 
 
-@rule(
-    "StatelessRandomPoisson",
-    "StatelessRandomBinomial",
-    "StatelessParameterizedTruncatedNormal",
-)
+@rule("StatelessRandomPoisson", inputs=(WHOLE, WHOLE, ROWS))
+@rule("StatelessRandomBinomial", inputs=(WHOLE, WHOLE, ROWS, ROWS))
+@rule("StatelessParameterizedTruncatedNormal", inputs=(WHOLE, WHOLE, ROWS, ROWS, ROWS, ROWS))
 def _by_seed(node: Node, states: Sequence[State]) -> Decision | None:
     """There is no counter to begin further on: the whole, if the parts have all parameters."""
     target = _batch_of(node)

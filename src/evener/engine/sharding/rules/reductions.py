@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import Decision, partial_rule, rule
-from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State
+from evener.engine.sharding.decision import (
+    EXTREMES,
+    ROWS,
+    SUMS,
+    WHOLE,
+    Decision,
+    partial_rule,
+    rule,
+)
+from evener.engine.sharding.states import REPLICATED, SUM, Partial, Sharded, State
 from evener.engine.trace.dims import product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.shape_rules import reduced_axes
@@ -17,11 +25,11 @@ if TYPE_CHECKING:
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
 
-@rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")
+@rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin", inputs=(ROWS, WHOLE))
 def reduction(node: Node, states: Sequence[State]) -> Decision | None:
     """Over other axes every part by itself; over the batch a partial result."""
     shape, state = node.inputs[0].shape, states[0]
-    if shape is None or not isinstance(state, Sharded) or states[1] != REPLICATED:
+    if shape is None or not isinstance(state, Sharded):
         return None
     gone = reduced_axes(shape, node.inputs[1].value)
     if gone is None:
@@ -29,7 +37,7 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
     if state.axis not in gone:
         keeps = node.bool_attr("keep_dims")
         axis = state.axis if keeps else state.axis - sum(k < state.axis for k in gone)
-        return Decision(inputs=(state, REPLICATED), outputs=(Sharded(axis, state.outer),))
+        return Decision(inputs=(state, REPLICATED), outputs=(state.at(axis),))
     if node.op in COMBINE:
         return Decision(inputs=(state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
     if node.op == "Mean" and (
@@ -42,21 +50,25 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
             number = builder.number(count, node.outputs[0].dtype)
             return builder.op("RealDiv", [total[0], number], {"T": node.outputs[0].dtype})
 
-        return Decision(inputs=(state, REPLICATED), outputs=(Partial("sum"),), lower=lower)
+        return Decision(
+            inputs=(state, REPLICATED), outputs=(SUM,), lower=lower, lower_rows=state.rows
+        )
     return None
 
 
-@rule("L2Loss")
+@rule("L2Loss", inputs=ROWS)
 def _l2_loss(node: Node, states: Sequence[State]) -> Decision | None:
     if isinstance(states[0], Sharded):
         return Decision(inputs=(states[0],), outputs=(Partial("sum"),))
     return None
 
 
-@partial_rule("Sum", "Mean", "Max", "Min", "All", "Any", "Prod")
+@partial_rule("Sum", inputs=(SUMS, WHOLE))
+@partial_rule("Mean", inputs=(SUMS, WHOLE), inexact=True)
+@partial_rule("Max", "Min", "All", "Any", inputs=(EXTREMES, WHOLE))
 def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
     """The sum of partial sums over another axis is a partial sum; so with extremes."""
     combine = COMBINE.get(node.op, "sum")
-    if states[0] == Partial(combine) and states[1] == REPLICATED and node.op != "Prod":
+    if states[0] == Partial(combine):
         return Decision(inputs=tuple(states), outputs=(states[0],))
     return None

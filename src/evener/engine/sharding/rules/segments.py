@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import Decision, rule
+from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
 from evener.engine.trace.graph import Node
 
@@ -16,7 +16,7 @@ COMBINE = {
 }
 
 
-@rule(*COMBINE)
+@rule(*COMBINE, inputs=(ROWS, ROWS, WHOLE))
 def _segments(node: Node, states: Sequence[State]) -> Decision | None:
     """Every part fills all segments with its rows."""
     data, ids = node.inputs[0], node.inputs[1]
@@ -32,12 +32,12 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
             return Decision(inputs=(state, state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
         if index == 0:
             # An axis behind those of the labels goes through.
-            target = Sharded(state.axis - rank + 1, state.outer)
+            target = state.at(state.axis - rank + 1)
             return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,))
     return None
 
 
-@rule("ScatterNd")
+@rule("ScatterNd", inputs=(ROWS, ROWS, WHOLE))
 def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows are added to zeros, so every part adds its own."""
     places = node.inputs[0].rank
@@ -45,9 +45,4 @@ def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
         if isinstance(state, Sharded) and places is not None and state.axis < places - 1:
             if all(is_shardable(t.shape, state) for t in node.inputs[:2]):
                 return Decision(inputs=(state, state, REPLICATED), outputs=(Partial("sum"),))
-    return None
-
-
-@rule("Bincount", "DenseBincount", "HistogramFixedWidth")
-def _histogram(node: Node, states: Sequence[State]) -> Decision | None:
     return None

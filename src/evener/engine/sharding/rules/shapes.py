@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import Decision, Lower, partial_rule, rule
+from evener.engine.sharding.decision import (
+    PARTIALS,
+    ROWS,
+    WHOLE,
+    Decision,
+    Lower,
+    partial_rule,
+    rule,
+)
 from evener.engine.sharding.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -18,8 +26,9 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import BATCH, Size, divide, has_batch, product
-from evener.engine.trace.graph import Node, constant_array
+from evener.engine.trace.dims import Size, divide, has_batch, product
+from evener.engine.trace.graph import Node
+from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import TakenSlice, slices
 
 if TYPE_CHECKING:
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 Shape = tuple[Size, ...]
 
 
-@rule("Reshape")
+@rule("Reshape", inputs=(ROWS, WHOLE))
 def _reshape(node: Node, states: Sequence[State]) -> Decision | None:
     before, after, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
     if before is None or after is None or not isinstance(state, Sharded):
@@ -48,44 +57,43 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
         after    P', [outer', B, inner'] , Q'     the same place if P*outer = P'*outer'
                                                             and inner*Q = inner'*Q'
     """
-    rows = rows_per_sample(before[state.axis], state.outer)
+    rows = rows_per_sample(before[state.axis], state)
     if rows is None:
         return None
     front = product(before[: state.axis]) * state.outer
     behind = rows * product(before[state.axis + 1 :])
     for axis, size in enumerate(after):
-        if not has_batch(size):
-            continue
         outer = divide(front, product(after[:axis]))
         inner = divide(behind, product(after[axis + 1 :]))
-        if outer is None or inner is None or size != BATCH * outer * inner:
+        if outer is None or inner is None or size != state.rows * outer * inner:
             continue
-        if is_shardable(after, Sharded(axis, outer)):
-            return Sharded(axis, outer)
+        target = state.with_blocks(axis, outer)
+        if is_shardable(after, target):
+            return target
     return None
 
 
-@rule("Transpose", "ConjugateTranspose")
+@rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = node.inputs[1].value, states[0]
     if order is None or not isinstance(state, Sharded) or state.axis not in order:
         return None
-    target = Sharded(order.index(state.axis), state.outer)
+    target = state.at(order.index(state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
-@rule("ExpandDims")
+@rule("ExpandDims", inputs=(ROWS, WHOLE))
 def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
     shape, where, state = node.inputs[0].shape, node.inputs[1].value, states[0]
     if shape is None or not isinstance(state, Sharded) or not _is_number(where):
         return None
     assert where is not None and isinstance(where[0], int)
     axis = where[0] % (len(shape) + 1)
-    target = Sharded(state.axis + (axis <= state.axis), state.outer)
+    target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
-@rule("Squeeze")
+@rule("Squeeze", inputs=ROWS)
 def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, axes = node.inputs[0].shape, states[0], node.ints_attr("squeeze_dims")
     if shape is None or not isinstance(state, Sharded) or not axes:
@@ -94,30 +102,35 @@ def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     if state.axis in gone:
         return None
     axis = state.axis - sum(k < state.axis for k in gone)
-    return Decision(inputs=(state,), outputs=(Sharded(axis, state.outer),))
+    return Decision(inputs=(state,), outputs=(state.at(axis),))
 
 
-@partial_rule("Reshape", "ExpandDims", "Squeeze", "Transpose")
+@partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
+@partial_rule("Squeeze", inputs=PARTIALS)
 def _view_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    if isinstance(states[0], Partial) and all(s == REPLICATED for s in states[1:]):
+    if isinstance(states[0], Partial):
         return Decision(inputs=tuple(states), outputs=(states[0],))
     return None
 
 
-@partial_rule("ConcatV2", "Pack", "Split", "SplitV", "Unpack", "Slice", "StridedSlice", "ReverseV2")
+@partial_rule("Pack", "Unpack", inputs=PARTIALS)
+@partial_rule("ConcatV2", "ReverseV2", inputs=(PARTIALS, WHOLE))
+@partial_rule("Split", inputs=(WHOLE, PARTIALS))
+@partial_rule("SplitV", "Slice", inputs=(PARTIALS, WHOLE, WHOLE))
+@partial_rule("StridedSlice", inputs=(PARTIALS, WHOLE, WHOLE, WHOLE))
 def _rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """Elements in other places: all tensors are partial, all numbers replicated."""
-    found = {state for state in states if isinstance(state, Partial)}
-    if len(found) != 1:
+    """Elements in other places: all tensors are partial, and positions are those of the whole."""
+    found = set(states[_TENSORS.get(node.op, slice(1))])
+    if len(found) != 1 or not isinstance(state := found.pop(), Partial):
         return None
-    for tensor, state in zip(node.inputs, states, strict=True):
-        is_number = tensor.dtype.is_integer and not node.outputs[0].dtype.is_integer
-        if not isinstance(state, Partial) and not (is_number and state == REPLICATED):
-            return None
-    return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
+    return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
 
 
-@rule("Pack")
+_TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
+"""Of the inputs those that are rearranged; of other operations the first."""
+
+
+@rule("Pack", inputs=ROWS)
 def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     first = next((s for s in states if isinstance(s, Sharded)), None)
     rank = node.inputs[0].rank
@@ -126,11 +139,11 @@ def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     if not all(is_shardable(t.shape, first) for t in node.inputs):
         return None
     axis = node.int_attr("axis") % (rank + 1)
-    target = Sharded(first.axis + (axis <= first.axis), first.outer)
+    target = first.at(first.axis + (axis <= first.axis))
     return Decision(inputs=(first,) * len(states), outputs=(target,))
 
 
-@rule("Unpack")
+@rule("Unpack", inputs=ROWS)
 def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded):
@@ -138,11 +151,11 @@ def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     axis = node.int_attr("axis") % rank
     if axis == state.axis:
         return None
-    target = Sharded(state.axis - (axis < state.axis), state.outer)
+    target = state.at(state.axis - (axis < state.axis))
     return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
 
 
-@rule("ConcatV2")
+@rule("ConcatV2", inputs=(ROWS, WHOLE))
 def _concat(node: Node, states: Sequence[State]) -> Decision | None:
     where, tensors = node.inputs[-1].value, node.inputs[:-1]
     first = next((s for s in states[:-1] if isinstance(s, Sharded)), None)
@@ -162,11 +175,12 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
     """Blocks of the batch behind one another: all with the same rows per sample."""
     wanted: list[State] = []
     blocks: Size = 0
+    alone = next(s.with_blocks(axis, 1) for s in states if isinstance(s, Sharded))
     rows = set()
     for tensor, state in zip(node.inputs[:-1], states, strict=False):
         assert tensor.shape is not None
-        one = state if isinstance(state, Sharded) and state.axis == axis else Sharded(axis)
-        per_sample = rows_per_sample(tensor.shape[axis], one.outer)
+        one = state if isinstance(state, Sharded) and state.axis == axis else alone
+        per_sample = rows_per_sample(tensor.shape[axis], one)
         if per_sample is None:
             return None
         rows.add(per_sample)
@@ -174,10 +188,11 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
         blocks = one.outer + blocks
     if len(rows) != 1:
         return None
-    return Decision(inputs=(*wanted, REPLICATED), outputs=(Sharded(axis, blocks),))
+    return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.with_blocks(axis, blocks),))
 
 
-@rule("Split", "SplitV")
+@rule("Split", inputs=(WHOLE, ROWS))
+@rule("SplitV", inputs=(ROWS, WHOLE, WHOLE))
 def _split(node: Node, states: Sequence[State]) -> Decision | None:
     data = 1 if node.op == "Split" else 0
     where = node.inputs[0 if node.op == "Split" else 2].value
@@ -189,40 +204,42 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
     if axis != state.axis:
         inputs = [REPLICATED if k != data else state for k in range(len(states))]
         return Decision(inputs=tuple(inputs), outputs=(state,) * len(node.outputs))
-    rows = rows_per_sample(shape[axis], state.outer)
+    rows = rows_per_sample(shape[axis], state)
     if rows is None:
         return None
     targets = []
     for tensor in node.outputs:
         assert tensor.shape is not None
-        blocks = divide(tensor.shape[axis], BATCH * rows)
+        blocks = divide(tensor.shape[axis], state.rows * rows)
         if blocks is None or has_batch(blocks):
             return None
-        targets.append(Sharded(axis, blocks))
+        targets.append(state.with_blocks(axis, blocks))
     if node.op == "Split":
         return Decision(inputs=(REPLICATED, state), outputs=tuple(targets))
-    parts = Numbers(tuple(PART_BATCH * rows * target.outer for target in targets))
+    parts = Numbers(tuple(state.in_part * rows * target.outer for target in targets))
     return Decision(inputs=(state, parts, REPLICATED), outputs=tuple(targets))
 
 
-@rule("Slice")
+@rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
 def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
-    begin = node.inputs[1].value
-    if shape is None or result is None or begin is None or not isinstance(state, Sharded):
+    begin, size = node.inputs[1].value, node.inputs[2].value
+    if shape is None or result is None or not isinstance(state, Sharded):
+        return None
+    if begin is None or size is None:
         return None
     one = TakenSlice(state.axis)
     one.begin, one.length = begin[state.axis], result[state.axis]
     target = _blocks(one, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None
-    places = (*begin[: state.axis], _in_part(begin[state.axis]), *begin[state.axis + 1 :])
-    return Decision(
-        inputs=(state, Numbers(places), Numbers(part_sizes(result, target))), outputs=(target,)
-    )
+    axis, rows = state.axis, part_sizes(result, target)[state.axis]
+    begins = (*begin[:axis], _in_part(begin[axis], state), *begin[axis + 1 :])
+    sizes = (*size[:axis], rows, *size[axis + 1 :])
+    return Decision(inputs=(state, Numbers(begins), Numbers(sizes)), outputs=(target,))
 
 
-@rule("StridedSlice")
+@rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
     taken = None if shape is None else slices(node, shape)
@@ -235,16 +252,22 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
         axis += one is None or not one.is_index
     samples = next(one for one in taken if one is not None and one.axis == state.axis)
     if samples.is_whole:
-        target: Sharded | None = Sharded(axis, state.outer)
+        target: Sharded | None = state.at(axis)
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
     if target is None or not is_shardable(result, target):
         return None
     if any(one is not None and not _is_certain(one) for one in taken):
-        return None
-    numbers = [Numbers(one) for one in _part_slices(taken, state.axis)]
+        # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
+        # an end behind the last row is the last row.
+        whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
+        return whole if samples.is_whole else None
+    numbers = [Numbers(one) for one in _part_slices(taken, state)]
     return Decision(
-        inputs=(state, *numbers), outputs=(target,), lower=_with_plain_masks(taken, "StridedSlice")
+        inputs=(state, *numbers),
+        outputs=(target,),
+        lower=_with_plain_masks(taken, "StridedSlice"),
+        lower_rows=state.rows,
     )
 
 
@@ -254,20 +277,20 @@ def _is_certain(one: TakenSlice) -> bool:
 
 def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
     """Whole blocks of an axis ``[outer, B, inner]``, such as ``x[:n]`` of ``concat([a, b])``."""
-    rows = rows_per_sample(size, state.outer)
+    rows = rows_per_sample(size, state)
     if samples.is_index or samples.stride != 1 or samples.begin is None or rows is None:
         return None
     if samples.length is None:
         return None
-    first = divide(samples.begin, BATCH * rows) if samples.begin != 0 else 0
-    blocks = divide(samples.length, BATCH * rows)
+    first = divide(samples.begin, state.rows * rows) if samples.begin != 0 else 0
+    blocks = divide(samples.length, state.rows * rows)
     if not isinstance(first, int) or not isinstance(blocks, int):
         return None
-    return Sharded(axis, blocks)
+    return state.with_blocks(axis, blocks)
 
 
 def _part_slices(
-    taken: Sequence[TakenSlice | None], axis: int
+    taken: Sequence[TakenSlice | None], state: Sharded
 ) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
     """Return begins, ends and strides with the numbers of the part, without negative places."""
     begins: list[Size] = []
@@ -279,8 +302,8 @@ def _part_slices(
             continue
         assert one.begin is not None and one.length is not None
         begin, length = one.begin, one.length
-        if one.axis == axis:
-            begin, length = _in_part(begin), _in_part(length)
+        if one.axis == state.axis:
+            begin, length = _in_part(begin, state), _in_part(length, state)
         end = begin + length
         if one.stride != 1 and not one.is_index:
             assert isinstance(begin, int) and isinstance(length, int)
@@ -305,7 +328,7 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     return lower
 
 
-@rule("StridedSliceGrad")
+@rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
     result, gradient, state = node.outputs[0].shape, node.inputs[4].shape, states[4]
@@ -319,38 +342,41 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
         return None
     samples = kept[state.axis]
     assert samples is not None
-    target = Sharded(samples.axis, state.outer)
+    target = state.at(samples.axis)
     if not samples.is_whole:
-        rows = rows_per_sample(gradient[state.axis], state.outer)
-        blocks = None if rows is None else divide(result[samples.axis], BATCH * rows)
+        rows = rows_per_sample(gradient[state.axis], state)
+        blocks = None if rows is None else divide(result[samples.axis], state.rows * rows)
         if blocks is None or has_batch(blocks):
             return None
-        target = Sharded(samples.axis, blocks)
+        target = state.with_blocks(samples.axis, blocks)
         if _blocks(samples, result[samples.axis], target, state.axis) != state:
             return None
     if not is_shardable(result, target):
         return None
-    numbers = [Numbers(one) for one in _part_slices(taken, samples.axis)]
+    numbers = [Numbers(one) for one in _part_slices(taken, target)]
     return Decision(
         inputs=(Numbers(part_sizes(result, target)), *numbers, state),
         outputs=(target,),
         lower=_with_plain_masks(taken, "StridedSliceGrad"),
+        lower_rows=state.rows,
     )
 
 
-def _in_part(size: Size) -> Size:
-    rows = divide(size, BATCH)
-    return size if rows is None or isinstance(size, int) else PART_BATCH * rows
+def _in_part(size: Size, state: Sharded) -> Size:
+    """Return in a part a place or a length that is whole blocks of the rows."""
+    rows = 0 if size == 0 else divide(size, state.rows)
+    assert rows is not None
+    return state.in_part * rows
 
 
-@rule("BroadcastTo")
+@rule("BroadcastTo", inputs=(ROWS, WHOLE))
 def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
     result, shape, state = node.outputs[0].shape, node.inputs[0].shape, states[0]
     if result is None or shape is None:
         return None
     if isinstance(state, Sharded):
         axis = state.axis + len(result) - len(shape)
-        target = Sharded(axis, state.outer)
+        target = state.at(axis)
         if result[axis] != shape[state.axis]:
             return None
     else:
@@ -372,16 +398,16 @@ def first_batch_axis(shape: Shape) -> Sharded | None:
     return None
 
 
-@rule("Fill")
+@rule("Fill", inputs=WHOLE)
 def _fill(node: Node, states: Sequence[State]) -> Decision | None:
     shape = node.outputs[0].shape
     target = None if shape is None else first_batch_axis(shape)
-    if shape is None or target is None or states[1] != REPLICATED:
+    if shape is None or target is None:
         return None
     return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
 
 
-@rule("Range")
+@rule("Range", inputs=WHOLE)
 def _range(node: Node, states: Sequence[State]) -> Decision | None:
     start, limit, step = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
@@ -398,7 +424,7 @@ def _range(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule("Tile")
+@rule("Tile", inputs=(ROWS, WHOLE))
 def _tile(node: Node, states: Sequence[State]) -> Decision | None:
     shape, times, state = node.inputs[0].shape, node.inputs[1].value, states[0]
     result = node.outputs[0].shape
@@ -408,7 +434,7 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
         # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
         if has_batch(times[state.axis]):
             return None
-        target = Sharded(state.axis, state.outer * times[state.axis])
+        target = state.with_blocks(state.axis, state.outer * times[state.axis])
         return Decision(inputs=(state, Numbers(times)), outputs=(target,))
     for axis, count in enumerate(times):
         if has_batch(count) and shape[axis] == 1 and is_shardable(result, Sharded(axis)):
@@ -419,7 +445,8 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
-@rule("Pad", "PadV2", "MirrorPad")
+@rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
+@rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
     shape, result, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
     if shape is None or result is None or not isinstance(state, Sharded):
@@ -432,11 +459,11 @@ def _pad(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 def _pads_nothing(node: Node, axis: int) -> bool:
-    pads = constant_array(node.inputs[1])
-    return pads is not None and not pads[axis].any()
+    pads = matrix_of(node.inputs[1])
+    return pads is not None and all(isinstance(pad, int) and pad == 0 for pad in pads[axis])
 
 
-@rule("MirrorPadGrad")
+@rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
 def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
     if not isinstance(state, Sharded) or not _pads_nothing(node, state.axis):
@@ -446,17 +473,17 @@ def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
 
 
-@rule("ReverseV2", "Reverse")
+@rule("ReverseV2", inputs=(ROWS, WHOLE))
 def _reverse(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
-    if rank is None or axes is None or not isinstance(state, Sharded) or node.op == "Reverse":
+    if rank is None or axes is None or not isinstance(state, Sharded):
         return None
     if any(not isinstance(k, int) or k % rank == state.axis for k in axes):
         return None
     return Decision(inputs=(state, REPLICATED), outputs=(state,))
 
 
-@rule("Roll")
+@rule("Roll", inputs=(ROWS, WHOLE, WHOLE))
 def _roll(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[2].value, states[0], node.inputs[0].rank
     if rank is None or axes is None or not isinstance(state, Sharded):
@@ -466,7 +493,7 @@ def _roll(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(state,))
 
 
-@rule("ReverseSequence")
+@rule("ReverseSequence", inputs=ROWS)
 def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
     axis = node.int_attr("batch_dim")
     state = Sharded(axis)
@@ -476,7 +503,7 @@ def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, Sharded(0)), outputs=(state,))
 
 
-@rule("Cumsum", "Cumprod", "CumulativeLogsumexp")
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", inputs=(ROWS, WHOLE))
 def _cumulative(node: Node, states: Sequence[State]) -> Decision | None:
     axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or not _is_number(axes):
@@ -487,7 +514,8 @@ def _cumulative(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, REPLICATED), outputs=(state,))
 
 
-@rule("TopKV2", "TopK")
+@rule("TopKV2", inputs=(ROWS, WHOLE))
+@rule("TopK", inputs=ROWS)
 def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
@@ -496,21 +524,20 @@ def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *others), outputs=(state, state))
 
 
-@rule("OneHot")
+@rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
     state, rank = states[0], node.inputs[0].rank
     if rank is None or not isinstance(state, Sharded):
         return None
     axis = node.int_attr("axis") % (rank + 1)
-    target = Sharded(state.axis + (axis <= state.axis), state.outer)
+    target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
 
 
-@rule("GatherV2", "ResourceGather", "Gather")
+@rule("GatherV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("Gather", inputs=ROWS)
 def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows of a table that all parts have, or of every sample's own table."""
-    if node.op == "ResourceGather":
-        return None
     data, indices = states[0], states[1]
     shape, places = node.inputs[0].shape, node.inputs[1].shape
     axes = node.inputs[2].value if node.op == "GatherV2" else (0,)
@@ -526,15 +553,15 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
-        target = Sharded(axis + indices.axis - shared, indices.outer)
+        target = indices.at(axis + indices.axis - shared)
         return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
     if isinstance(data, Sharded) and data.axis != axis:
         moved = data.axis if data.axis < axis else data.axis + len(places) - shared - 1
-        return Decision(inputs=(data, REPLICATED, *others), outputs=(Sharded(moved, data.outer),))
+        return Decision(inputs=(data, REPLICATED, *others), outputs=(data.at(moved),))
     return None
 
 
-@rule("GatherNd")
+@rule("GatherNd", inputs=ROWS)
 def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     indices, places = states[1], node.inputs[1].rank
     if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
@@ -542,12 +569,7 @@ def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(REPLICATED, indices), outputs=(indices,))
 
 
-@rule("Unique", "Where", "UniqueV2", "DynamicPartition", "RandomShuffle")
-def _mixes_rows(node: Node, states: Sequence[State]) -> Decision | None:
-    return None
-
-
-@rule("SpaceToDepth", "DepthToSpace")
+@rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)
 def _blocks_of_space(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
     if not isinstance(state, Sharded) or state.axis != 0:

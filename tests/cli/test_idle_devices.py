@@ -1,0 +1,137 @@
+"""The line at the end of a run in which one device did nearly all the training."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cli.forked import Run
+
+MODEL = """
+    import keras
+    import numpy as np
+    import tensorflow as tf
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(64)]
+    x = np.random.default_rng(0).normal(size=(96, 8)).astype("float32")
+    y = np.sin(x[:, :1])
+"""
+
+FIT = f"""{MODEL}
+    model = keras.Sequential([keras.Input((8,)), *layers])
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0)
+"""
+
+GATHERED = f"""{MODEL}
+    class Sort(keras.layers.Layer):
+        def call(self, x):
+            return tf.sort(x, axis=0)
+
+    model = keras.Sequential([keras.Input((8,)), Sort(), *layers])
+    model.compile("sgd", "mse")
+    model.fit(x, y, verbose=0)
+"""
+
+STEP = f"""{MODEL}
+    class Line(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = tf.Variable(tf.ones([8, 1]))
+
+    line = Line()
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ line.weight - y) ** 2)
+        line.weight.assign_sub(0.1 * tape.gradient(loss, line.weight))
+        return loss
+"""
+
+EAGER = f"""{STEP}
+    for _ in range(4):
+        step(tf.constant(x), tf.constant(y))
+"""
+
+DECORATED = f"""{STEP}
+    step = tf.function(step)
+    for _ in range(4):
+        step(tf.constant(x), tf.constant(y))
+"""
+
+OVER_DATA = f"""{STEP}
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(36)
+
+    @tf.function
+    def train(data):
+        for x, y in data:
+            step(x, y)
+
+    expected = tf.Variable(line.weight)
+    for a, b in data:
+        step(a, b)
+    after, _ = tf.Variable(line.weight), line.weight.assign(expected)
+    for _ in range(20):
+        line.weight.assign(expected)
+        train(data)
+    np.testing.assert_allclose(line.weight, after, rtol=1e-5)
+"""
+
+WITH_BREAK = OVER_DATA.replace(
+    "        for x, y in data:",
+    "        for x, y in data:\n            if tf.reduce_sum(x) > 1e6: break",
+)
+
+WITHOUT_BATCH = f"""{STEP}
+    @tf.function
+    def train():
+        for k in tf.range(4):
+            step(tf.constant(x), tf.constant(y))
+
+    train()
+"""
+
+LOOKS_AT_GRADIENTS = f"""{STEP}
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(line.weight ** 2)
+    print(tape.gradient(loss, line.weight).shape)
+"""
+
+PLACED_BY_HAND = f"""{STEP}
+    @tf.function
+    def train():
+        with tf.device("CPU:1"):
+            step(tf.constant(x), tf.constant(y))
+
+    train()
+"""
+
+OF_BOTH = "took turns in 9"
+OF_FIRST = "cpu:0 did 100 % of the training of this run, cpu:1 had little to do"
+PROGRAMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "fit": (FIT, ()),
+    "gathered": (GATHERED, (OF_BOTH, "behind what is gathered: TopKV2 at ", "train.py:12")),
+    "eager": (EAGER, ("train.py:20: ", OF_FIRST, "gradients are computed eagerly")),
+    "decorated": (DECORATED, ()),
+    "over_data": (OVER_DATA, ()),
+    "with_break": (WITH_BREAK, ("did 9", "what is gathered: If at train.py:27")),
+    "without_batch": (WITHOUT_BATCH, ("train.py:28: ", OF_FIRST, "train trains there")),
+    "looks_at_gradients": (LOOKS_AT_GRADIENTS, ()),
+    "placed_by_hand": (PLACED_BY_HAND, ()),
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_is_told_at_the_end(name: str, run_forked: Run, tmp_path: Path) -> None:
+    source, expected = PROGRAMS[name]
+    (tmp_path / "train.py").write_text(textwrap.dedent(source), encoding="utf-8")
+    options = ["--devices", "cpu:2", "--shares", "even"]
+    done = run_forked("evener", "run", *options, "train.py")
+    assert done.returncode == 0, done.stderr
+    last = (done.stderr.splitlines() or [""])[-1]
+    for words in expected:
+        assert words in last
+    assert ("of the training of this run" in done.stderr) == bool(expected)

@@ -1,0 +1,81 @@
+"""A process that tries programs, and writes a line of JSON for each."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from typing import Any
+
+import tensorflow as tf
+
+from exactness.fuzz.check import Trial, check, free_graphs
+from exactness.fuzz.draw import draw_trial
+from exactness.fuzz.reduce import reduce_trial
+from exactness.stand_ins import make_stand_ins
+
+
+def write(**fields: Any) -> None:
+    """Write a line for the process that started this one."""
+    print(json.dumps(fields), flush=True)
+
+
+def describe(trial: Trial, text: str) -> str:
+    """Return a trial as Python, with what came of it."""
+    whole = f", {trial.whole} not sharded" if trial.whole else ""
+    head = f'# plan "{trial.plan}", sizes {trial.sizes}, batches {trial.seed}{whole}: {text}'
+    return f"{head}\n{trial.program.source()}"
+
+
+def try_program(seed: str, known: list[set[str]]) -> None:
+    """Try the program of a seed, and reduce it if it has a fault that is not known.
+
+    Args:
+        seed: Makes the trial.
+        known: The operations of the programs with known faults; the new ones are added.
+    """
+    write(seed=seed)
+    trial = draw_trial(seed)
+    verdict = check(trial)
+    fields: dict[str, Any] = {
+        "done": seed,
+        "compared": verdict.compared,
+        "shared": verdict.shared,
+        "refused": verdict.refused,
+        "excused": verdict.excused,
+        "unraised": verdict.unraised,
+        "trains": bool(trial.program.losses),
+    }
+    if verdict.fault is not None:
+        fields["kind"] = verdict.fault.kind
+        if not any(one <= set(trial.program.operations()) for one in known):
+            smaller, fault = reduce_trial(trial, verdict.fault, tell=lambda: write(reducing=seed))
+            known.append(set(smaller.program.operations()))
+            fields["operations"] = smaller.program.operations()
+            fields["text"] = describe(smaller, f"{fault.kind}, {fault.result} {fault.text}")
+    write(**fields)
+
+
+def main(seed: str, first: str, last: str, known: str) -> None:
+    """Try the programs of some seeds.
+
+    Args:
+        seed: The first part of all seeds.
+        first: The first number.
+        last: The number behind the last.
+        known: The operations of programs with known faults, as JSON.
+    """
+    tf.get_logger().setLevel("ERROR")
+    make_stand_ins()
+    # As in the tests: tracing makes thousands of objects at once.
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+    found = [set(one) for one in json.loads(known)]
+    for index in range(int(first), int(last)):
+        try_program(f"{seed}:{index}", found)
+        if index % 20 == 0:
+            free_graphs()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

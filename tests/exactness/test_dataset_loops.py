@@ -1,0 +1,142 @@
+"""Loops over the data inside of the traced function: each batch is a step on all devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+
+from .harness import start
+
+Epoch = Callable[[Any], Any]
+
+
+class Trained:
+    """A model with dropout, what trains it, and its data, whose last batch is smaller."""
+
+    def __init__(self) -> None:
+        hidden = [keras.layers.Dense(12, activation="tanh"), keras.layers.Dropout(0.3)]
+        self.model = keras.Sequential([keras.Input((8,)), *hidden, keras.layers.Dense(1)])
+        self.optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        self.optimizer.build(self.model.trainable_variables)
+        self.metric = keras.metrics.Mean()
+        x = np.random.default_rng(0).normal(size=(39, 8)).astype("float32")
+        self.data = tf.data.Dataset.from_tensor_slices((x, np.sin(x[:, :1]))).batch(16)
+
+    def step(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        """Take a step."""
+        with tf.GradientTape() as tape:
+            # No mean over the batch, so that a split that is not told apart is seen.
+            loss = tf.sqrt(tf.reduce_sum(tf.square(self.model(x, training=True) - y)))
+        weights = self.model.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.metric.update_state(loss)
+        return loss
+
+
+def over_batches(trained: Trained) -> Epoch:
+    def epoch(data: Any) -> Any:
+        total, worst = 0.0, tf.zeros([1])
+        for x, y in data:
+            loss = trained.step(x, y)
+            total += loss
+            worst = tf.maximum(worst, loss)
+        return total, worst
+
+    return epoch
+
+
+def with_a_traced_step(trained: Trained) -> Epoch:
+    step = tf.function(trained.step)
+
+    def epoch(data: Any) -> Any:
+        for x, y in data:
+            step(x, y)
+        return trained.metric.result()
+
+    return epoch
+
+
+def until_it_is_good(trained: Trained) -> Epoch:
+    def epoch(data: Any) -> Any:
+        total = tf.constant(0.0)
+        for x, y in data:
+            if total > 4.0:
+                break
+            total += trained.step(x, y)
+        return total
+
+    return epoch
+
+
+def distributed(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
+    del strategy
+    return evener.distribute(tf.function(epoch), devices="cpu:2", shares=[3, 1])
+
+
+def run(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
+    traced = tf.function(epoch)
+    return lambda data: strategy.run(traced, args=(data,))
+
+
+def run_inside(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
+    return tf.function(lambda data: strategy.run(epoch, args=(data,)))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("make", [over_batches, with_a_traced_step, until_it_is_good])
+@pytest.mark.parametrize("spread", [distributed, run, run_inside])
+@pytest.mark.usefixtures("logical_cpus")
+def test_an_epoch_in_one_function(
+    make: Callable[[Trained], Epoch],
+    spread: Callable[[Epoch, evener.Strategy], Epoch],
+) -> None:
+    found: list[list[np.ndarray]] = []
+    strategy = evener.Strategy(devices="cpu:2", shares=[3, 1])
+    for is_spread in (False, True):
+        start()
+        with strategy.scope() if is_spread else contextlib.nullcontext():
+            trained = Trained()
+        epoch = make(trained)
+        call = spread(epoch, strategy) if is_spread else tf.function(epoch)
+        results = [call(trained.data), call(iter(trained.data)), call(trained.data)]
+        state = [*trained.model.variables, *trained.optimizer.variables, trained.metric.result()]
+        found.append([np.asarray(value) for value in tf.nest.flatten([results, state])])
+        if is_spread:
+            several: Any = call if spread is distributed else strategy
+            # With `break`, the step is in a condition, which is computed once.
+            assert several.report().num_operations or make is until_it_is_good
+    for expected, value in zip(*found, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_a_step_without_arguments_that_loops_over_its_data() -> None:
+    data = tf.data.Dataset.from_tensor_slices(tf.random.stateless_normal([8, 3], (1, 2)))
+    data = data.batch(4, drop_remainder=True)
+    weights = [tf.Variable(tf.ones([3, 1])) for _ in range(2)]
+
+    def step(weight: tf.Variable) -> Any:
+        before = tf.zeros([4, 3])
+        for _ in tf.range(2):
+            for x in data.take(2):
+                with tf.GradientTape() as tape:
+                    loss = tf.sqrt(tf.reduce_sum(tf.square((x + before) @ weight - 1.0)))
+                gradient: Any = tape.gradient(loss, weight)
+                weight.assign_sub(0.1 * gradient)
+                before = x
+        return before
+
+    plain = tf.function(lambda: step(weights[0]))
+    several: Any = evener.distribute(lambda: step(weights[1]), devices="cpu:2", shares=[3, 1])
+    for _ in range(2):
+        np.testing.assert_allclose(several(), plain(), rtol=1e-6)
+    np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
+    assert several.report().num_operations

@@ -1,0 +1,85 @@
+"""Rules that were wrong once, put back: the programs that were found fail, and others are found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+
+from evener.engine.partition import tasks, values
+from evener.engine.sharding.decision import PARTIAL_RULES, PARTIALS, Decision
+from evener.engine.sharding.rules import elementwise
+from evener.engine.sharding.states import Partial
+from exactness.fuzz.check import Trial, check
+from exactness.fuzz.draw import draw_trial
+from exactness.fuzz.reduce import reduce_trial
+from exactness.test_found_programs import program_of
+
+MOST_PROGRAMS = 400
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def sizes_of_parts(patch: pytest.MonkeyPatch) -> None:
+    """A part takes the number of a size from what it holds, although that is its own maximum."""
+    for module in (tasks, values):
+        patch.setattr(module, "is_known_to_parts", lambda source, state: True)
+
+
+def partial_positions(patch: pytest.MonkeyPatch) -> None:
+    """A slice of partial sums begins where a partial sum says."""
+
+    def decide(node, states):
+        found = {state for state in states if isinstance(state, Partial)}
+        if len(found) != 1:
+            return None
+        return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
+
+    for op in ("StridedSlice", "Slice"):
+        rule = PARTIAL_RULES[op]
+        wrong = dataclasses.replace(rule, decide=decide, inputs=(PARTIALS,) * len(rule.inputs))
+        patch.setitem(PARTIAL_RULES, op, wrong)
+
+
+def means_of_integers(patch: pytest.MonkeyPatch) -> None:
+    """Every part rounds its mean."""
+    patch.setitem(PARTIAL_RULES, "Mean", dataclasses.replace(PARTIAL_RULES["Mean"], inexact=False))
+
+
+def division_by_none(patch: pytest.MonkeyPatch) -> None:
+    """Every part divides its sum by a size that may be 0."""
+    patch.setattr(elementwise, "is_not_zero", elementwise.is_count)
+
+
+# The fault, and a program that was found and has it.
+PUT_BACK: dict[str, tuple[Patch, str]] = {
+    "sizes of parts": (sizes_of_parts, "positions/column_of_a_sum"),
+    "partial positions": (partial_positions, "positions/sum_over_the_batch_from_a_sum_on"),
+    "means of integers": (means_of_integers, "integers/mean_of_a_sum"),
+    "division by none": (division_by_none, "infinite/sum_over_one_sample_less"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PUT_BACK))
+def test_found_program_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back, found = PUT_BACK[name]
+    trial = Trial(program=program_of(found), plan="3", sizes=(8, 1), seed=3)
+    assert check(trial).fault is None
+    put_back(monkeypatch)
+    assert check(trial).fault is not None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", sorted(PUT_BACK))
+def test_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PUT_BACK[name][0](monkeypatch)
+    for index in range(MOST_PROGRAMS):
+        trial = draw_trial(f"put back:{index}")
+        fault = check(trial).fault
+        if fault is not None:
+            smaller, _ = reduce_trial(trial, fault)
+            print(f"program {index}: {smaller.program.source()}")
+            assert len(smaller.program.instructions) <= 4
+            return
+    pytest.fail(f"not found by {MOST_PROGRAMS} programs")

@@ -1,0 +1,93 @@
+"""Programs that gave other results than one device once, reduced: one for each cause.
+
+To add one that `make fuzz` printed, copy its lines; the last one is what is returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import tensorflow as tf
+
+from exactness.fuzz.check import PLANS, Trial, check
+from exactness.fuzz.program import Instruction, Program, make_batch, make_step, make_variables
+from exactness.fuzz.worker import describe
+
+FOUND = {
+    "positions/last_step_of_a_padded_batch": """
+        v0 = tf.reduce_max(n)
+        v1 = x[:, v0 - 1]
+    """,
+    "positions/column_of_a_sum": """
+        v0 = tf.reduce_sum(tf.where(m, k, 0))
+        v1 = x[:, v0]
+    """,
+    "positions/sum_over_the_batch_at_a_sum": """
+        v0 = tf.reduce_sum(tf.where(m, k, 0))
+        v1 = tf.reduce_sum(x, 0)[v0]
+    """,
+    "positions/sum_over_the_batch_from_a_sum_on": """
+        v0 = tf.reduce_sum(tf.where(m, k, 0))
+        v1 = tf.reduce_sum(x, 0)[v0:]
+    """,
+    "counts/repeated_by_a_count": """
+        v0 = tf.math.count_nonzero(k, dtype=tf.int32)
+        v1 = tf.repeat(m, v0, axis=0)
+    """,
+    "counts/ones_by_a_count": """
+        v0 = tf.reduce_sum(tf.where(m, k, 1))
+        v1 = tf.ones([B, v0], tf.float64)
+    """,
+    "counts/tiled_by_none": """
+        v0 = tf.cast(tf.reduce_mean(y), tf.int32)
+        v1 = tf.tile(s, [v0])
+    """,
+    "counts/quotient_of_equals_that_may_be_none": """
+        v0 = tf.reduce_sum(tf.cast(k > 0, tf.int32))
+        v1 = v0 // v0
+    """,
+    "fixed sizes/loop_over_rows_of_samples": """
+        v0 = tf.reshape(y, [-1])
+        v1 = tf.while_loop(lambda j, z: j < B, lambda j, z: [j + 1, tf.sin(z)], [0, v0])[1]
+    """,
+    "integers/mean_of_a_sum": """
+        v0 = tf.reduce_mean(tf.reduce_sum(q, 0))
+    """,
+    "integers/quotient_of_a_sum": """
+        v0 = tf.raw_ops.Div(x=tf.reduce_sum(n), y=3)
+    """,
+    "infinite/sum_over_one_sample_less": """
+        v0 = tf.reduce_sum(y) / tf.cast(B - 1, tf.float64)
+    """,
+}
+
+
+def program_of(name: str) -> Program:
+    """Return the program of a name; it trains if its result can be made smaller."""
+    lines = FOUND[name]
+    pairs = (line.strip().split(" = ", 1) for line in lines.strip().splitlines())
+    instructions = tuple(itertools.starmap(Instruction, pairs))
+    last = (instructions[-1].name,)
+    step = make_step(Program(instructions=instructions, outputs=last).source(), make_variables())
+    is_float = step(*make_batch(8, 3))[last[0]].dtype == tf.float64
+    return Program(
+        instructions=instructions,
+        outputs=last,
+        losses=last if is_float else (),
+        is_static=name.startswith("fixed sizes"),
+    )
+
+
+# Four and five have no factor in common, so each program has another plan in `make test`.
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("plan", sorted(PLANS))
+@pytest.mark.parametrize("name", sorted(FOUND))
+def test_equals_one_device(name: str, plan: str) -> None:
+    program = program_of(name)
+    trial = Trial(program=program, plan=plan, sizes=(8, 1, 2, 24), seed=3)
+    verdict = check(trial)
+    assert verdict.fault is None, describe(trial, str(verdict.fault))
+    assert not verdict.refused
+    assert not verdict.unraised
+    assert verdict.compared >= 2

@@ -1,0 +1,1 @@
+"""How every public layer, loss, metric and operation of TensorFlow and Keras is partitioned."""
