@@ -740,7 +740,9 @@ for a, b in data:
     out.append(float(loss))
 """,
     ),
-    "an array changed in place": Case("it changes an array", """
+    "an array changed in place": Case(
+        "it changes an array",
+        """
 pixels = x.numpy()[:20].reshape(5, 4, 5).copy()
 for epoch in range(3):
     for a in pixels:
@@ -750,8 +752,11 @@ for epoch in range(3):
         w.assign_sub(0.1 * tape.gradient(loss, w))
         out.append(float(loss))
 out += pixels.ravel().tolist()
-"""),
-    "a function with a tape, called under a tape": Case("all", """
+""",
+    ),
+    "a function with a tape, called under a tape": Case(
+        "all",
+        """
 def slope(a):
     with tf.GradientTape() as inner:
         inner.watch(a)
@@ -762,5 +767,17 @@ for a, b in data:
         loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope(a) ** 2)
     w.assign_sub(0.01 * tape.gradient(loss, w))
     out.append(float(loss))
-"""),
+""",
+    ),
+    "a number changes with the epochs": Case(
+        "all",
+        """
+for epoch in range(8):
+    for a, b in data.repeat(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        out.append(float(loss))
+""",
+    ),
 }

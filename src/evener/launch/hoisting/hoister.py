@@ -37,6 +37,9 @@ from evener.launch.notes import Notes
 from evener.launch.user_line import UserLine
 
 _MOST_VARIANTS = 5
+# A variant costs about as much as some steps save: those that change by epochs pay.
+_CALLS_FOR_ANOTHER = 20
+_MOST_KEPT = 6
 _NUM_COMPARED_SHAPES = 4
 _MOST_ATTEMPTS = 4
 
@@ -52,6 +55,7 @@ class _Step:
         pending: What was observed and not traced yet.
         to_observe: The call that is to be observed, and its variant if there is one already.
         num_observed: How many sets of values were observed.
+        num_calls: How often it ran on all devices alone.
         num_attempts: How often variables were made while it was traced.
         obstacle: What keeps it from all devices.
         is_noted: Whether it was said that it runs on all devices.
@@ -63,6 +67,7 @@ class _Step:
     pending: Variant | None = None
     to_observe: tuple[Call, Variant | None] | None = None
     num_observed: int = 0
+    num_calls: int = 0
     num_attempts: int = 0
     obstacle: str | None = None
     is_noted: bool = False
@@ -199,7 +204,7 @@ class Hoister:
             if variant.reads.hold_for(call.structures):
                 return self._run_variant(step, variant, call)
         step.num_observed += 1
-        if step.num_observed > _MOST_VARIANTS:
+        if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
             raise CannotHoist(f"{_what_changes(step, call.structures)} changes again and again")
         check_arrays(step.region, call.values)
         step.to_observe = call, None
@@ -226,7 +231,9 @@ class Hoister:
         variant.may_trace = variant.needs_trace = False
         try:
             if call.shapes in variant.verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
-                return variant.call(call, self._strategy)
+                results = variant.call(call, self._strategy)
+                step.num_calls += 1
+                return results
         except Exception:
             if not variant.needs_trace:
                 raise
@@ -237,7 +244,7 @@ class Hoister:
         elif results is not None:
             variant.verified.add(call.shapes)
             if variant not in step.variants:
-                step.variants.insert(0, variant)
+                step.variants = [variant, *step.variants[: _MOST_KEPT - 1]]
                 step.pending = None
             self._note(step)
         return results
