@@ -446,7 +446,7 @@ for i in (2, 3, 4) * 3:
 """,
     ),
     "tf.random in a function": Case(
-        "tf.random draws",
+        "prevents more: tf.random draws",
         """
 def disturb(b):
     return b + tf.random.normal(tf.shape(b))
@@ -778,6 +778,20 @@ for epoch in range(8):
             loss = tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)
         w.assign_sub(0.01 * tape.gradient(loss, w))
         out.append(float(loss))
+""",
+    ),
+    "a namespace": Case(
+        "all",
+        """
+import types
+config = types.SimpleNamespace(rate=0.1)
+for epoch in range(3):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2)
+        w.assign_sub(config.rate * tape.gradient(loss, w))
+        out.append(float(loss))
+    config.rate = 0.01
 """,
     ),
 }

@@ -254,7 +254,10 @@ class Hoister:
         comparison = Comparison(variant, call, self._strategy, self._others)
         try:
             results = comparison.run()
-        except (CannotHoist, AsWritten):
+        except CannotHoist as problem:
+            # What comes out of a trace may be a copy, with the lines of it as its text.
+            raise variant.problem or problem from None
+        except AsWritten:
             raise
         except Exception as error:
             arrays = (one for one in call.tensors if isinstance(one, np.ndarray))
