@@ -73,7 +73,7 @@ for epoch in range(3):
 """,
     ),
     "a rate changes every step": Case(
-        "rate changes in every step",
+        "rate changes again and again",
         """
 rate = 0.1
 for epoch in range(3):
@@ -86,7 +86,7 @@ for epoch in range(3):
 """,
     ),
     "a flag of the step": Case(
-        "changes in every step",
+        "changes again and again",
         """
 for epoch in range(2):
     for i, (a, b) in enumerate(data):
@@ -446,7 +446,7 @@ for i in (2, 3, 4) * 3:
 """,
     ),
     "tf.random in a function": Case(
-        "tf.random draws",
+        "prevents more: tf.random draws",
         """
 def disturb(b):
     return b + tf.random.normal(tf.shape(b))
@@ -572,7 +572,7 @@ for a, b in data:
 """,
     ),
     "a count in the step": Case(
-        "changes in every step",
+        "changes again and again",
         """
 n = 0
 for a, b in data.repeat(2):
@@ -738,6 +738,60 @@ for a, b in data:
         loss = loss + 1.0
     w.assign_sub(0.1 * tape.gradient(loss, w))
     out.append(float(loss))
+""",
+    ),
+    "an array changed in place": Case(
+        "it changes an array",
+        """
+pixels = x.numpy()[:20].reshape(5, 4, 5).copy()
+for epoch in range(3):
+    for a in pixels:
+        with tf.GradientTape() as tape:
+            a *= 0.9
+            loss = tf.reduce_mean((tf.convert_to_tensor(a) @ w) ** 2)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        out.append(float(loss))
+out += pixels.ravel().tolist()
+""",
+    ),
+    "a function with a tape, called under a tape": Case(
+        "all",
+        """
+def slope(a):
+    with tf.GradientTape() as inner:
+        inner.watch(a)
+        value = tf.reduce_sum((a @ w) ** 3)
+    return inner.gradient(value, a)
+for a, b in data:
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2) + 0.01 * tf.reduce_mean(slope(a) ** 2)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
+""",
+    ),
+    "a number changes with the epochs": Case(
+        "all",
+        """
+for epoch in range(8):
+    for a, b in data.repeat(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) / (epoch + 1)
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        out.append(float(loss))
+""",
+    ),
+    "a namespace": Case(
+        "all",
+        """
+import types
+config = types.SimpleNamespace(rate=0.1)
+for epoch in range(3):
+    for a, b in data:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2)
+        w.assign_sub(config.rate * tape.gradient(loss, w))
+        out.append(float(loss))
+    config.rate = 0.01
 """,
     ),
 }

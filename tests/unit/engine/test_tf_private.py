@@ -252,6 +252,31 @@ def test_eager_tensors_are_told_from_those_in_graphs() -> None:
         assert not _tf_private.is_eager_tensor(tf.constant(1.0))
 
 
+def test_the_length_of_a_tensor_in_a_graph_is_its_first_size() -> None:
+    lengths: list[int] = []
+
+    @tf.function(autograph=False)
+    def of(tensor: tf.Tensor) -> tf.Tensor:
+        with _tf_private.symbolic_lengths():
+            lengths.append(len(tensor))
+        return tensor
+
+    of(tf.zeros([3, 2]))
+    assert lengths == [3]
+    with pytest.raises(TypeError, match="len"):
+        of.get_concrete_function(tf.TensorSpec([None], tf.float32))
+    with pytest.raises(TypeError, match="len"):
+        tf.function(lambda x: x[: len(x)], autograph=False)(tf.zeros([3]))
+
+
+def test_containers_of_a_module_are_taken_out_of_their_wrappers() -> None:
+    module = tf.Module()
+    module.rates = {"a": 1.0}
+    assert type(module.rates) is not dict
+    assert type(_tf_private.unwrapped(module.rates)) is dict
+    assert _tf_private.unwrapped(module) is module
+
+
 def test_it_is_seen_that_a_tape_records() -> None:
     assert not _tf_private.tape_is_recording()
     with tf.GradientTape():

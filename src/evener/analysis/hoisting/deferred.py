@@ -41,7 +41,7 @@ def is_deferrable(statement: ast.stmt) -> bool:
     call = statement.value
     parts = [*call.args, *call.keywords]
     function = call.func
-    if isinstance(function, ast.Name) and function.id == "print":
+    if ast.unparse(function) in ("print", "tf.print"):
         return all(_only_reads(part) for part in parts)
     if isinstance(function, ast.Attribute) and function.attr == "append":
         return _only_reads(function.value) and all(map(_is_number, parts))

@@ -55,6 +55,24 @@ class Liveness:
                 return True
         return False
 
+    def is_carried(self, name: str, block: Sequence[ast.stmt], first: int, last: int) -> bool:
+        """Return whether statements may read, in the next turn of a loop, what they gave a name.
+
+        Args:
+            name: A name that they read before they bind it.
+            block: The list of statements.
+            first: The index of the first of them.
+            last: The index of the last.
+        """
+        around = {id(outer) for outer in self._module.around(block[first])}
+        scope = self._scope_of(name, block[first])
+        if scope is self._module.tree and self._is_in_function(block[first]):
+            return True
+        return self._reaches(block[first], name, scope, (block, last), around)
+
+    def _is_in_function(self, node: ast.AST) -> bool:
+        return any(isinstance(outer, FUNCTIONS) for outer in self._module.around(node))
+
     def _scope_of(self, name: str, statement: ast.stmt) -> ast.AST:
         """Return the function or module whose variable a name is."""
         for outer in self._module.around(statement):

@@ -50,6 +50,7 @@ class Region:
         shown: Names that statements read that run behind it, though they are in it.
         outside_shown: Those of them that the region itself neither reads nor binds.
         deferred: The first and last lines of these statements.
+        end_of_block: The last line of the block that it is in.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Region:
     shown: frozenset[str]
     outside_shown: tuple[str, ...]
     deferred: tuple[tuple[int, int], ...]
+    end_of_block: int
 
 
 Span = tuple[int, int]
@@ -118,7 +120,9 @@ def region_of(
         name
         for name in names.bound
         if name in names.certain or name not in names.deleted
-        if name in names.read or name in shown or liveness.is_read_after(name, block, first, last)
+        if name in shown
+        or (name in names.read and liveness.is_carried(name, block, first, last))
+        or liveness.is_read_after(name, block, first, last)
     )
     tapes = {name for statement in statements for name in tapes_in(statement)}
     if tapes & set(results):
@@ -136,6 +140,7 @@ def region_of(
         is_inner=False,
         in_arithmetic=frozenset(_in_arithmetic(statements)),
         shown=frozenset(shown),
+        end_of_block=block[-1].end_lineno or block[-1].lineno,
         outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
         deferred=tuple(
             (one.lineno, one.end_lineno or one.lineno) for one in deferred_in(statements)

@@ -3,7 +3,11 @@
 values.py       arguments and results as flat tensors, with what stays Python's beside them
 code.py         which code a step runs, and what it calls: observed while it runs as written
 guards.py       the values of Python that a step reads; whether they are still the same
+reads.py        what a step reads, found by what was observed of it
+graph.py        which operations its graph may have
+variant.py      a step traced for one set of values of Python
 state.py        variables before and after a step, and how much two runs of it differ
+comparing.py    a step computed both ways from the same state
 hoister.py      what the rewritten script calls: as written, on all devices, or both to compare
 imports.py      the script, and modules of its own folder when they are imported, rewritten
 """

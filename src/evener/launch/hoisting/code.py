@@ -214,7 +214,8 @@ def _reason_of_builtin(function: Any) -> str | None:
     if owner is None:
         kind = getattr(function, "__objclass__", kind)
     # A class of Python may inherit it from one that is not.
-    maker = next((one for one in kind.__mro__ if name in vars(one)), kind)
+    bases = inspect.getmro(kind)
+    maker = next((one for one in bases if name in vars(one)), kind)
     if maker in _PURE_TYPES or maker.__module__.split(".")[0] in ("tensorflow", "keras"):
         return None
     return f"it calls {maker.__module__}.{maker.__qualname__}.{name}()"
@@ -253,7 +254,7 @@ def check_code(code: types.CodeType, held: Mapping[str, Any]) -> None:
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and instruction.argval == "random":
             if before is not None and held.get(before.argval) is np:
                 raise CannotHoist(f"{code.co_name} draws from numpy.random")
-        elif held.get(instruction.argval) is np.random:
+        elif isinstance(instruction.argval, str) and held.get(instruction.argval) is np.random:
             raise CannotHoist(f"{code.co_name} draws from numpy.random")
         before = instruction
         if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):

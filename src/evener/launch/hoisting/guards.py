@@ -134,7 +134,9 @@ class Guards:
             return self._container(value, path)
         if hasattr(value, "python_function"):
             return [(value.python_function, path, True)]
-        if isinstance(value, _instances_that_are_known()) or is_followed(_file_of(kind)):
+        if kind is types.SimpleNamespace or is_followed(_file_of(kind)):
+            return self._instance(value, path)
+        if isinstance(value, _instances_that_are_known()):
             return self._instance(value, path)
         return None
 
@@ -198,7 +200,7 @@ class Guards:
     def _instance(self, value: Any, path: str) -> list[Any]:
         found: list[Any] = []
         held = getattr(value, "__dict__", {})
-        is_own = is_followed(_file_of(type(value)))
+        is_own = is_followed(_file_of(type(value))) or type(value) is types.SimpleNamespace
         known = isinstance(value, _instances_that_are_known())
         all_names = [name for name in held if name not in _INTERNAL]
         names = all_names if known or self._every else list(self._names)
