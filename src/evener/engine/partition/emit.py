@@ -9,12 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import (
-    TaskFunction,
-    branch_of,
-    build_task,
-    zeros_function,
-)
+from evener.engine.partition.build import TaskFunction, build_task
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -23,6 +18,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
@@ -72,10 +68,9 @@ class PartitionedStep:
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = {
-            id(function): (branch_of(function, partition), no_samples)
+            id(function): branches
             for function in self.functions
-            if function.needs_samples
-            and (no_samples := zeros_function(function, partition)) is not None
+            if (branches := branches_of(function, partition)) is not None
         }
 
     def __call__(
@@ -428,11 +423,19 @@ class _Run:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
         assert tensor.shape is not None
-        shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
-        stacked = [
-            tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
-            for part in parts
-        ]
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        stacked = []
+        for part, rows in zip(parts, self._rows(state.rows)[0], strict=True):
+            known = list(shape)
+            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            if isinstance(per_sample, int) and isinstance(state.outer, int):
+                known[state.axis - 1] = rows * (per_sample * state.outer)
+            stacked.append(
+                tf.raw_ops.TensorListStack(
+                    input_handle=part, element_shape=known, element_dtype=dtype
+                )
+            )
         return tf.raw_ops.TensorListFromTensor(
             tensor=self._join_rows(tensor, state, stacked), element_shape=shape
         )
