@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import evener
 from cli.forked import Done
 from cli.forked import Run as RunForked
+from evener.cli import app
 
 SOURCE = Path(evener.__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -470,3 +472,24 @@ def test_help_is_quick() -> None:
     assert not {"tensorflow", "keras", "numpy", "rich"} & imported
     for option in ("--devices", "--plan", "--shares", "--report", "--json"):
         assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "verify"), [([], None), (["--verify"], True), (["--no-verify"], False)]
+)
+def test_the_choice_of_checks_reaches_the_strategy(
+    options: list[str], verify: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evener.launch import session
+
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    layouts: list[session.Layout] = []
+
+    def prepare(_: object, layout: session.Layout, **__: object) -> session.Session:
+        layouts.append(layout)
+        raise SystemExit(7)
+
+    monkeypatch.setattr(session, "prepare", prepare)
+    assert CliRunner().invoke(app, ["run", *options, str(script)]).exit_code == 7
+    assert [layout.verify for layout in layouts] == [verify]

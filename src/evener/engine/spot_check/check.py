@@ -28,17 +28,15 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.xla import draws_numbers
 from evener.engine.report import line_of
 from evener.engine.spot_check.compare import find_differences
 from evener.engine.spot_check.cost import begins_after, estimated_seconds
+from evener.engine.spot_check.obstacle import find_obstacle, num_bytes, num_parts
 from evener.engine.spot_check.sides import Extent, Sides, extent_of, written_names
 from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
 from evener.errors import EvenerWarning, warn
 
-LARGEST_VARIABLES = 1 << 30
-"""Bytes of variables that are copied to the host for a check."""
 LARGEST_ARGUMENTS = 1 << 26
 """Bytes of arguments that are."""
 LARGEST_BATCH = 64
@@ -113,16 +111,16 @@ class StepChecker:
         self._thread: threading.Thread | None = None
         self._due: tf.Variable | None = None
         self._begin = float("inf")
-        reason = _obstacle(step, traced)
+        reason = find_obstacle(step, traced)
         if reason:
             self._end(SpotCheck(state="not done", reason=reason))
             return
-        self._sizes = _SIZES[0] if _num_parts(step) > 2 else _SIZES[1]
+        self._sizes = _SIZES[0] if num_parts(step) > 2 else _SIZES[1]
         seconds = estimated_seconds(
             traced.graph,
             num_samples=LARGEST_BATCH if takes_all else sum(self._sizes),
             num_parts=len(self._sizes),
-            variable_bytes=_num_bytes(traced),
+            variable_bytes=num_bytes(traced),
         )
         # Nothing may read the clock where all operations have to be deterministic.
         self._is_timed = not _tf_private.is_deterministic()
@@ -324,37 +322,6 @@ def wait_for_checks(timeout_seconds: float | None = None) -> None:
     """
     for thread in list(_RUNNING):
         thread.join(timeout_seconds)
-
-
-def _obstacle(step: PartitionedStep, traced: TracedStep) -> str:
-    """Return why a step cannot be checked, or an empty text."""
-    layout = step.partition.layout
-    if _num_parts(step) < 2:
-        return "the step has one part"
-    if all(axis is None for axis in traced.batch_axes):
-        return "the step has no batch"
-    if traced.inference.num_samples is not None:
-        return "the step was traced for batches of one size"
-    if layout.batch_norm == "per_device":
-        return "BatchNormalization by device is not that of one device"
-    compiled = [function for function in step.functions if function.by_xla]
-    if any(draws_numbers(node) for function in compiled for node in function.task.nodes):
-        return "XLA draws other random numbers"
-    if _num_bytes(traced) > LARGEST_VARIABLES:
-        return f"the variables of the step have {_num_bytes(traced)} bytes"
-    arguments = traced.graph.inputs[: len(traced.batch_axes)]
-    if any(tensor.dtype in (tf.resource, tf.variant) for tensor in arguments):
-        return "the step is given a resource"
-    return ""
-
-
-def _num_parts(step: PartitionedStep) -> int:
-    return len(step.partition.layout.micro_batches)
-
-
-def _num_bytes(traced: TracedStep) -> int:
-    variables = traced.concrete.graph.variables
-    return sum((one.shape.num_elements() or 0) * one.dtype.size for one in variables)
 
 
 def _epsilon(traced: TracedStep) -> float:

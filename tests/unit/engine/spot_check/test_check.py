@@ -32,6 +32,8 @@ X = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
 @pytest.fixture(autouse=True)
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY")
+    # A check that costs more begins later, when the test has ended.
+    monkeypatch.setattr(check, "estimated_seconds", lambda *_, **__: 0.0)
 
 
 def loss_of(name: str) -> Any:
@@ -211,6 +213,28 @@ def test_training_is_the_same_to_the_bit() -> None:
     assert [one.state for one in strategy.spot_checks] == ["agrees"]
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_gradients_that_are_rounding_alone_are_no_difference(policy: str) -> None:
+    """Of biases before a normalization; and ReLUs, max-pooling and half precision round."""
+    keras.config.set_dtype_policy(policy)
+    strategy = evener.Strategy(devices=DEVICES, shares=[2, 1, 1])
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((8, 8, 2))])
+        for _ in range(3):
+            model.add(keras.layers.Conv2D(4, 3, padding="same"))
+            model.add(keras.layers.BatchNormalization())
+            model.add(keras.layers.ReLU())
+        model.add(keras.layers.MaxPooling2D())
+        model.add(keras.layers.Flatten())
+        model.add(keras.layers.Dense(3))
+        model.compile("adam", "mse")
+    x = np.random.default_rng(0).normal(size=(12, 8, 8, 2)).astype("float32")
+    model.fit(x, x[:, 0, :3, 0], batch_size=12, verbose=0)
+    wait_for_checks()
+    assert [(one.state, one.reason) for one in strategy.spot_checks] == [("agrees", "")]
 
 
 @pytest.mark.parametrize(
