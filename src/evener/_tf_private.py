@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+import wrapt  # of TensorFlow
 from keras.src.backend.tensorflow import trainer
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
@@ -524,6 +525,36 @@ def is_eager_tensor(value: Any) -> bool:
     first device.
     """
     return isinstance(value, framework_ops.EagerTensor)
+
+
+@contextlib.contextmanager
+def symbolic_lengths() -> Iterator[None]:
+    """Let ``len(tensor)`` be the first size of a tensor in a graph, if that is known.
+
+    Why: eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.
+    If it changes: steps with `len(batch)` are not hoisted, and run as they are written.
+    """
+    kind = tf.__internal__.SymbolicTensor
+    original = kind.__len__
+
+    def length(tensor: tf.Tensor) -> int:
+        size = tensor.shape[0] if tensor.shape.rank else None
+        return original(tensor) if size is None else size
+
+    kind.__len__ = length
+    try:
+        yield
+    finally:
+        kind.__len__ = original
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the container of Python in one of TensorFlow's wrappers around it, or the value.
+
+    Why: `tf.Module` wraps dictionaries and tuples that are its attributes. If it changes: steps
+    that use such an attribute are not hoisted.
+    """
+    return value.__wrapped__ if issubclass(type(value), wrapt.ObjectProxy) else value
 
 
 def tape_is_recording() -> bool:

@@ -144,17 +144,53 @@ def test_a_traced_step_runs_on_all_devices(
     assert verified.startswith("evener: Verified against one device: results differ by at most")
 
 
-def test_an_eager_step_is_left_alone_and_the_line_is_true(
+MADE = "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1"
+
+
+def test_an_eager_step_becomes_a_function_on_all_devices(
     run_in_fork: Callable[..., Done], tmp_path: Path
 ) -> None:
     file = tmp_path / "weights.npy"
     source = LOOP.replace("@tf.function", "")
     assert source != LOOP
     expected = trained(run_in_fork(source, file.name), file)
+    done = run_in_fork(source, file.name, options=[*UNEVEN, "--json"])
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    *notes, report = done.stderr.splitlines()
+    assert notes == [MADE, "evener: train.py:16: lines 16 to 20 run on cpu:0, cpu:1"]
+    assert json.loads(report)["notes"] == notes
+    products = json.loads((tmp_path / "operations.json").read_text(encoding="utf-8"))
+    assert set(products) == {"CPU:0", "CPU:1"}
+
+
+def test_an_eager_step_that_prints_is_left_alone_with_its_line(
+    run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "weights.npy"
+    source = LOOP.replace("@tf.function", "").replace("return loss", "print('step'); return loss")
+    source = source.replace("loss = loss_of(", "print('in'); loss = loss_of(")
+    expected = trained(run_in_fork(source, file.name), file)
     done = run_in_fork(source, file.name, options=UNEVEN)
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    assert done.stdout.count("in\nstep\n") == 8
     assert [line.strip() for line in done.stderr.splitlines()] == [
-        "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1",
+        MADE,
+        "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
+        "to do",
+        "line 17 prevents more: it calls print(): it reads or writes outside",
+    ]
+
+
+def test_no_hoist_leaves_every_step_as_it_is_written(
+    run_in_fork: Callable[..., Done], tmp_path: Path
+) -> None:
+    file = tmp_path / "weights.npy"
+    source = LOOP.replace("@tf.function", "")
+    expected = trained(run_in_fork(source, file.name), file)
+    done = run_in_fork(source, file.name, options=[*UNEVEN, "--no-hoist"])
+    np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
+    assert [line.strip() for line in done.stderr.splitlines()] == [
+        MADE,
         "evener: train.py:19: this training step computes every batch on cpu:0; cpu:1 has nothing "
         "to do",
         "put @tf.function above line 15, def train_step, and all devices compute it",

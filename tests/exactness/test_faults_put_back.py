@@ -14,7 +14,7 @@ from evener.engine.sharding.states import Partial
 from exactness.fuzz.check import Trial, check
 from exactness.fuzz.draw import draw_trial
 from exactness.fuzz.reduce import reduce_trial
-from exactness.test_found_programs import FOUND, program_of
+from exactness.test_found_programs import program_of
 
 MOST_PROGRAMS = 400
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -31,7 +31,7 @@ def partial_positions(patch: pytest.MonkeyPatch) -> None:
 
     def decide(node, states):
         found = {state for state in states if isinstance(state, Partial)}
-        if len(found) != 1:
+        if len(found) != 1 or not isinstance(states[0], Partial):
             return None
         return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
 
@@ -63,7 +63,7 @@ PUT_BACK: dict[str, tuple[Patch, str]] = {
 @pytest.mark.parametrize("name", sorted(PUT_BACK))
 def test_found_program_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, found = PUT_BACK[name]
-    trial = Trial(program=program_of(FOUND[found]), plan="3", sizes=(8, 1), seed=3)
+    trial = Trial(program=program_of(found), plan="3", sizes=(8, 1), seed=3)
     assert check(trial).fault is None
     put_back(monkeypatch)
     assert check(trial).fault is not None

@@ -47,6 +47,14 @@ FOUND = {
         v0 = tf.reduce_sum(tf.cast(k > 0, tf.int32))
         v1 = v0 // v0
     """,
+    "loops/gradient_of_no_rounds": """
+        v0 = tf.reduce_sum(n)
+        v1 = tf.while_loop(lambda j, z: j < 4, lambda j, z: [j + 1, z + x[:, j, 0] * s], [v0, s])[1]
+    """,
+    "fixed sizes/loop_over_rows_of_samples": """
+        v0 = tf.reshape(y, [-1])
+        v1 = tf.while_loop(lambda j, z: j < B, lambda j, z: [j + 1, tf.sin(z)], [0, v0])[1]
+    """,
     "integers/mean_of_a_sum": """
         v0 = tf.reduce_mean(tf.reduce_sum(q, 0))
     """,
@@ -59,14 +67,20 @@ FOUND = {
 }
 
 
-def program_of(lines: str) -> Program:
-    """Return the program of some lines; it trains if its result can be made smaller."""
+def program_of(name: str) -> Program:
+    """Return the program of a name; it trains if its result can be made smaller."""
+    lines = FOUND[name]
     pairs = (line.strip().split(" = ", 1) for line in lines.strip().splitlines())
     instructions = tuple(itertools.starmap(Instruction, pairs))
     last = (instructions[-1].name,)
     step = make_step(Program(instructions=instructions, outputs=last).source(), make_variables())
     is_float = step(*make_batch(8, 3))[last[0]].dtype == tf.float64
-    return Program(instructions=instructions, outputs=last, losses=last if is_float else ())
+    return Program(
+        instructions=instructions,
+        outputs=last,
+        losses=last if is_float else (),
+        is_static=name.startswith("fixed sizes"),
+    )
 
 
 # Four and five have no factor in common, so each program has another plan in `make test`.
@@ -74,7 +88,7 @@ def program_of(lines: str) -> Program:
 @pytest.mark.parametrize("plan", sorted(PLANS))
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_equals_one_device(name: str, plan: str) -> None:
-    program = program_of(FOUND[name])
+    program = program_of(name)
     trial = Trial(program=program, plan=plan, sizes=(8, 1, 2, 24), seed=3)
     verdict = check(trial)
     assert verdict.fault is None, describe(trial, str(verdict.fault))

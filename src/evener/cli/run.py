@@ -78,13 +78,22 @@ def run(
         ),
     ] = None,
     no_gpu_names: NoGpuNamesOption = False,
-    verify: Annotated[
+    no_hoist: Annotated[
         bool,
         typer.Option(
-            "--verify",
-            help="Compute the first run of every step on one device too, and print the difference.",
+            "--no-hoist",
+            help="Run training steps that nobody decorated as they are written, on one device.",
         ),
     ] = False,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Compute the first run of every step on one device too, and print the difference. "
+            "Default: compare a few samples, and warn if they differ; --no-verify: compare "
+            "nothing.",
+        ),
+    ] = None,
     report: Annotated[
         bool,
         typer.Option("--report", help="Print a report to standard error when the script ends."),
@@ -120,7 +129,7 @@ def run(
     if plan == _AUTO:
         layout = _planned(layout, found, args or [], gpu_names=not no_gpu_names)
     with status("Starting TensorFlow"), quiet_tensorflow(os.environ):
-        session = prepare(found, layout, gpu_names=not no_gpu_names)
+        session = prepare(found, layout, gpu_names=not no_gpu_names, hoist=not no_hoist)
     printed = "json" if as_json else "text" if report else None
     _report_at_the_end(session, layout.plan, printed, report_file)
     raise Handover(session, args or [])
@@ -200,7 +209,9 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
     return dataclasses.replace(layout, plan=planned.plan)
 
 
-def _layout(*, devices: str | None, plan: str | None, shares: str | None, verify: bool) -> Layout:
+def _layout(
+    *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
+) -> Layout:
     from evener.devices.spec import spec_from
     from evener.launch.session import Layout
 

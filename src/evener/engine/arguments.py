@@ -24,11 +24,14 @@ class Arguments:
         structure: The nested arguments, with None in place of tensors; what is no tensor stays.
         tensors: The tensors in it, in order.
         axes: For each the axis that counts samples, or None.
+        unknown: The tensors of which nobody knows whether their first axis counts samples: their
+            size is not known before the step runs, and nobody said so.
     """
 
     structure: Any
     tensors: tuple[Any, ...]
     axes: tuple[int | None, ...]
+    unknown: tuple[int, ...] = ()
 
     @property
     def num_samples(self) -> int | None:
@@ -47,6 +50,11 @@ class Arguments:
             raise different_sizes(", ".join(sizes))
         return next(iter(found), None)
 
+    @property
+    def has_composites(self) -> bool:
+        """Whether sparse, ragged or other composite tensors are among them."""
+        return any(isinstance(leaf, _Composite) for leaf in tf.nest.flatten(self.structure))
+
     def pack(self, tensors: Sequence[Any]) -> Any:
         """Return the nested arguments with other tensors."""
         rest = iter(tensors)
@@ -63,7 +71,7 @@ class Arguments:
     def key(self) -> Any:
         """Return what must be equal for a traced step to serve another call."""
         kinds = tuple((tensor.dtype, tensor.shape.rank) for tensor in self.tensors)
-        return _Frozen(self.structure), self.axes, kinds
+        return _Frozen(self.structure), self.axes, self.unknown, kinds
 
 
 class _Marker:
@@ -93,7 +101,8 @@ class _Composite:
                 shape, ragged.dtype, ragged.ragged_rank, ragged.row_splits_dtype
             )
         elif isinstance(spec, tf.SparseTensorSpec):
-            spec = tf.SparseTensorSpec([None] * len(spec.shape), spec.dtype)
+            sparse = cast(Any, spec)
+            spec = tf.SparseTensorSpec([None, *sparse.shape[1:]], sparse.dtype)
         self.spec: Any = spec
         self.num_tensors = len(tf.nest.flatten(value, expand_composites=True))
 
@@ -153,16 +162,22 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
             components = tf.nest.flatten(leaf, expand_composites=True)
             tensors.extend(components)
             places.extend([None] * len(components))
+    unknown: tuple[int, ...] = ()
     if isinstance(in_axes, str) and in_axes == FOUND:
         found = iter(
             _found_axes([t for t, k in zip(tensors, places, strict=True) if k is not None])
         )
         axes = tuple(None if place is None else next(found) for place in places)
+        unknown = tuple(
+            index
+            for index, (tensor, axis) in enumerate(zip(tensors, axes, strict=True))
+            if axis is not None and tensor.shape[axis] is None
+        )
     else:
         by_leaf = _broadcast_prefix(in_axes, args)
         axes = tuple(None if place is None else by_leaf[place] for place in places)
         _check_axes(axes, tensors)
-    return Arguments(structure=structure, tensors=tuple(tensors), axes=axes)
+    return Arguments(structure=structure, tensors=tuple(tensors), axes=axes, unknown=unknown)
 
 
 def _stand_in(leaf: Any) -> Any:

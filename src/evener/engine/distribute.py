@@ -18,7 +18,6 @@ from evener.engine.arguments import (
     read_arguments,
 )
 from evener.engine.memory.exhausted import add_note_on_memory
-from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
@@ -29,7 +28,8 @@ from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_device
 from evener.engine.prepared import PreparedStep
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
-from evener.engine.verify import Verification, Verifier
+from evener.engine.spot_check.check import SpotCheck
+from evener.engine.verify import Verification, Verifier, chosen_verification
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
 from evener.tf_compat.dataset_loops import running_bodies
 from evener.tf_compat.shapes import noticing_unknown_sizes
@@ -47,7 +47,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> DistributedStep[P, R]: ...
 
 
@@ -60,7 +60,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> Callable[[Callable[P, R]], DistributedStep[P, R]]: ...
 
 
@@ -72,7 +72,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> Any:
     """Run a step on all devices, with the results that one device gives.
 
@@ -96,9 +96,11 @@ def distribute(
             tensors whose first size is that of the largest tensor. It is a matter of speed and
             cannot change a result.
         batch_norm: ``"synchronized"`` (default) or ``"per_device"``, as in `evener.Plan`.
-        verify: Whether the first run of the step, for each kind of arguments, is also computed on
-            one device, and the difference printed on standard error. The state of the step has to
-            fit on that device three times.
+        verify: None (default): a few samples of the first batch are computed in parts and as a
+            whole on the host, beside the run, and a difference is warned of (ENG-089). True: the
+            first run of the step, for each kind of arguments, is also computed on one device, and
+            the difference printed on standard error; the state of the step has to fit on that
+            device three times. False: neither.
 
     Returns:
         A `DistributedStep`, which is called as the step is.
@@ -174,7 +176,7 @@ class DistributedStep(Generic[P, R]):
         layout: Layout,
         shares: Sequence[float],
         in_axes: Any = FOUND,
-        verify: bool = False,
+        verify: bool | None = None,
         sharing: Sharing | None = None,
         signature: Sequence[Any] | None = None,
         owned_bytes: Callable[[], Mapping[str, int]] | None = None,
@@ -192,8 +194,9 @@ class DistributedStep(Generic[P, R]):
         self._sharing = sharing
         self._owned_bytes = owned_bytes
         self._when_traced = when_traced
-        self._verifies = verify
+        self._verifies = chosen_verification(verify)
         self.verifications: list[Verification] = []
+        self.spot_checks: list[SpotCheck] = []
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
         self._bodies: list[DistributedStep[..., Any]] = []
@@ -260,7 +263,7 @@ class DistributedStep(Generic[P, R]):
                 return self._step(*args, **kwargs)
         trace = self._trace_for(arguments)
         if not tf.executing_eagerly():
-            sizes = self._sizes_in_graph(arguments, trace.memory_limits)
+            sizes = self._sizes_in_graph(arguments.tensors, trace)
             return trace.inline(arguments.tensors, sizes, num_samples)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
@@ -326,14 +329,16 @@ class DistributedStep(Generic[P, R]):
     def _current_shares(self) -> Sequence[float]:
         return self._shares if self._sharing is None else self._sharing.shares
 
-    def _sizes_in_graph(self, arguments: Arguments, limits: MemoryLimits | None) -> tf.Tensor:
-        pairs = zip(arguments.tensors, arguments.axes, strict=True)
+    def _sizes_in_graph(self, tensors: Sequence[Any], trace: PreparedStep) -> tf.Tensor:
+        pairs = zip(tensors, trace.batch_axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
             return tf.constant([1, *[0] * (len(self._devices) - 1)])
-        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(counts)):
+        equal = [[tf.shape(tensors[k])[0] for k in indices] for indices in trace.equal_sizes]
+        with tf.device(HOST), tf.control_dependencies(_checks_of_equal(equal or [counts])):
             count = tf.identity(counts[0])
             sharing = self._sharing
+            limits = trace.memory_limits
             shares = self._shares if sharing is None else sharing.shares_in_graph(count, limits)
             return part_sizes_in_graph(count, shares)
 
@@ -385,6 +390,7 @@ class DistributedStep(Generic[P, R]):
             owned_bytes=self._owned_bytes,
             paths=self._paths(),
             verifier=Verifier(self.verifications.append) if self._verifies else None,
+            when_checked=self.spot_checks.append if self._verifies is None else None,
         )
 
     def _keep(self, key: Any, trace: PreparedStep) -> PreparedStep:
@@ -407,10 +413,12 @@ def _by_signature(signature: Sequence[Any] | None, args: tuple[Any, ...]) -> tup
     return (*(one(spec, value) for spec, value in pairs), *args[len(signature) :])
 
 
-def _checks_of_equal(counts: Sequence[tf.Tensor]) -> list[Any]:
-    """Check while the step runs what its shapes do not say: that there is one number of samples."""
+def _checks_of_equal(sets: Iterable[Sequence[tf.Tensor]]) -> list[Any]:
+    """Check while the step runs what its shapes do not say: that sizes are equal."""
     message = str(different_sizes("they differ"))
-    checks = (tf.debugging.assert_equal(one, counts[0], message) for one in counts[1:])
+    checks = (
+        tf.debugging.assert_equal(one, counts[0], message) for counts in sets for one in counts[1:]
+    )
     return [check for check in checks if check is not None]
 
 

@@ -21,6 +21,7 @@ from evener import _tf_private
 from evener.engine import Strategy
 from evener.engine.arguments import has_batch
 from evener.launch.advice import advice_for
+from evener.launch.hoisting import Hoister
 from evener.launch.notes import Notes
 from evener.launch.replace import instead_of
 from evener.launch.user_line import UserLine, callers, line_of, user_line
@@ -31,17 +32,23 @@ from evener.tf_compat.dataset_loops import running_bodies
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
 
 
-def run_loops(strategy: Strategy, notes: Notes) -> None:
+def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
     """Let the script's traced functions run on all devices, and note eager training steps.
 
     Args:
         strategy: Runs them.
         notes: Gets a note for each function, and for the first eager step.
+        hoister: Makes functions of eager steps; None if nobody does.
     """
     if not strategy.is_partitioned:
         return
     _distribute_functions(strategy, notes)
-    _notice_steps(strategy, notes)
+    _notice_steps(strategy, notes, hoister)
+
+
+def outside(strategy: Strategy) -> Callable[[], bool]:
+    """Return what tells whether the code that calls it is no replica."""
+    return functools.partial(_is_outside, strategy)
 
 
 def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
@@ -80,7 +87,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     _tf_private.replace_traced_call(wrap)
 
 
-def _notice_steps(strategy: Strategy, notes: Notes) -> None:
+def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
     """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
     original = keras.optimizers.Optimizer.apply
     is_noted = False
@@ -89,9 +96,11 @@ def _notice_steps(strategy: Strategy, notes: Notes) -> None:
     def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_noted
         line = _line_of_loop() if not is_noted and _is_outside(strategy) else None
-        if line is not None:
+        if line is not None and not (hoister is not None and hoister.explains(line)):
             source = "".join(linecache.getlines(line.path))
             advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
+            if hoister is not None:
+                advice = hoister.obstacle_at(line) or advice
             if advice is not None:
                 is_noted = True
                 first, *idle = strategy.plan.device_names

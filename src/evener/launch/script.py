@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -25,12 +26,16 @@ class Script:
         path: The absolute path, which becomes ``__file__``.
         source: Its text.
         module: The full name of the module, as for ``python -m``; None for a file.
+        tree: The syntax tree to run instead of the text; None for the text.
+        names: Global names that the tree uses beside the script's own.
     """
 
     given: str
     path: str
     source: str
     module: str | None = None
+    tree: ast.Module | None = None
+    names: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -111,11 +116,12 @@ def run_as_main(script: Script, args: Sequence[str]) -> None:
     main = ModuleType("__main__")
     main.__file__ = script.path
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.path)
-    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={})
+    vars(main).update(__builtins__=builtins, __cached__=None, __annotations__={}, **script.names)
     if script.module is not None:
         _name_as_module(main, script.module)
     sys.modules["__main__"] = main
-    exec(compile(script.source, script.path, "exec", dont_inherit=True), vars(main))
+    code = script.source if script.tree is None else script.tree
+    exec(compile(code, script.path, "exec", dont_inherit=True), vars(main))
 
 
 def _name_as_module(main: ModuleType, name: str) -> None:

@@ -28,13 +28,14 @@ class Layout:
             devices it was made; None for any that have its names.
         plan: A plan; excludes shares.
         shares: Relative shares, ``"even"``, or None to measure them.
-        verify: Whether the first run of every step is compared with one device.
+        verify: Whether the first run of every step is compared with one device; None for a few
+            samples of it.
     """
 
     devices: str | None = None
     plan: Plan | None = None
     shares: str | Sequence[float] | None = None
-    verify: bool = False
+    verify: bool | None = None
 
 
 class Session:
@@ -45,15 +46,23 @@ class Session:
         strategy: The strategy of the run.
         notes: The notes about the script.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        hoist: Whether training steps that run eagerly become functions.
     """
 
     def __init__(
-        self, script: Script, strategy: Strategy, notes: Notes, *, gpu_names: bool = True
+        self,
+        script: Script,
+        strategy: Strategy,
+        notes: Notes,
+        *,
+        gpu_names: bool = True,
+        hoist: bool = True,
     ) -> None:
         self.script = script
         self.strategy = strategy
         self.notes = notes
         self.gpu_names = gpu_names
+        self.hoist = hoist
 
     def run(self, args: Sequence[str]) -> None:
         """Run the script; its exceptions are not caught.
@@ -62,11 +71,17 @@ class Session:
             args: The command line arguments of the script.
         """
         from evener.launch import gpu_names, loops, mistakes, models, settings, strategies
+        from evener.launch.hoisting import Hoister, hoisted
         from evener.launch.idle_devices import IdleDevices
 
         strategies.replace_strategies(self.strategy, self.notes)
         models.attach_models(self.strategy, self.notes)
-        loops.run_loops(self.strategy, self.notes)
+        hoister = None
+        script = self.script
+        if self.hoist:
+            hoister = Hoister(self.strategy, self.notes, is_outside=loops.outside(self.strategy))
+            script = hoisted(script, hoister)
+        loops.run_loops(self.strategy, self.notes, hoister)
         mistakes.refuse_mistakes()
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
@@ -78,7 +93,7 @@ class Session:
         # Before the report of the run, which has all notes: it was registered earlier.
         atexit.register(idle.report, self.notes)
         try:
-            run_as_main(self.script, args)
+            run_as_main(script, args)
         except SystemExit:
             raise
         except BaseException:
@@ -86,13 +101,16 @@ class Session:
             raise
 
 
-def prepare(script: Script, layout: Layout, *, gpu_names: bool = True) -> Session:
+def prepare(
+    script: Script, layout: Layout, *, gpu_names: bool = True, hoist: bool = True
+) -> Session:
     """Start TensorFlow on the devices, and create the strategy of the run.
 
     Args:
         script: The script.
         layout: The devices.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        hoist: Whether training steps that run eagerly become functions.
 
     Raises:
         RunError: RUN-004 if the backend of Keras is not TensorFlow.
@@ -112,7 +130,7 @@ def prepare(script: Script, layout: Layout, *, gpu_names: bool = True) -> Sessio
         use_devices(devices)
         devices = None
     strategy = Strategy(layout.plan, devices=devices, shares=layout.shares, verify=layout.verify)
-    return Session(script, strategy, Notes(), gpu_names=gpu_names)
+    return Session(script, strategy, Notes(), gpu_names=gpu_names, hoist=hoist)
 
 
 def _check_backend(name: str) -> None:

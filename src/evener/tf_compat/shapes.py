@@ -78,11 +78,14 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_a_persons(frame: FrameType | None) -> bool:
-    """Return whether a person's code asks, which AutoGraph may have rewritten."""
+    """Return whether a person's code asks, which AutoGraph may have rewritten.
+
+    Code without a file is a person's too: of ``python -c``, of the prompt, of `exec`.
+    """
     while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
-    return is_own(file) or is_rewritten(file)
+    return is_own(file) or is_rewritten(file) or file.startswith("<")
 
 
 def _is_unknown(value: Any) -> bool:

@@ -19,7 +19,8 @@ from typing import Any
 
 PROGRAMS_PER_PROCESS = 300
 """Graphs leave something behind: 0.2 MB each."""
-SECONDS_FOR_A_PROGRAM = 120.0
+SECONDS_FOR_A_PROGRAM = 300.0
+"""On a busy machine a process also needs long to start."""
 
 
 def run_worker(seed: str, first: int, known: list[list[str]]) -> Iterator[dict[str, Any]]:
@@ -66,7 +67,7 @@ class Campaign:
         """Try programs until the time is over."""
         first = 0
         while time.monotonic() < self._end:
-            tried, last = "", first
+            tried, last = "", first - 1
             for line in run_worker(self._seed, first, self.known):
                 if "seed" in line:
                     tried, last = line["seed"], int(line["seed"].rpartition(":")[2])
@@ -76,6 +77,8 @@ class Campaign:
                 if time.monotonic() >= self._end:
                     tried = ""
                     break
+            if last < first:
+                raise RuntimeError("the process that tries programs does not start")
             if tried:
                 self.counts["died"] += 1
                 print(f"the process died or hung in the program of seed {tried}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Any
@@ -66,6 +67,9 @@ def main(seed: str, first: str, last: str, known: str) -> None:
     """
     tf.get_logger().setLevel("ERROR")
     make_stand_ins()
+    # As in the tests: tracing makes thousands of objects at once.
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
     found = [set(one) for one in json.loads(known)]
     for index in range(int(first), int(last)):
         try_program(f"{seed}:{index}", found)

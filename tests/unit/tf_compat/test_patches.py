@@ -132,7 +132,7 @@ def test_compiled_functions_run_where_their_variables_are(
 def test_a_compiled_function_is_not_differentiated_in_parts() -> None:
     model = made_in(Strategy(devices=["cpu:1", "cpu:2"]))
     infer = tf.function(lambda batch: model(batch), jit_compile=True)
-    with pytest.raises(EngineError, match="ENG-089"), tf.GradientTape():
+    with pytest.raises(EngineError, match="ENG-092"), tf.GradientTape():
         infer(tf.ones([3, 4]))
 
 

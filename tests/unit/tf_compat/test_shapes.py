@@ -20,6 +20,7 @@ ASKING: dict[str, Callable[[Any], Any]] = {
     "unpacked": lambda x: (lambda b, n: b)(*x.shape),
     "list": lambda x: x.get_shape().as_list(),
     "elements": lambda x: x.shape.num_elements(),
+    "no file": eval("lambda x: x.shape[0]"),
 }
 NOT_ASKING: dict[str, Callable[[Any], Any]] = {
     "known": lambda x: x.shape[1],

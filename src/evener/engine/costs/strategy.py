@@ -39,6 +39,7 @@ class CostingStep(DistributedStep[Any, Any]):
             specs,
             arguments.axes,
             autograph=True,
+            unknown=arguments.unknown,
             num_samples=num_samples,
             with_layers=True,
         )

@@ -22,14 +22,14 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
-from evener.engine.memory.temporaries import shape_in_part, temporaries
+from evener.engine.memory.temporaries import numbers_of, shape_in_part, temporaries
 from evener.engine.ownership import device_name
 from evener.engine.partition.emit import PartitionedStep, element_dtype
 from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task
 from evener.engine.pipeline.order import Unit
 from evener.engine.sharding.states import Partial, PerPart, Sharded
-from evener.engine.trace.dims import Size, evaluate, symbols_of
+from evener.engine.trace.dims import Size, evaluate
 from evener.engine.trace.graph import Node, Tensor
 from evener.plan import Replica, split_batch
 
@@ -171,8 +171,7 @@ def num_elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
         samples: Samples of its micro-batch.
         num_samples: Samples of the global batch.
     """
-    values = dict.fromkeys((s for size in shape for s in symbols_of(size)), 1)
-    values |= {"B": num_samples, "b": samples}
+    values = numbers_of(shape, samples, num_samples)
     return math.prod(int(evaluate(size, values)) for size in shape)
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Sharded, State, part_sizes
-from evener.engine.trace.dims import Size, evaluate, symbols_of
+from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
 from evener.engine.trace.graph import Tensor
 
 VIEWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"})
@@ -114,12 +114,32 @@ def shape_in_part(tensor: Tensor, state: State | None) -> tuple[Size, ...]:
     return part_sizes(shape, state) if isinstance(state, Sharded) else shape
 
 
+def numbers_of(shape: Sequence[Size], samples: int, num_samples: int) -> dict[str, int]:
+    """Return the numbers of the symbols in a shape; a size that the data alone decides is 1.
+
+    Args:
+        shape: Sizes, in the symbols of the step and of the parts.
+        samples: Samples of the part.
+        num_samples: Samples of the global batch.
+    """
+    values: dict[str, int] = {}
+    for name in (name for size in shape for name in symbols_of(size)):
+        if not isinstance(name, PartSymbol):
+            values[name] = num_samples if name == "B" else 1
+        elif name.rows == BATCH:
+            values[name] = samples
+        else:
+            inner = numbers_of([name.rows], samples, num_samples)
+            rows = int(evaluate(name.rows, inner))
+            values[name] = -(-rows * samples // max(1, num_samples))
+    return values
+
+
 def _worst(found: list[Temporary], samples: int) -> int:
     """Return the moment when most is there."""
     changes: list[tuple[int, int]] = []
     for one in found:
-        values = dict.fromkeys((s for size in one.shape for s in symbols_of(size)), 1)
-        values |= {"B": samples, "b": samples}
+        values = numbers_of(one.shape, samples, samples)
         num_bytes = one.num_bytes * math.prod(int(evaluate(size, values)) for size in one.shape)
         changes += [(one.begin, num_bytes), (one.end + 1, -num_bytes)]
     # Of one moment, what ends comes first.

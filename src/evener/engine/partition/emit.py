@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import (
-    TaskFunction,
-    branch_of,
-    build_task,
-    zeros_function,
-)
+from evener.engine.partition.build import TaskFunction, build_task
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -22,7 +18,8 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.sizes import micro_batch_sizes
+from evener.engine.partition.no_samples import branches_of
+from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
@@ -38,7 +35,7 @@ from evener.engine.sharding.states import (
     rows_per_sample,
     serves,
 )
-from evener.engine.trace.dims import Size, evaluate
+from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate
 from evener.engine.trace.functional import LOOPS
 from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
@@ -71,10 +68,9 @@ class PartitionedStep:
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = {
-            id(function): (branch_of(function, partition), no_samples)
+            id(function): branches
             for function in self.functions
-            if function.needs_samples
-            and (no_samples := zeros_function(function, partition)) is not None
+            if (branches := branches_of(function, partition)) is not None
         }
 
     def __call__(
@@ -90,7 +86,9 @@ class PartitionedStep:
         Returns:
             What the step returns, as flat tensors.
         """
-        run = _Run(self.partition, inputs, sizes, recorder)
+        run = _Run(
+            self.partition, inputs, micro_batch_sizes(sizes, self.partition.layout), recorder
+        )
         for unit in self.units:
             function = self.functions[unit.task]
             if unit.micro_batch is None:
@@ -100,6 +98,33 @@ class PartitionedStep:
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
+    def run_some(
+        self,
+        inputs: Sequence[Any],
+        part_sizes: Sequence[tf.Tensor],
+        runs: Collection[int],
+        given: Mapping[Tensor, Any],
+        fetches: Iterable[Tensor],
+    ) -> list[Any]:
+        """Run some tasks in the graph that is being made, on the first parts alone.
+
+        Args:
+            inputs: As for a whole run; None for those that no task reads.
+            part_sizes: The samples of each part, one or more; no further part is there.
+            runs: The numbers of the functions that are called.
+            given: What they read of others.
+            fetches: The tensors to return, each as a whole.
+        """
+        run = _Run(self.partition, inputs, part_sizes, None, given)
+        for unit in self.units:
+            if unit.task in runs and (unit.micro_batch or 0) < len(part_sizes):
+                function = dataclasses.replace(self.functions[unit.task], by_xla=False)
+                if unit.micro_batch is None:
+                    run.call(function)
+                else:
+                    run.call_part(function, None, unit.micro_batch)
+        return [run.result(tensor) for tensor in fetches]
+
 
 class _Run:
     """The tensors of one run of a step."""
@@ -108,23 +133,25 @@ class _Run:
         self,
         partition: Partition,
         inputs: Sequence[Any],
-        sizes: tf.Tensor,
+        part_sizes: Sequence[tf.Tensor],
         recorder: Recorder | None,
+        given: Mapping[Tensor, Any] | None = None,
     ) -> None:
         self._partition = partition
         self._layout = partition.layout
-        self._whole: dict[Tensor, Any] = {}
+        self._whole: dict[Tensor, Any] = dict(given or {})
         self._parts: dict[tuple[Tensor, State], list[Any]] = {}
         self._sums: dict[tuple[Tensor, str], Any] = {}
         self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._symbols: dict[str, tf.Tensor] = {}
-        self._are_there: dict[int, tf.Tensor] = {}
+        self._are_there: dict[tuple[int, Size], tf.Tensor] = {}
         with tf.device(HOST):
-            self._sizes = micro_batch_sizes(sizes, self._layout)
-            ends = tf.cumsum(tf.stack(self._sizes), exclusive=True)
-            self._offsets = tf.unstack(ends, num=len(self._sizes))
-            self._total = tf.reduce_sum(sizes)
+            self._sizes = list(part_sizes)
+            self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
+                BATCH: (self._sizes, offsets_of(self._sizes))
+            }
+            self._total = tf.add_n(self._sizes)
         self._times = None
         if recorder is not None:
             replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
@@ -153,7 +180,7 @@ class _Run:
             before += self._turns.begin(device, task)
         # Outside of the call's own place and order: weights of another device are fetched early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
-        has_samples = None if branches is None else self._has_samples(part)
+        has_samples = None if branches is None else self._has_samples(part, task.place.rows)
         with tf.control_dependencies(before), tf.device(device):
             results = self._call_part(function, branches, part, arguments, has_samples)
         done = [self._end_of(results[0], branches is not None, device)] if results else []
@@ -259,16 +286,17 @@ class _Run:
         with tf.device(device):
             return tf.identity(result).op
 
-    def _has_samples(self, part: int) -> Any:
-        """Return whether a part has samples, as a tensor that waits for nothing.
+    def _has_samples(self, part: int, rows: Size) -> Any:
+        """Return whether a part has some of the rows, as a tensor that waits for nothing.
 
         Made once, outside of the control dependencies of calls. TensorFlow leaves these out for an
         operation that reads one of the same block: a call would be in order by way of this alone.
         """
-        if part not in self._are_there:
+        key = (part, rows)
+        if key not in self._are_there:
             with tf.device(HOST):
-                self._are_there[part] = self._sizes[part] > 0
-        return self._are_there[part]
+                self._are_there[key] = self._rows(rows)[0][part] > 0
+        return self._are_there[key]
 
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):
@@ -302,9 +330,9 @@ class _Run:
     def _number(self, name: str, part: int | None) -> tf.Tensor:
         if name == "B":
             return self._total
-        if name in ("b", "o"):
+        if isinstance(name, PartSymbol):
             assert part is not None
-            return (self._sizes if name == "b" else self._offsets)[part]
+            return self._rows(name.rows)[name.is_offset][part]
         if name not in self._symbols:
             source = self._partition.inference.symbols[name]
             with tf.device(HOST):
@@ -315,6 +343,14 @@ class _Run:
                 self._symbols[name] = tf.cast(value, tf.int32)
         return self._symbols[name]
 
+    def _rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
+        """Return how many of some rows each part has, and how many the parts before it have."""
+        if rows not in self._split_rows:
+            with tf.device(HOST), tf.control_dependencies(None):
+                sizes = rows_by_samples(self._size(rows, tf.int32), self._sizes)
+                self._split_rows[rows] = (sizes, offsets_of(sizes))
+        return self._split_rows[rows]
+
     def _length(self, tensor: Tensor, axis: int) -> Any:
         """Return the size of an axis that is the same in all parts.
 
@@ -322,9 +358,10 @@ class _Run:
         """
         if tensor in self._whole:
             return tf.shape(self._whole[tensor])[axis]
-        parts = next(parts for (one, _), parts in self._parts.items() if one is tensor)
+        state, parts = next((s, parts) for (t, s), parts in self._parts.items() if t is tensor)
         lengths = tf.stack([tf.shape(part)[axis] for part in parts])
-        return lengths[tf.argmax(tf.stack(self._sizes))]
+        rows = state.rows if isinstance(state, Sharded) else BATCH
+        return lengths[tf.argmax(tf.stack(self._rows(rows)[0]))]
 
     def _get_whole(self, tensor: Tensor, device: str) -> Any:
         if tensor in self._whole:
@@ -355,19 +392,23 @@ class _Run:
         assert tensor.shape is not None
         if tensor.dtype == tf.variant:
             return self._join_lists(tensor, state, parts)
+        return self._join_rows(tensor, state, parts)
+
+    def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
+        """Join the rows of the parts; of several blocks, block by block."""
         if state.outer == 1:
             return tf.concat(parts, state.axis)
+        assert tensor.shape is not None
+        rank = len(tensor.shape)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
         per_sample = self._rows_per_sample(tensor, state)
         seen = []
-        for part, size in zip(parts, self._sizes, strict=True):
-            shape = tf.shape(part)
-            front, _, behind = tf.split(shape, [state.axis, 1, len(tensor.shape) - state.axis - 1])
+        for part, size in zip(parts, self._rows(state.rows)[0], strict=True):
+            front, _, behind = tf.split(tf.shape(part), [state.axis, 1, rank - state.axis - 1])
             seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
         joined = tf.concat(seen, state.axis + 1)
-        shape = tf.shape(joined)
-        front, rows, behind = tf.split(shape, [state.axis, 2, len(tensor.shape) - state.axis - 1])
+        front, rows, behind = tf.split(tf.shape(joined), [state.axis, 2, rank - state.axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
     def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
@@ -381,14 +422,22 @@ class _Run:
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
-        assert tensor.shape is not None and state.outer == 1
-        shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
-        stacked = [
-            tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
-            for part in parts
-        ]
+        assert tensor.shape is not None
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        stacked = []
+        for part, rows in zip(parts, self._rows(state.rows)[0], strict=True):
+            known = list(shape)
+            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            if isinstance(per_sample, int) and isinstance(state.outer, int):
+                known[state.axis - 1] = rows * (per_sample * state.outer)
+            stacked.append(
+                tf.raw_ops.TensorListStack(
+                    input_handle=part, element_shape=known, element_dtype=dtype
+                )
+            )
         return tf.raw_ops.TensorListFromTensor(
-            tensor=tf.concat(stacked, state.axis), element_shape=shape
+            tensor=self._join_rows(tensor, state, stacked), element_shape=shape
         )
 
     def _get_parts(self, tensor: Tensor, state: State) -> list[Any]:
@@ -410,14 +459,14 @@ class _Run:
             return [whole] * count
         assert isinstance(state, Sharded) and tensor.shape is not None
         per_sample = self._rows_per_sample(tensor, state)
-        sizes = [size * per_sample for size in self._sizes]
+        sizes = [size * per_sample for size in self._rows(state.rows)[0]]
         if state.outer == 1:
             return _slices(whole, sizes, state.axis, len(tensor.shape))
         outer = self._size(state.outer, tf.int32)
         shape = tf.shape(whole)
         axis = state.axis
         front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
-        rows = self._total * per_sample
+        rows = self._size(state.rows, tf.int32) * per_sample
         seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
         parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
         return [
@@ -428,7 +477,7 @@ class _Run:
     def _rows_per_sample(self, tensor: Tensor, state: Sharded) -> Any:
         """Return the rows of a sample in one block, also where there are no blocks: ``x * 0``."""
         assert tensor.shape is not None
-        rows = rows_per_sample(tensor.shape[state.axis], state.outer)
+        rows = rows_per_sample(tensor.shape[state.axis], state)
         assert rows is not None
         return self._size(rows, tf.int32)
 

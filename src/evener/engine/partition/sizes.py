@@ -52,3 +52,25 @@ def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
         else:
             micro_batches.extend(tf.unstack(part_sizes_in_graph(size, [1.0] * count), num=count))
     return micro_batches
+
+
+def rows_by_samples(rows: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return how many of other rows than samples each part has, int32 scalars.
+
+    They are split as the samples are. A part without samples has none of them: what it is given
+    of sums is empty in the whole part.
+
+    Args:
+        rows: How many there are, int32 scalar.
+        sizes: The samples of each part.
+    """
+    samples = tf.stack(sizes)
+    first = tf.one_hot(0, len(sizes), dtype=tf.int32)
+    shares = tf.where(tf.reduce_sum(samples) > 0, samples, first)
+    split = part_sizes_in_graph(rows, tf.cast(shares, tf.float64))
+    return tf.unstack(split, num=len(sizes))
+
+
+def offsets_of(sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return how many rows come before those of each part, int32 scalars."""
+    return tf.unstack(tf.cumsum(tf.stack(sizes), exclusive=True), num=len(sizes))

@@ -39,6 +39,9 @@ def partition_step(
         for tensor, axis in zip(graph.inputs, traced.batch_axes, strict=False)
         if axis is not None
     }
+    # Micro-batches and statistics of devices are made of samples alone.
+    is_plain = not layout.is_scheduled and layout.batch_norm == "synchronized"
+    given = graph.inputs[: len(traced.batch_axes)] if is_plain else None
     captured = dict(zip(graph.inputs[len(traced.batch_axes) :], traced.captures, strict=True))
 
     def owner_of(tensor: Tensor) -> str:
@@ -47,7 +50,7 @@ def partition_step(
 
     partition = make_tasks(
         graph,
-        propagate(graph, states, traced.inference.symbols),
+        propagate(graph, states, traced.inference.symbols, given=given),
         traced.inference,
         owner_of=owner_of,
         layout=layout,

@@ -26,11 +26,11 @@ from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
 from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
-from evener.engine.sharding.decision import Sharding
+from evener.engine.sharding.decision import Sharding, rows_of
 from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols_read
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
-from evener.engine.trace.dims import symbols_of
+from evener.engine.trace.dims import BATCH, Size, symbols_of
 from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 
@@ -47,12 +47,15 @@ class Place(NamedTuple):
         stages: Of the parts: the stage in each replica; empty if nothing is cut.
         role: Of the parts: the pass, where it is told apart.
         by_xla: Whether it belongs to a function with ``jit_compile=True``.
+        rows: Of the parts: the rows that are split. A part may have samples and none of other
+            rows, and kernels that need some are not called then.
     """
 
     where: str
     stages: Stages = ()
     role: str = ""
     by_xla: bool = False
+    rows: Size = BATCH
 
     @property
     def is_parts(self) -> bool:
@@ -175,7 +178,8 @@ def make_tasks(
         where = PARTS_WITH_SAMPLES if has_lists and decision.needs_samples else PARTS
         role = passes.get(node, "")
         role = role if role in roles else ""
-        return Place(where, stages.get(node, ()), role, by_xla=_is_for_xla(node))
+        rows = rows_of(decision)
+        return Place(where, stages.get(node, ()), role, by_xla=_is_for_xla(node), rows=rows)
 
     def dependencies(node: Node) -> Iterator[tuple[Node, bool]]:
         return _dependencies(node, place, sharding, inference)

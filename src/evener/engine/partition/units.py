@@ -9,8 +9,8 @@ from evener.engine.partition.functions import Argument, NumberArgument, SumArgum
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
-from evener.engine.sharding.states import Numbers, State, serves
-from evener.engine.trace.dims import symbols_of
+from evener.engine.sharding.states import Numbers, Sharded, State, serves
+from evener.engine.trace.dims import symbol, symbols_of, symbols_of_step
 from evener.engine.trace.graph import Tensor
 
 
@@ -70,7 +70,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
     """Yield the tasks that a call waits for, and whether for those of its micro-batch alone."""
     task = function.task
     for argument in function.builder.arguments:
-        for tensor, state in _sources(partition, argument):
+        for tensor, state in sources_of(partition, argument):
             other = partition.task_of.get(tensor.node)
             if other is None or other is task:
                 continue
@@ -81,7 +81,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
         yield other, False
 
 
-def _sources(
+def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:
     """Yield the tensors that an argument is made of, and the state of them that is needed."""
@@ -95,5 +95,7 @@ def _sources(
             names |= symbols_of(size)
     else:
         yield argument.tensor, argument.state
-    for name in names - {"B", "b", "o"}:
+        if isinstance(argument.state, Sharded):
+            names |= symbols_of(argument.state.rows)
+    for name in {source for given in names for source in symbols_of_step(symbol(given))}:
         yield partition.inference.symbols[name].tensor, None

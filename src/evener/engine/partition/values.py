@@ -12,13 +12,12 @@ from evener.engine.partition.functions import (
 from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.reads import is_known_to_parts
 from evener.engine.sharding.states import (
-    PART_BATCH,
-    PART_OFFSET,
     REPLICATED,
     Numbers,
     Partial,
     Sharded,
     State,
+    part_sizes,
     rows_per_sample,
     serves,
 )
@@ -61,7 +60,8 @@ class Values:
         if isinstance(request, Numbers):
             return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
         # The start of a partial sum is that of the first part alone.
-        if tensor.node.op == "Const" and not isinstance(request, Partial):
+        is_split = isinstance(request, Sharded) and not self._is_body
+        if tensor.node.op == "Const" and not isinstance(request, Partial) and not is_split:
             if tensor not in self._references:
                 node = tensor.node
                 self._references[tensor] = builder.copy("Const", node.name, [], node.attrs)[0]
@@ -82,19 +82,32 @@ class Values:
             return reference
         key = (tensor, request)
         if key not in self._sliced:
-            assert tensor.shape is not None and request.outer == 1
-            rows = rows_per_sample(tensor.shape[request.axis])
-            assert rows is not None
-            count = len(tensor.shape)
-            begin: list[Size] = [0] * count
-            size: list[Size] = [-1] * count
-            begin[request.axis] = PART_OFFSET * rows
-            size[request.axis] = PART_BATCH * rows
-            builder = self._builder
-            numbers = [builder.vector(begin, tf.int32), builder.vector(size, tf.int32)]
-            attrs = {"T": tensor.dtype, "Index": tf.int32}
-            self._sliced[key] = builder.op("Slice", [reference, *numbers], attrs)[0]
+            self._sliced[key] = self._slice(tensor, request, reference)
         return self._sliced[key]
+
+    def _slice(self, tensor: Tensor, request: Sharded, reference: str) -> str:
+        """Slice along the axis that is split; of several blocks, in each of them."""
+        assert tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[request.axis], request)
+        assert rows is not None
+        axis, shape, is_whole = request.axis, tensor.shape, request.outer == 1
+        if not is_whole:
+            blocks = (*shape[:axis], request.outer, request.rows * rows, *shape[axis + 1 :])
+            reference, axis, shape = self._reshape(tensor, reference, blocks), axis + 1, blocks
+        begin: list[Size] = [0] * len(shape)
+        size: list[Size] = [-1] * len(shape)
+        begin[axis] = request.before_part * rows
+        size[axis] = request.in_part * rows
+        builder = self._builder
+        numbers = [builder.vector(begin, tf.int32), builder.vector(size, tf.int32)]
+        attrs = {"T": tensor.dtype, "Index": tf.int32}
+        part = builder.op("Slice", [reference, *numbers], attrs)[0]
+        return part if is_whole else self._reshape(tensor, part, part_sizes(tensor.shape, request))
+
+    def _reshape(self, tensor: Tensor, reference: str, shape: tuple[Size, ...]) -> str:
+        numbers = self._builder.vector(shape, tf.int32)
+        attrs = {"T": tensor.dtype, "Tshape": tf.int32}
+        return self._builder.op("Reshape", [reference, numbers], attrs)[0]
 
     def _has(self, source: SymbolSource) -> bool:
         """Return whether the number of a symbol can be read from a tensor in the function."""

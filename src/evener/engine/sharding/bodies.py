@@ -23,6 +23,7 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
+from evener.engine.trace.dims import symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -65,7 +66,7 @@ def _loop(
             return None
         if joined == entering:
             break
-        entering = [one for one in joined if one is not None]
+        entering = _next_round(states, entering, [one for one in joined if one is not None])
     else:
         return None
     test = shard(condition, entering, symbols)
@@ -81,6 +82,20 @@ def _loop(
             return None
 
     return Decision(inputs=tuple(entering), outputs=tuple(entering), bodies=shardings)
+
+
+def _next_round(
+    given: Sequence[State], entering: Sequence[State], joined: Sequence[State]
+) -> list[State]:
+    """Return the states of the next round: of lists that begin without elements, at last.
+
+    What is written to such a list may be split only once other states are known.
+    """
+    is_open = [isinstance(state, Unset) for state in given]
+    triples = list(zip(is_open, entering, joined, strict=True))
+    if any(before != after and not is_list for is_list, before, after in triples):
+        return [before if is_list else after for is_list, before, after in triples]
+    return list(joined)
 
 
 def _condition(
@@ -157,7 +172,11 @@ def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
         return True
     if serves(state, wanted):
         return True
-    return state == REPLICATED and isinstance(wanted, Sharded) and tensor.dtype != tf.variant
+    if state != REPLICATED or not isinstance(wanted, Sharded) or tensor.dtype == tf.variant:
+        return False
+    # Blocks are cut out of a shape of which every part knows the numbers.
+    names = {name for size in tensor.shape or () for name in symbols_of(size)}
+    return wanted.outer == 1 or names <= {"B"} | symbols_of(wanted.rows)
 
 
 def _needs_samples(sharding: Sharding) -> bool:
@@ -174,6 +193,9 @@ def _join(before: State, after: State, tensor: Tensor) -> State | None:
         return after
     if isinstance(before, Sharded) and after == REPLICATED:
         return before if is_shardable(tensor.shape, before) else None
+    if isinstance(before, Sharded) and isinstance(after, Sharded) and tensor.dtype != tf.variant:
+        # What is given to a loop is split anew, as the loop has it: the zeros of an RNN layer.
+        return after if is_shardable(tensor.shape, after) else None
     return None
 
 

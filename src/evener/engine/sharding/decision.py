@@ -16,6 +16,7 @@ from evener.engine.sharding.states import (
     State,
     Unset,
 )
+from evener.engine.trace.dims import BATCH, Size
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
 
@@ -35,6 +36,7 @@ class Decision:
             instead.
         outputs: The state of every output.
         lower: Adds other operations in its place; None if a part runs the same operation.
+        lower_rows: The rows that ``lower`` is right for.
         bodies: Of a loop or a condition: the sharding of its bodies, by attribute.
         needs_samples: Whether the kernel fails on a part without samples.
     """
@@ -42,8 +44,15 @@ class Decision:
     inputs: tuple[State | Numbers, ...]
     outputs: tuple[State, ...]
     lower: Lower | None = None
+    lower_rows: Size = BATCH
     bodies: Mapping[str, Sharding] = field(default_factory=dict)
     needs_samples: bool = False
+
+
+def rows_of(decision: Decision) -> Size:
+    """Return what is split of the tensors of an operation: the batch, or other rows."""
+    states = (*decision.inputs, *decision.outputs)
+    return next((state.rows for state in states if isinstance(state, Sharded)), BATCH)
 
 
 @dataclass(slots=True)

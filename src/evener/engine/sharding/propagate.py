@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -18,6 +18,8 @@ from evener.engine.sharding.decision import (
     Sharding,
 )
 from evener.engine.sharding.reads import Symbols
+from evener.engine.sharding.resharding import Rows
+from evener.engine.sharding.rows import is_of_rows
 from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
 from evener.engine.sharding.states import (
     PER_PART,
@@ -27,11 +29,17 @@ from evener.engine.sharding.states import (
     State,
     is_shardable,
 )
+from evener.engine.trace.dims import BATCH
 from evener.engine.trace.graph import Graph, Node, Tensor
 
 
 def propagate(
-    graph: Graph, inputs: Mapping[Tensor, State], symbols: Symbols, *, is_body: bool = False
+    graph: Graph,
+    inputs: Mapping[Tensor, State],
+    symbols: Symbols,
+    *,
+    is_body: bool = False,
+    given: Iterable[Tensor] | None = None,
 ) -> Sharding:
     """Find the state of every tensor.
 
@@ -40,7 +48,10 @@ def propagate(
         inputs: The states of its arguments; what is not there is replicated.
         symbols: Sources of the symbols in its shapes.
         is_body: Whether the graph is the body of a loop or a condition.
+        given: The arguments of the step, whose rows may be split where costly operations read what
+            is computed of them; None if nothing is split that is computed once.
     """
+    rows = None if given is None else Rows.of(given)
     sharding = Sharding()
     for tensor in graph.inputs:
         sharding.states[tensor] = inputs.get(tensor, REPLICATED)
@@ -48,12 +59,33 @@ def propagate(
         if node.op == "Placeholder" and node.outputs[0] in sharding.states:
             continue
         states = [sharding.states[t] for t in node.inputs]
-        decision = decide(node, states, symbols, is_body=is_body)
+        decision = _decide_by_rows(node, states, symbols, is_body=is_body)
+        if decision is None and rows is not None:
+            trials = (_decide_by_rows(node, split, symbols) for split in rows.splits(node, states))
+            decision = next(filter(None, trials), None)
+        if rows is not None:
+            rows.follow(node)
         if decision is not None:
             sharding.decisions[node] = decision
         for index, tensor in enumerate(node.outputs):
             sharding.states[tensor] = REPLICATED if decision is None else decision.outputs[index]
     return sharding
+
+
+def _decide_by_rows(
+    node: Node, states: Sequence[State], symbols: Symbols, *, is_body: bool = False
+) -> Decision | None:
+    """Return what the parts compute of a node: of its inputs those that are split alike stay so."""
+    found = dict.fromkeys(state.rows for state in states if isinstance(state, Sharded))
+    for rows in found or [BATCH]:
+        alike = [
+            REPLICATED if isinstance(state, Sharded) and state.rows != rows else state
+            for state in states
+        ]
+        decision = decide(node, alike, symbols, is_body=is_body)
+        if decision is not None and is_of_rows(node, decision, rows):
+            return decision
+    return None
 
 
 def decide(

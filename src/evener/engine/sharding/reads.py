@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping
 
 from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.states import REPLICATED, Numbers, Sharded, State
-from evener.engine.trace.dims import Size, symbols_of
+from evener.engine.trace.dims import Size, symbols_of_step
 from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.inference import SymbolSource
 
 Symbols = Mapping[str, SymbolSource]
-OF_PARTS = frozenset({"B", "b", "o"})
-"""The symbols that every part is given: the samples of the batch, its own, and those before it."""
 
 
 def requests_of(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State | Numbers]]:
@@ -41,6 +39,9 @@ def symbols_read(sharding: Sharding, node: Node, symbols: Symbols) -> set[str]:
             found |= _symbols_in(request.sizes)
         elif tensor.is_sizes:
             found |= _symbols_in(tensor.value or ())
+        if isinstance(request, Sharded):
+            # To split a tensor takes the number of its rows.
+            found |= _symbols_in((request.rows,))
     if decision is not None and decision.lower is not None:
         for tensor in (*node.inputs, *node.outputs):
             found |= _symbols_in((*(tensor.shape or ()), *(tensor.value or ())))
@@ -55,7 +56,7 @@ def symbols_read(sharding: Sharding, node: Node, symbols: Symbols) -> set[str]:
 
 
 def _symbols_in(sizes: tuple[Size, ...]) -> set[str]:
-    return {name for size in sizes for name in symbols_of(size)} - OF_PARTS
+    return {name for size in sizes for name in symbols_of_step(size)}
 
 
 def is_known_to_parts(source: SymbolSource, state: State) -> bool:

@@ -93,9 +93,52 @@ def symbol(name: str) -> Dim:
     return Dim({(name,): 1})
 
 
+class PartSymbol(str):
+    """A symbol with a number of its own in every part: rows of the part, or rows before them.
+
+    Attributes:
+        rows: The size that is split over the parts.
+    """
+
+    rows: Size
+
+    def __new__(cls, kind: str, rows: Size) -> PartSymbol:
+        """Return the symbol of a kind, ``"b"`` or ``"o"``, for a size that is split."""
+        made = super().__new__(cls, kind if rows == BATCH else f"{kind}[{rows}]")
+        made.rows = rows
+        return made
+
+    @property
+    def is_offset(self) -> bool:
+        """Whether it is the rows of the parts before, and not those of the part."""
+        return self.startswith("o")
+
+
+def symbols_of_step(size: Size) -> set[str]:
+    """Return the symbols in a size whose numbers come from tensors of the step.
+
+    Neither the batch size is among them nor what is another number in every part.
+    """
+    found: set[str] = set()
+    for name in symbols_of(size):
+        found |= symbols_of_step(name.rows) if isinstance(name, PartSymbol) else {name}
+    return found - {"B"}
+
+
 def symbols_of(size: Size) -> set[str]:
     """Return the names of the symbols in a size."""
     return set() if isinstance(size, int) else {s for monomial in size.terms for s in monomial}
+
+
+def substitute(size: Size, names: Mapping[str, str]) -> Size:
+    """Return a size with other symbols in place of some."""
+    if isinstance(size, int) or not symbols_of(size) & set(names):
+        return size
+    terms: dict[Monomial, int] = {}
+    for monomial, factor in size.terms.items():
+        renamed = tuple(sorted(names.get(name, name) for name in monomial))
+        terms[renamed] = terms.get(renamed, 0) + factor
+    return _simplest(terms)
 
 
 def has_batch(size: Size) -> bool:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.trace.dims import Dim, Size, evaluate, symbol, symbols_of
+from evener.engine.trace.dims import Dim, Size, evaluate, per_sample, symbol, symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
+
+if TYPE_CHECKING:
+    from evener.engine.trace.first_sizes import EqualSizes
 
 Shape: TypeAlias = tuple[Size, ...]
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
@@ -55,10 +58,12 @@ class Inference:
     Attributes:
         symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
         num_samples: The size of the batch, if the step was traced for batches of one size alone.
+        equal_sizes: Learns which unknown sizes are equal; None where that is known.
     """
 
     symbols: dict[str, SymbolSource] = field(default_factory=dict)
     num_samples: int | None = None
+    equal_sizes: EqualSizes | None = None
     _by_key: dict[object, Dim] = field(default_factory=dict)
     _scope: int = 0
 
@@ -96,8 +101,11 @@ class Inference:
         return tuple(sizes)
 
     def _with_batch(self, size: int, found: Size | None) -> Size:
-        """Return the size that counts samples, where the number alone does not say that it does."""
-        if self.num_samples is None or not isinstance(found, Dim):
+        """Return the size that counts samples, where the number alone does not say that it does.
+
+        Samples beside other rows stay a number: the gradients behind them know no other size.
+        """
+        if self.num_samples is None or not isinstance(found, Dim) or per_sample(found) is None:
             return size
         if symbols_of(found) != {"B"} or evaluate(found, {"B": self.num_samples}) != size:
             return size
@@ -127,6 +135,8 @@ class Inference:
         return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
 
     def _infer(self, node: Node) -> None:
+        if self.equal_sizes is not None:
+            self.equal_sizes.meet(node)
         if node.bodies:
             self._infer_bodies(node)
             return

@@ -794,16 +794,21 @@ def _element(inference: Inference, tensor: Tensor) -> Shape | None:
     """Return the shape that an ``element_shape`` argument asks for, if it is complete.
 
     Where a step is traced for one size of batches, it is a constant with that size in it. What is
-    as large may count samples, and is left open in the parts: nothing is lost by that.
+    as large, or a multiple, may count samples, and is left open in the parts: nothing is lost by
+    that. Of the multiples, most are numbers of features.
     """
-    if inference.num_samples is not None and tensor.node.op == "Const" and tensor.value:
-        tensor.value = tuple(
-            symbol("B") if size == inference.num_samples else size for size in tensor.value
-        )
-    value = tensor.value
+    value, array = tensor.value, constant_array(tensor)
+    if inference.num_samples is not None and array is not None and tensor.rank == 1:
+        sizes = [int(size) for size in array]
+        tensor.value = tuple(_as_samples(size, inference.num_samples) for size in sizes)
+        value = tuple(symbol("B") if size == inference.num_samples else size for size in sizes)
     if tensor.rank == 0 or value is None or any(size == -1 for size in value):
         return None
     return value
+
+
+def _as_samples(size: int, num_samples: int) -> Size:
+    return symbol("B") * (size // num_samples) if size > 0 and size % num_samples == 0 else size
 
 
 @shape_rule("EmptyTensorList", "TensorListReserve")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from evener import _tf_private, colocation
 from evener.engine.trace import shape_rules, value_rules  # noqa: F401  (fill the tables of rules)
 from evener.engine.trace.dims import BATCH
+from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.graph import Graph, Tensor
 from evener.engine.trace.inference import Inference
@@ -29,6 +30,7 @@ class TracedStep:
         graph: The nodes, with symbolic shapes.
         inference: Where the symbols come from.
         batch_axes: For every flat argument the axis that counts samples, or None.
+        equal_sizes: Sets of arguments whose first sizes are equal because the step needs it.
         structure: The nested structure that the step returned.
         scopes: The path of the layer that opened each scope of names, if it was asked for.
     """
@@ -37,6 +39,7 @@ class TracedStep:
     graph: Graph
     inference: Inference
     batch_axes: tuple[int | None, ...]
+    equal_sizes: tuple[tuple[int, ...], ...]
     structure: Any
     scopes: dict[str, str]
 
@@ -71,6 +74,7 @@ def trace_step(
     batch_axes: Sequence[int | None],
     *,
     autograph: bool,
+    unknown: Sequence[int] = (),
     num_samples: int | None = None,
     with_layers: bool = False,
     batch_norm_per_device: bool = False,
@@ -82,6 +86,7 @@ def trace_step(
         specs: The spec of every flat argument; None for axes that count samples.
         batch_axes: The axis of every argument that counts samples, or None.
         autograph: Whether Python's loops and conditions on tensors are converted.
+        unknown: The arguments of which nobody knows whether their first size is that of the batch.
         num_samples: The size of all batches, if the specs name it.
         with_layers: Whether to record which layer every operation belongs to.
         batch_norm_per_device: Whether BatchNormalization takes its statistics of the samples of
@@ -117,20 +122,39 @@ def trace_step(
         raise (raised[0]() if raised else error) from None
     graph = Graph(concrete.graph)
     open_functions(graph)
+    firsts = find_first_sizes(graph, unknown, num_samples) if len(unknown) > 1 else list(unknown)
+    equal = _sets_of_equal(unknown, firsts)
+    if len(equal) > 1:
+        batch = batch_of(graph, unknown, firsts)
+        others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
+        batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
     inference = Inference(num_samples=num_samples)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)
     for tensor in graph.inputs[len(batch_axes) :]:
         inference.input_shape(tensor, None, BATCH)
+    for first, *rest in equal:
+        if batch_axes[first] is None:
+            for index in rest:
+                size = inference.new_symbol(graph.inputs[first], 0)
+                inference.input_shape(graph.inputs[index], 0, size)
     inference.run(graph)
     return TracedStep(
         concrete=concrete,
         graph=graph,
         inference=inference,
         batch_axes=tuple(batch_axes),
+        equal_sizes=tuple(one for one in equal if len(one) > 1),
         structure=structures[-1],
         scopes=scopes,
     )
+
+
+def _sets_of_equal(unknown: Sequence[int], firsts: Sequence[int]) -> list[tuple[int, ...]]:
+    return [
+        tuple(k for k, other in zip(unknown, firsts, strict=True) if other == first)
+        for first in dict.fromkeys(firsts)
+    ]
 
 
 def repack(structure: Any, tensors: Sequence[Any]) -> Any:

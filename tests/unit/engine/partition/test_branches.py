@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.partition.build import branch_of
+from evener.engine.partition.no_samples import branch_of, branches_of
 
 
 @pytest.mark.parametrize(("num_micro_batches", "operations"), [(2, ["PartitionedCall"]), (1, None)])
@@ -28,3 +28,27 @@ def test_a_task_that_stays_whole_is_called_by_a_branch_and_is_none(
     else:
         assert function.builder.definition.attr["_noinline"].b
         assert [node.op for node in branch.definition.node_def] == operations
+
+
+def test_a_part_without_samples_has_the_sizes_that_kernels_know_alone() -> None:
+    """A convolution of no samples gives its input's size, which the next one does not take."""
+    first, second = tf.random.normal([3, 5, 4]), tf.random.normal([3, 4, 6])
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch([first, second])
+            x = tf.nn.relu(tf.nn.conv1d(x, first, 2, "SAME") + 0.1)
+            x = tf.nn.conv1d(x, second, 2, "SAME")
+            loss = tf.reduce_mean(x * x)
+        return x, loss, tape.gradient(loss, [first, second])
+
+    distributed = evener.distribute(step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[1, 1, 1])
+    for num_samples, length in ((8, 16), (6, 21), (1, 18), (2, 11)):
+        x = tf.random.normal([num_samples, length, 5])
+        given = tf.nest.flatten(distributed(x))
+        for one, other in zip(tf.nest.flatten(step(x)), given, strict=True):
+            tf.debugging.assert_near(one, other, rtol=1e-4)
+    (partitioned,) = distributed.partitioned_steps
+    branches = [branches_of(one, partitioned.partition) for one in partitioned.functions]
+    calls = [branch[1].definition.node_def for branch in branches if branch is not None]
+    assert "PartitionedCall" in {node.op for nodes in calls for node in nodes}

@@ -14,12 +14,11 @@ import tensorflow as tf
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, Lower, rule
 from evener.engine.sharding.states import (
-    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     State,
-    is_first,
+    first_of,
     is_shardable,
     part_sizes,
 )
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    if not is_first(states[0]) or not is_shardable(node.inputs[0].shape, FIRST):
+    rows = first_of(states[0])
+    if rows is None or not is_shardable(node.inputs[0].shape, rows):
         return None
-    return Decision(inputs=(FIRST, REPLICATED), outputs=(FIRST,), needs_samples=True)
+    return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
 
 
 @rule(
@@ -44,15 +44,16 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(WHOLE, WHOLE, ROWS),
 )
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[2]):
+    shape, rows = node.outputs[0].shape, first_of(states[2])
+    if shape is None or rows is None or not is_shardable(shape, rows):
         return None
-    sizes = part_sizes(shape, FIRST)
+    sizes = part_sizes(shape, rows)
     return Decision(
-        inputs=(Numbers(sizes), REPLICATED, FIRST),
-        outputs=(FIRST,),
+        inputs=(Numbers(sizes), REPLICATED, rows),
+        outputs=(rows,),
         needs_samples=True,
         lower=_images_by_groups(sizes, _groups(node, node.outputs[0], node.inputs[1])),
+        lower_rows=rows.rows,
     )
 
 
@@ -63,15 +64,15 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(ROWS, WHOLE, ROWS),
 )
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    if not (is_first(states[0]) or is_first(states[2])):
-        return None
-    if not all(is_shardable(node.inputs[k].shape, FIRST) for k in (0, 2)):
+    rows = first_of(states[0]) or first_of(states[2])
+    if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
         return None
     return Decision(
-        inputs=(FIRST, REPLICATED, FIRST),
+        inputs=(rows, REPLICATED, rows),
         outputs=(SUM,),
         needs_samples=True,
         lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),
+        lower_rows=rows.rows,
     )
 
 

@@ -75,7 +75,7 @@ def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -
         axis = state.axis + len(shape) - len(tensor.shape)
         # An operand of 1 row is stretched when the batch is not: then its rows are no samples.
         if shape[axis] == tensor.shape[state.axis]:
-            return Sharded(axis, state.outer)
+            return state.at(axis)
     return None
 
 
@@ -89,7 +89,7 @@ def operand_state(
     if axis < 0 or shape[axis] == 1:
         return REPLICATED
     if shape[axis] == result[target.axis]:
-        return Sharded(axis, target.outer)
+        return target.at(axis)
     return None
 
 

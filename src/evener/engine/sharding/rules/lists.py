@@ -33,12 +33,12 @@ def element_shape(tensor: Tensor) -> Numbers | State:
 
 def as_list(item: Sharded) -> Sharded:
     """Return the state of a list of such elements."""
-    return Sharded(item.axis + 1, item.outer)
+    return item.at(item.axis + 1)
 
 
 def as_item(state: Sharded) -> Sharded:
     """Return the state of the elements of such a list."""
-    return Sharded(state.axis - 1, state.outer)
+    return state.at(state.axis - 1)
 
 
 @rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)

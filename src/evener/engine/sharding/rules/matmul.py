@@ -15,6 +15,7 @@ from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node
+from evener.engine.trace.labels import labels_of
 
 Labels = tuple[list[str], list[str], list[str]]
 
@@ -31,7 +32,7 @@ def contraction(node: Node, states: Sequence[State]) -> Decision | None:
         if not isinstance(state, Sharded):
             continue
         label = operands[index][state.axis]
-        decision = _by_label(operands, result, shapes, label, state.outer)
+        decision = _by_label(operands, result, shapes, label, state)
         if decision is not None:
             return decision
     return None
@@ -42,7 +43,7 @@ def _by_label(
     result: list[str],
     shapes: Sequence[tuple[Size, ...] | None],
     label: str,
-    outer: Size,
+    of_label: Sharded,
 ) -> Decision | None:
     wanted: list[State] = []
     sizes = set()
@@ -57,7 +58,7 @@ def _by_label(
             # Broadcast: all parts use the one row.
             wanted.append(REPLICATED)
             continue
-        state = Sharded(axis, outer)
+        state = of_label.at(axis)
         if not is_shardable(shape, state):
             return None
         sizes.add(shape[axis])
@@ -65,35 +66,13 @@ def _by_label(
     if len(sizes) != 1 or result.count(label) > 1:
         return None
     if label in result:
-        return Decision(inputs=tuple(wanted), outputs=(Sharded(result.index(label), outer),))
+        return Decision(inputs=tuple(wanted), outputs=(of_label.at(result.index(label)),))
     if any(
         label in labels and state == REPLICATED
         for labels, state in zip(operands, wanted, strict=True)
     ):
         return None
     return Decision(inputs=tuple(wanted), outputs=(SUM,))
-
-
-def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
-    """Return a label for every axis of the operands and of the result."""
-    if node.op == "Einsum":
-        left, right = node.text_attr("equation").split("->")
-        if "." in left + right:
-            return None
-        return [list(labels) for labels in left.split(",")], list(right)
-    ranks = [t.rank for t in node.inputs]
-    if ranks[0] is None or ranks[1] is None:
-        return None
-    if node.op == "MatMul":
-        turn = (node.bool_attr("transpose_a"), node.bool_attr("transpose_b"))
-    else:
-        turn = (node.bool_attr("adj_x"), node.bool_attr("adj_y"))
-    rank = max(ranks[0], ranks[1])
-    outer = [f"o{k}" for k in range(rank - 2)]
-    first, second = ["m", "k"], ["k", "n"]
-    a = outer[len(outer) - (ranks[0] - 2) :] + (first[::-1] if turn[0] else first)
-    b = outer[len(outer) - (ranks[1] - 2) :] + (second[::-1] if turn[1] else second)
-    return [a, b], [*outer, "m", "n"]
 
 
 @rule("MatrixInverse", "Cholesky", "MatrixDiag", "MatrixDiagPart", inputs=ROWS)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import (
-    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     Sharded,
     State,
+    first_of,
     is_first,
     is_shardable,
     part_sizes,
@@ -32,11 +32,12 @@ RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
 @rule("MaxPoolV2", inputs=(ROWS, WHOLE, WHOLE))
 @rule("MaxPoolGradV2", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
 def _per_sample(node: Node, states: Sequence[State]) -> Decision | None:
-    if any(is_first(state) for state in states):
+    rows = next(filter(None, map(first_of, states)), None)
+    if rows is not None:
         tensors = (*node.inputs, *node.outputs)
-        if all(is_shardable(t.shape, FIRST) or not t.rank for t in tensors):
-            wanted = tuple(FIRST if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
-            outputs = (FIRST,) * len(node.outputs)
+        if all(is_shardable(t.shape, rows) or not t.rank for t in tensors):
+            wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
+            outputs = (rows,) * len(node.outputs)
             return Decision(inputs=wanted, outputs=outputs, needs_samples=True)
     return None
 
@@ -54,22 +55,23 @@ def _images(node: Node, states: Sequence[State]) -> Decision | None:
 @rule(*RESIZE, "ResizeNearestNeighborGrad", inputs=(ROWS, WHOLE))
 @rule("ResizeBilinearGrad", "ResizeBicubicGrad", inputs=ROWS)
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    if not is_first(states[0]) or not is_shardable(node.outputs[0].shape, FIRST):
+    rows = first_of(states[0])
+    if rows is None or not is_shardable(node.outputs[0].shape, rows):
         return None
     others = [
-        FIRST if is_shardable(t.shape, FIRST) and (t.rank or 0) > 1 else REPLICATED
+        rows if is_shardable(t.shape, rows) and (t.rank or 0) > 1 else REPLICATED
         for t in node.inputs[1:]
     ]
-    return Decision(inputs=(FIRST, *others), outputs=(FIRST,), needs_samples=True)
+    return Decision(inputs=(rows, *others), outputs=(rows,), needs_samples=True)
 
 
 @rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_shardable(shape, FIRST) or not is_first(states[1]):
+    shape, rows = node.outputs[0].shape, first_of(states[1])
+    if shape is None or rows is None or not is_shardable(shape, rows):
         return None
-    sizes = Numbers(part_sizes(shape, FIRST))
-    return Decision(inputs=(sizes, FIRST), outputs=(FIRST,), needs_samples=True)
+    sizes = Numbers(part_sizes(shape, rows))
+    return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
 
 
 @rule("BiasAdd", inputs=(ROWS, WHOLE))

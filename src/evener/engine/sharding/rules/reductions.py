@@ -14,7 +14,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
-from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State
+from evener.engine.sharding.states import REPLICATED, SUM, Partial, Sharded, State
 from evener.engine.trace.dims import product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.shape_rules import reduced_axes
@@ -37,7 +37,7 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
     if state.axis not in gone:
         keeps = node.bool_attr("keep_dims")
         axis = state.axis if keeps else state.axis - sum(k < state.axis for k in gone)
-        return Decision(inputs=(state, REPLICATED), outputs=(Sharded(axis, state.outer),))
+        return Decision(inputs=(state, REPLICATED), outputs=(state.at(axis),))
     if node.op in COMBINE:
         return Decision(inputs=(state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
     if node.op == "Mean" and (
@@ -50,7 +50,9 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
             number = builder.number(count, node.outputs[0].dtype)
             return builder.op("RealDiv", [total[0], number], {"T": node.outputs[0].dtype})
 
-        return Decision(inputs=(state, REPLICATED), outputs=(Partial("sum"),), lower=lower)
+        return Decision(
+            inputs=(state, REPLICATED), outputs=(SUM,), lower=lower, lower_rows=state.rows
+        )
     return None
 
 

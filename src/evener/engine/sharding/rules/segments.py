@@ -32,7 +32,7 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
             return Decision(inputs=(state, state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
         if index == 0:
             # An axis behind those of the labels goes through.
-            target = Sharded(state.axis - rank + 1, state.outer)
+            target = state.at(state.axis - rank + 1)
             return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(target,))
     return None
 

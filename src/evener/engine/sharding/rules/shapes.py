@@ -26,7 +26,7 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import BATCH, Size, divide, has_batch, product
+from evener.engine.trace.dims import Size, divide, has_batch, product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import TakenSlice, slices
@@ -57,20 +57,19 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
         after    P', [outer', B, inner'] , Q'     the same place if P*outer = P'*outer'
                                                             and inner*Q = inner'*Q'
     """
-    rows = rows_per_sample(before[state.axis], state.outer)
+    rows = rows_per_sample(before[state.axis], state)
     if rows is None:
         return None
     front = product(before[: state.axis]) * state.outer
     behind = rows * product(before[state.axis + 1 :])
     for axis, size in enumerate(after):
-        if not has_batch(size):
-            continue
         outer = divide(front, product(after[:axis]))
         inner = divide(behind, product(after[axis + 1 :]))
-        if outer is None or inner is None or size != BATCH * outer * inner:
+        if outer is None or inner is None or size != state.rows * outer * inner:
             continue
-        if is_shardable(after, Sharded(axis, outer)):
-            return Sharded(axis, outer)
+        target = state.with_blocks(axis, outer)
+        if is_shardable(after, target):
+            return target
     return None
 
 
@@ -79,7 +78,7 @@ def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
     order, state = node.inputs[1].value, states[0]
     if order is None or not isinstance(state, Sharded) or state.axis not in order:
         return None
-    target = Sharded(order.index(state.axis), state.outer)
+    target = state.at(order.index(state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
@@ -90,7 +89,7 @@ def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
         return None
     assert where is not None and isinstance(where[0], int)
     axis = where[0] % (len(shape) + 1)
-    target = Sharded(state.axis + (axis <= state.axis), state.outer)
+    target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
@@ -103,7 +102,7 @@ def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
     if state.axis in gone:
         return None
     axis = state.axis - sum(k < state.axis for k in gone)
-    return Decision(inputs=(state,), outputs=(Sharded(axis, state.outer),))
+    return Decision(inputs=(state,), outputs=(state.at(axis),))
 
 
 @partial_rule("Reshape", "ExpandDims", "Transpose", inputs=(PARTIALS, WHOLE))
@@ -140,7 +139,7 @@ def _pack(node: Node, states: Sequence[State]) -> Decision | None:
     if not all(is_shardable(t.shape, first) for t in node.inputs):
         return None
     axis = node.int_attr("axis") % (rank + 1)
-    target = Sharded(first.axis + (axis <= first.axis), first.outer)
+    target = first.at(first.axis + (axis <= first.axis))
     return Decision(inputs=(first,) * len(states), outputs=(target,))
 
 
@@ -152,7 +151,7 @@ def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
     axis = node.int_attr("axis") % rank
     if axis == state.axis:
         return None
-    target = Sharded(state.axis - (axis < state.axis), state.outer)
+    target = state.at(state.axis - (axis < state.axis))
     return Decision(inputs=(state,), outputs=(target,) * len(node.outputs))
 
 
@@ -176,11 +175,12 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
     """Blocks of the batch behind one another: all with the same rows per sample."""
     wanted: list[State] = []
     blocks: Size = 0
+    alone = next(s.with_blocks(axis, 1) for s in states if isinstance(s, Sharded))
     rows = set()
     for tensor, state in zip(node.inputs[:-1], states, strict=False):
         assert tensor.shape is not None
-        one = state if isinstance(state, Sharded) and state.axis == axis else Sharded(axis)
-        per_sample = rows_per_sample(tensor.shape[axis], one.outer)
+        one = state if isinstance(state, Sharded) and state.axis == axis else alone
+        per_sample = rows_per_sample(tensor.shape[axis], one)
         if per_sample is None:
             return None
         rows.add(per_sample)
@@ -188,7 +188,7 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
         blocks = one.outer + blocks
     if len(rows) != 1:
         return None
-    return Decision(inputs=(*wanted, REPLICATED), outputs=(Sharded(axis, blocks),))
+    return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.with_blocks(axis, blocks),))
 
 
 @rule("Split", inputs=(WHOLE, ROWS))
@@ -204,19 +204,19 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
     if axis != state.axis:
         inputs = [REPLICATED if k != data else state for k in range(len(states))]
         return Decision(inputs=tuple(inputs), outputs=(state,) * len(node.outputs))
-    rows = rows_per_sample(shape[axis], state.outer)
+    rows = rows_per_sample(shape[axis], state)
     if rows is None:
         return None
     targets = []
     for tensor in node.outputs:
         assert tensor.shape is not None
-        blocks = divide(tensor.shape[axis], BATCH * rows)
+        blocks = divide(tensor.shape[axis], state.rows * rows)
         if blocks is None or has_batch(blocks):
             return None
-        targets.append(Sharded(axis, blocks))
+        targets.append(state.with_blocks(axis, blocks))
     if node.op == "Split":
         return Decision(inputs=(REPLICATED, state), outputs=tuple(targets))
-    parts = Numbers(tuple(PART_BATCH * rows * target.outer for target in targets))
+    parts = Numbers(tuple(state.in_part * rows * target.outer for target in targets))
     return Decision(inputs=(state, parts, REPLICATED), outputs=tuple(targets))
 
 
@@ -234,7 +234,7 @@ def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     if target is None or not is_shardable(result, target):
         return None
     axis, rows = state.axis, part_sizes(result, target)[state.axis]
-    begins = (*begin[:axis], _in_part(begin[axis]), *begin[axis + 1 :])
+    begins = (*begin[:axis], _in_part(begin[axis], state), *begin[axis + 1 :])
     sizes = (*size[:axis], rows, *size[axis + 1 :])
     return Decision(inputs=(state, Numbers(begins), Numbers(sizes)), outputs=(target,))
 
@@ -252,7 +252,7 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
         axis += one is None or not one.is_index
     samples = next(one for one in taken if one is not None and one.axis == state.axis)
     if samples.is_whole:
-        target: Sharded | None = Sharded(axis, state.outer)
+        target: Sharded | None = state.at(axis)
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
     if target is None or not is_shardable(result, target):
@@ -262,9 +262,12 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
         # an end behind the last row is the last row.
         whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
         return whole if samples.is_whole else None
-    numbers = [Numbers(one) for one in _part_slices(taken, state.axis)]
+    numbers = [Numbers(one) for one in _part_slices(taken, state)]
     return Decision(
-        inputs=(state, *numbers), outputs=(target,), lower=_with_plain_masks(taken, "StridedSlice")
+        inputs=(state, *numbers),
+        outputs=(target,),
+        lower=_with_plain_masks(taken, "StridedSlice"),
+        lower_rows=state.rows,
     )
 
 
@@ -274,20 +277,20 @@ def _is_certain(one: TakenSlice) -> bool:
 
 def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
     """Whole blocks of an axis ``[outer, B, inner]``, such as ``x[:n]`` of ``concat([a, b])``."""
-    rows = rows_per_sample(size, state.outer)
+    rows = rows_per_sample(size, state)
     if samples.is_index or samples.stride != 1 or samples.begin is None or rows is None:
         return None
     if samples.length is None:
         return None
-    first = divide(samples.begin, BATCH * rows) if samples.begin != 0 else 0
-    blocks = divide(samples.length, BATCH * rows)
+    first = divide(samples.begin, state.rows * rows) if samples.begin != 0 else 0
+    blocks = divide(samples.length, state.rows * rows)
     if not isinstance(first, int) or not isinstance(blocks, int):
         return None
-    return Sharded(axis, blocks)
+    return state.with_blocks(axis, blocks)
 
 
 def _part_slices(
-    taken: Sequence[TakenSlice | None], axis: int
+    taken: Sequence[TakenSlice | None], state: Sharded
 ) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
     """Return begins, ends and strides with the numbers of the part, without negative places."""
     begins: list[Size] = []
@@ -299,8 +302,8 @@ def _part_slices(
             continue
         assert one.begin is not None and one.length is not None
         begin, length = one.begin, one.length
-        if one.axis == axis:
-            begin, length = _in_part(begin), _in_part(length)
+        if one.axis == state.axis:
+            begin, length = _in_part(begin, state), _in_part(length, state)
         end = begin + length
         if one.stride != 1 and not one.is_index:
             assert isinstance(begin, int) and isinstance(length, int)
@@ -339,28 +342,31 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
         return None
     samples = kept[state.axis]
     assert samples is not None
-    target = Sharded(samples.axis, state.outer)
+    target = state.at(samples.axis)
     if not samples.is_whole:
-        rows = rows_per_sample(gradient[state.axis], state.outer)
-        blocks = None if rows is None else divide(result[samples.axis], BATCH * rows)
+        rows = rows_per_sample(gradient[state.axis], state)
+        blocks = None if rows is None else divide(result[samples.axis], state.rows * rows)
         if blocks is None or has_batch(blocks):
             return None
-        target = Sharded(samples.axis, blocks)
+        target = state.with_blocks(samples.axis, blocks)
         if _blocks(samples, result[samples.axis], target, state.axis) != state:
             return None
     if not is_shardable(result, target):
         return None
-    numbers = [Numbers(one) for one in _part_slices(taken, samples.axis)]
+    numbers = [Numbers(one) for one in _part_slices(taken, target)]
     return Decision(
         inputs=(Numbers(part_sizes(result, target)), *numbers, state),
         outputs=(target,),
         lower=_with_plain_masks(taken, "StridedSliceGrad"),
+        lower_rows=state.rows,
     )
 
 
-def _in_part(size: Size) -> Size:
-    rows = divide(size, BATCH)
-    return size if rows is None or isinstance(size, int) else PART_BATCH * rows
+def _in_part(size: Size, state: Sharded) -> Size:
+    """Return in a part a place or a length that is whole blocks of the rows."""
+    rows = 0 if size == 0 else divide(size, state.rows)
+    assert rows is not None
+    return state.in_part * rows
 
 
 @rule("BroadcastTo", inputs=(ROWS, WHOLE))
@@ -370,7 +376,7 @@ def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
         return None
     if isinstance(state, Sharded):
         axis = state.axis + len(result) - len(shape)
-        target = Sharded(axis, state.outer)
+        target = state.at(axis)
         if result[axis] != shape[state.axis]:
             return None
     else:
@@ -428,7 +434,7 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
         # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
         if has_batch(times[state.axis]):
             return None
-        target = Sharded(state.axis, state.outer * times[state.axis])
+        target = state.with_blocks(state.axis, state.outer * times[state.axis])
         return Decision(inputs=(state, Numbers(times)), outputs=(target,))
     for axis, count in enumerate(times):
         if has_batch(count) and shape[axis] == 1 and is_shardable(result, Sharded(axis)):
@@ -524,7 +530,7 @@ def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
     if rank is None or not isinstance(state, Sharded):
         return None
     axis = node.int_attr("axis") % (rank + 1)
-    target = Sharded(state.axis + (axis <= state.axis), state.outer)
+    target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
 
 
@@ -547,11 +553,11 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
-        target = Sharded(axis + indices.axis - shared, indices.outer)
+        target = indices.at(axis + indices.axis - shared)
         return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
     if isinstance(data, Sharded) and data.axis != axis:
         moved = data.axis if data.axis < axis else data.axis + len(places) - shared - 1
-        return Decision(inputs=(data, REPLICATED, *others), outputs=(Sharded(moved, data.outer),))
+        return Decision(inputs=(data, REPLICATED, *others), outputs=(data.at(moved),))
     return None
 
 

@@ -1,0 +1,91 @@
+"""Work behind something that was gathered goes back to the parts.
+
+What is computed once, of all samples, has its result on one device: a sort of the batch, a batch of
+another data set joined to it, noise of 64 rows. A cheap operation that reads it is cheap there as
+well. Where a costly one does, its rows are split over the parts::
+
+    gathered, drawn, given     cheap        costly: split here      all behind it: on the parts
+    [64, 100] on gpu:0     ->  ...      ->  matrix product       -> ...
+
+Which tensors are split is a matter of speed: whatever is split is joined again where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from evener.engine.sharding.states import REPLICATED, Sharded, State, is_shardable
+from evener.engine.trace.dims import Size, divide
+from evener.engine.trace.graph import Node, Tensor
+
+FEWEST_ROWS = 8
+"""A known number of rows that is smaller is not split: there is next to nothing to compute."""
+_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
+_IMAGES = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
+_LISTS = frozenset({"TensorListFromTensor"})
+"""Recurrent layers begin with a list of time steps, of which each has the samples."""
+COSTLY = _PRODUCTS | _IMAGES | _LISTS
+_OTHER_ROWS = frozenset(
+    {"ConcatV2", *(f"UnsortedSegment{k}" for k in ("Max", "Min", "Prod", "Sum"))}
+)
+"""Operations that make of some rows another number of rows."""
+_DRAWS = ("Random", "StatelessRandom", "StatelessTruncated", "TruncatedNormal")
+
+
+@dataclass(slots=True)
+class Rows:
+    """Finds which tensors that are computed once have rows to split.
+
+    Attributes:
+        sources: For a tensor the sizes of the rows that it may have come from.
+    """
+
+    sources: dict[Tensor, frozenset[Size]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Iterable[Tensor]) -> Rows:
+        """Return what is known before the first node: the rows of the arguments of a step."""
+        rows = cls()
+        for tensor in given:
+            if tensor.shape and tensor.dtype not in (tf.resource, tf.variant):
+                rows.sources[tensor] = frozenset({tensor.shape[0]})
+        return rows
+
+    def follow(self, node: Node) -> None:
+        """Learn from which rows the results of a node come."""
+        found: set[Size] = set()
+        for tensor in node.inputs:
+            found |= self.sources.get(tensor, frozenset())
+        if node.op.startswith(_DRAWS):
+            found |= {tensor.shape[0] for tensor in node.outputs if tensor.shape}
+        if node.op in _OTHER_ROWS:
+            found |= {tensor.shape[0] for tensor in node.outputs if found and tensor.shape}
+        if found:
+            self.sources |= dict.fromkeys(node.outputs, frozenset(found))
+
+    def splits(self, node: Node, states: Sequence[State]) -> Iterator[list[State]]:
+        """Yield states of the inputs of a costly node in which one is split."""
+        if node.op not in COSTLY:
+            return
+        for index, (tensor, state) in enumerate(zip(node.inputs, states, strict=True)):
+            if state != REPLICATED or tensor.is_sizes or not tensor.dtype.is_floating:
+                continue
+            split = self._split(tensor, axis=int(node.op in _LISTS))
+            if split is not None:
+                yield [split if k == index else one for k, one in enumerate(states)]
+
+    def _split(self, tensor: Tensor, axis: int) -> Sharded | None:
+        sources = self.sources.get(tensor)
+        if sources is None or tensor.shape is None or len(tensor.shape) <= axis:
+            return None
+        size = tensor.shape[axis]
+        if is_shardable(tensor.shape, Sharded(axis)):
+            return Sharded(axis)
+        # Nothing tells a number of rows from another number but where it comes from.
+        is_number = isinstance(size, int)
+        if is_number and all(size < FEWEST_ROWS or divide(size, rows) is None for rows in sources):
+            return None
+        return Sharded(axis, 1, size)

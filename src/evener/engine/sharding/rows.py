@@ -1,0 +1,43 @@
+"""What is split by one size never meets what is split by another.
+
+A rule says what it is given: that the parts compute an operation of their rows. Here it is held to
+it, so that a rule that knows of no other rows than the samples of the batch is not used for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from evener.engine.sharding.decision import Decision
+from evener.engine.sharding.states import Numbers, Sharded
+from evener.engine.trace.dims import BATCH, PartSymbol, Size, has_batch, symbols_of
+from evener.engine.trace.graph import Node
+
+
+def is_of_rows(node: Node, decision: Decision, rows: Size) -> bool:
+    """Return whether an operation is computed of certain rows alone.
+
+    Args:
+        node: The operation.
+        decision: What a rule says of it.
+        rows: The size that is split.
+    """
+    states = [*decision.inputs, *decision.outputs]
+    if any(isinstance(state, Sharded) and state.rows != rows for state in states):
+        return False
+    numbers = [size for one in states if isinstance(one, Numbers) for size in one.sizes]
+    if not _are_of(rows, (name for size in numbers for name in symbols_of(size))):
+        return False
+    if rows == BATCH:
+        return True
+    # A list that is made for rows of samples says so by sizes with the batch in them.
+    tensors = (*node.inputs, *node.outputs)
+    if not has_batch(rows) and any(tensor.dtype == tf.variant for tensor in tensors):
+        return False
+    return decision.lower is None or decision.lower_rows == rows
+
+
+def _are_of(rows: Size, names: Iterable[str]) -> bool:
+    return all(not isinstance(name, PartSymbol) or name.rows == rows for name in names)

@@ -1,0 +1,171 @@
+"""Which arguments of a step have the same first size, where nobody knows the sizes yet.
+
+A step that is traced for batches of any size is given tensors of unknown first sizes. Samples and
+their labels have one size; the labelled and the unlabelled batch of two data sets that are zipped,
+or the atoms and the bonds of molecules, have sizes of their own. The step itself says which: what
+it adds, compares or joins has equal sizes on one device too.
+
+::
+
+    x [s0, 6]  y [s1]  u [s2, 6]        loss(y, model(x)) + penalty(model(u))
+    s0 = s1 is needed, s2 is free       x [B, 6]  y [B]  u [s2, 6]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from evener.engine.trace.dims import BATCH, Dim, Size, product, substitute, symbols_of
+from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.inference import Inference, Shape
+from evener.engine.trace.labels import labels_of
+from evener.engine.trace.shape_rules import BROADCASTING
+
+_ALIKE = frozenset(BROADCASTING) | frozenset(
+    """
+    AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad
+    SigmoidGrad SoftmaxCrossEntropyWithLogits SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+    """.split()
+)
+"""Operations whose inputs have the same sizes, counted from the last axis, or 1."""
+_LEADING = {
+    "InTopK": (0, 1),
+    "InTopKV2": (0, 1),
+    "SparseSoftmaxCrossEntropyWithLogits": (0, 1),
+    "UnsortedSegmentMax": (0, 1),
+    "UnsortedSegmentMin": (0, 1),
+    "UnsortedSegmentProd": (0, 1),
+    "UnsortedSegmentSum": (0, 1),
+}
+"""Operations of which the second of two inputs has the first sizes of the first."""
+
+
+@dataclass(slots=True)
+class EqualSizes:
+    """Finds sizes that are equal, while shapes are inferred.
+
+    Attributes:
+        arguments: The symbols of the first sizes of arguments.
+        same_as: For a symbol another one that is equal.
+    """
+
+    arguments: set[str]
+    same_as: dict[str, str] = field(default_factory=dict)
+
+    def meet(self, node: Node) -> None:
+        """Learn from what a node reads, whose shapes are then written in the first symbols."""
+        for one, other in _equal_sizes(node):
+            self._learn(one, other)
+        if self.same_as:
+            for tensor in node.inputs:
+                tensor.shape = self._known(tensor.shape)
+                tensor.value = self._known(tensor.value)
+
+    def first(self, name: str) -> str:
+        """Return the symbol that stands for all that are equal to one."""
+        while name in self.same_as:
+            name = self.same_as[name]
+        return name
+
+    def _learn(self, one: Size, other: Size) -> None:
+        (one, other), names = (self._known((one, other)) or (one, other)), self.arguments
+        left = (symbols_of(one) - symbols_of(other)) & names
+        right = (symbols_of(other) - symbols_of(one)) & names
+        if len(left) != 1 or len(right) != 1:
+            return
+        before, after = sorted((left.pop(), right.pop()), key=lambda name: int(name[1:]))
+        if substitute(one, {after: before}) == substitute(other, {after: before}):
+            self.same_as[after] = before
+
+    def _known(self, sizes: Shape | None) -> Shape | None:
+        if sizes is None:
+            return None
+        names = {name: self.first(name) for name in self.same_as}
+        return tuple(substitute(size, names) for size in sizes)
+
+
+def find_first_sizes(graph: Graph, unknown: Sequence[int], num_samples: int | None) -> list[int]:
+    """Return for each of some arguments the first of them that has the same size.
+
+    Args:
+        graph: The step.
+        unknown: The arguments whose first size is not known.
+        num_samples: The size of all batches, if it is known.
+    """
+    inference = Inference(num_samples=num_samples)
+    for tensor in graph.inputs:
+        inference.input_shape(tensor, None, BATCH)
+    symbols = {index: _symbol(graph.inputs[index]) for index in unknown}
+    found = EqualSizes({name for name in symbols.values() if name})
+    inference.equal_sizes = found
+    inference.run(graph)
+    firsts: dict[str, int] = {}
+    return [firsts.setdefault(found.first(symbols[index]), index) for index in unknown]
+
+
+def _symbol(tensor: Tensor) -> str:
+    size = tensor.shape[0] if tensor.shape else 0
+    return next(iter(symbols_of(size)), f"known {id(tensor)}")
+
+
+def batch_of(graph: Graph, unknown: Sequence[int], firsts: Sequence[int]) -> int:
+    """Return which first size is that of the batch: of the arguments with most numbers in a row."""
+
+    def elements(index: int) -> int:
+        shape = graph.inputs[index].shape or ()
+        count = product(size for size in shape[1:] if isinstance(size, int))
+        assert isinstance(count, int)
+        return count
+
+    totals: dict[int, int] = {}
+    for index, first in zip(unknown, firsts, strict=True):
+        totals[first] = totals.get(first, 0) + elements(index)
+    return max(totals, key=lambda first: totals[first])
+
+
+def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
+    """Yield pairs of sizes that a kernel needs to be equal."""
+    shapes = [tensor.shape for tensor in node.inputs]
+    known = [shape for shape in shapes if shape is not None]
+    if node.op in _ALIKE:
+        for shape in known[1:]:
+            yield from zip(reversed(known[0]), reversed(shape), strict=False)
+    elif node.op in _LEADING:
+        one, other = (shapes[k] for k in _LEADING[node.op])
+        yield from zip(one or (), other or (), strict=False)
+    elif node.op == "Pack":
+        for shape in known[1:]:
+            yield from zip(known[0], shape, strict=False)
+    elif node.op == "ConcatV2":
+        yield from _beside(node)
+    elif node.op == "Reshape":
+        before, after = shapes[0], node.inputs[1].value
+        if before is not None and after is not None and -1 not in after:
+            yield product(before), product(after)
+    elif node.op == "GatherV2":
+        shared = node.int_attr("batch_dims")
+        yield from zip((shapes[0] or ())[:shared], (shapes[1] or ())[:shared], strict=False)
+    elif (labels := labels_of(node)) is not None:
+        yield from _by_label(labels[0], shapes)
+
+
+def _beside(node: Node) -> Iterator[tuple[Size, Size]]:
+    tensors, where = node.inputs[:-1], node.inputs[-1].value
+    first = tensors[0].shape
+    if first is None or where is None or not isinstance(where[0], int):
+        return
+    for tensor in tensors[1:]:
+        for axis, sizes in enumerate(zip(first, tensor.shape or (), strict=False)):
+            if axis != where[0] % len(first):
+                yield sizes
+
+
+def _by_label(
+    operands: Sequence[Sequence[str]], shapes: Sequence[Shape | None]
+) -> Iterator[tuple[Size, Size]]:
+    sizes: dict[str, Size] = {}
+    for labels, shape in zip(operands, shapes, strict=True):
+        for label, size in zip(labels, shape or (), strict=False):
+            if isinstance(size, Dim):
+                yield sizes.setdefault(label, size), size
