@@ -31,7 +31,7 @@ def partial_positions(patch: pytest.MonkeyPatch) -> None:
 
     def decide(node, states):
         found = {state for state in states if isinstance(state, Partial)}
-        if len(found) != 1:
+        if len(found) != 1 or not isinstance(states[0], Partial):
             return None
         return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
 

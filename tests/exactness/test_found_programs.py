@@ -47,6 +47,10 @@ FOUND = {
         v0 = tf.reduce_sum(tf.cast(k > 0, tf.int32))
         v1 = v0 // v0
     """,
+    "loops/gradient_of_no_rounds": """
+        v0 = tf.reduce_sum(n)
+        v1 = tf.while_loop(lambda j, z: j < 4, lambda j, z: [j + 1, z + x[:, j, 0] * s], [v0, s])[1]
+    """,
     "fixed sizes/loop_over_rows_of_samples": """
         v0 = tf.reshape(y, [-1])
         v1 = tf.while_loop(lambda j, z: j < B, lambda j, z: [j + 1, tf.sin(z)], [0, v0])[1]

@@ -9,7 +9,7 @@ from exactness.fuzz.draw import draw_trial
 from exactness.fuzz.reduce import reduce_trial
 from exactness.fuzz.worker import describe
 
-NUM_PROGRAMS = 12
+NUM_PROGRAMS = 10
 
 
 @pytest.mark.sampled(10)

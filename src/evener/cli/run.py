@@ -86,12 +86,14 @@ def run(
         ),
     ] = False,
     verify: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--verify",
-            help="Compute the first run of every step on one device too, and print the difference.",
+            "--verify/--no-verify",
+            help="Compute the first run of every step on one device too, and print the difference. "
+            "Default: compare a few samples, and warn if they differ; --no-verify: compare "
+            "nothing.",
         ),
-    ] = False,
+    ] = None,
     report: Annotated[
         bool,
         typer.Option("--report", help="Print a report to standard error when the script ends."),
@@ -207,7 +209,9 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
     return dataclasses.replace(layout, plan=planned.plan)
 
 
-def _layout(*, devices: str | None, plan: str | None, shares: str | None, verify: bool) -> Layout:
+def _layout(
+    *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
+) -> Layout:
     from evener.devices.spec import spec_from
     from evener.launch.session import Layout
 

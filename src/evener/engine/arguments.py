@@ -50,6 +50,11 @@ class Arguments:
             raise different_sizes(", ".join(sizes))
         return next(iter(found), None)
 
+    @property
+    def has_composites(self) -> bool:
+        """Whether sparse, ragged or other composite tensors are among them."""
+        return any(isinstance(leaf, _Composite) for leaf in tf.nest.flatten(self.structure))
+
     def pack(self, tensors: Sequence[Any]) -> Any:
         """Return the nested arguments with other tensors."""
         rest = iter(tensors)

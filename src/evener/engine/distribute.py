@@ -28,7 +28,8 @@ from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_device
 from evener.engine.prepared import PreparedStep
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
-from evener.engine.verify import Verification, Verifier
+from evener.engine.spot_check.check import SpotCheck
+from evener.engine.verify import Verification, Verifier, chosen_verification
 from evener.plan import BatchNormName, Plan, check_shares, split_batch
 from evener.tf_compat.dataset_loops import running_bodies
 from evener.tf_compat.shapes import noticing_unknown_sizes
@@ -46,7 +47,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> DistributedStep[P, R]: ...
 
 
@@ -59,7 +60,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> Callable[[Callable[P, R]], DistributedStep[P, R]]: ...
 
 
@@ -71,7 +72,7 @@ def distribute(
     shares: str | Sequence[float] | None = None,
     in_axes: Any = FOUND,
     batch_norm: BatchNormName | None = None,
-    verify: bool = False,
+    verify: bool | None = None,
 ) -> Any:
     """Run a step on all devices, with the results that one device gives.
 
@@ -95,9 +96,11 @@ def distribute(
             tensors whose first size is that of the largest tensor. It is a matter of speed and
             cannot change a result.
         batch_norm: ``"synchronized"`` (default) or ``"per_device"``, as in `evener.Plan`.
-        verify: Whether the first run of the step, for each kind of arguments, is also computed on
-            one device, and the difference printed on standard error. The state of the step has to
-            fit on that device three times.
+        verify: None (default): a few samples of the first batch are computed in parts and as a
+            whole on the host, beside the run, and a difference is warned of (ENG-089). True: the
+            first run of the step, for each kind of arguments, is also computed on one device, and
+            the difference printed on standard error; the state of the step has to fit on that
+            device three times. False: neither.
 
     Returns:
         A `DistributedStep`, which is called as the step is.
@@ -173,7 +176,7 @@ class DistributedStep(Generic[P, R]):
         layout: Layout,
         shares: Sequence[float],
         in_axes: Any = FOUND,
-        verify: bool = False,
+        verify: bool | None = None,
         sharing: Sharing | None = None,
         signature: Sequence[Any] | None = None,
         owned_bytes: Callable[[], Mapping[str, int]] | None = None,
@@ -191,8 +194,9 @@ class DistributedStep(Generic[P, R]):
         self._sharing = sharing
         self._owned_bytes = owned_bytes
         self._when_traced = when_traced
-        self._verifies = verify
+        self._verifies = chosen_verification(verify)
         self.verifications: list[Verification] = []
+        self.spot_checks: list[SpotCheck] = []
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
         self._bodies: list[DistributedStep[..., Any]] = []
@@ -383,6 +387,7 @@ class DistributedStep(Generic[P, R]):
             owned_bytes=self._owned_bytes,
             paths=self._paths(),
             verifier=Verifier(self.verifications.append) if self._verifies else None,
+            when_checked=self.spot_checks.append if self._verifies is None else None,
         )
 
     def _keep(self, key: Any, trace: PreparedStep) -> PreparedStep:

@@ -19,6 +19,7 @@ from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
+from evener.engine.spot_check.check import SpotCheck, StepChecker
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.step import repack, trace_step
 from evener.engine.verify import Verifier, can_run_twice
@@ -39,6 +40,7 @@ class PreparedStep:
             for those of the step alone.
         paths: Paths of the variables of the program.
         verifier: Compares the first run with one device; None for no comparison.
+        when_checked: Called with what a comparison of a few samples found; None for none.
 
     Attributes:
         memory_limits: What the devices can hold, if shares are chosen and memory is limited.
@@ -56,6 +58,7 @@ class PreparedStep:
         owned_bytes: Callable[[], Mapping[str, int]] | None = None,
         paths: Iterable[str] = (),
         verifier: Verifier | None = None,
+        when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
@@ -78,6 +81,15 @@ class PreparedStep:
         self._num_replicas = len(layout.replicas)
         self._first_device = tf_device(layout.devices[0])
         self._verifier = verifier if verifier and self._can_run_twice() else None
+        self._checker: StepChecker | None = None
+        if when_checked is not None:
+            self._checker = StepChecker(
+                self.partitioned,
+                self._traced,
+                when_checked,
+                # They have rows of no sample alone.
+                takes_all=arguments.has_composites,
+            )
         several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
         is_timed = sharing is not None and several and self._traced.trains
         # Nothing may read the clock where all operations have to be deterministic.
@@ -130,6 +142,8 @@ class PreparedStep:
         Returns:
             What the step returns.
         """
+        if self._checker is not None:
+            self._checker.offer(tensors)
         return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
 
     def plain(self, tensors: Sequence[Any], device: str) -> Any:
@@ -175,6 +189,8 @@ class PreparedStep:
 
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
         """Run the step in the graph that is being made."""
+        if self._checker is not None:
+            self._checker.offer_in_graph(tensors)
         results = self._results(tensors, sizes)
         if num_samples is not None:
             for traced, result in zip(self._traced.graph.outputs, results, strict=True):

@@ -128,7 +128,7 @@ def _describe(partition: Partition, node: Node, tensors: list[Tensor]) -> Gather
     return GatheredOperation(
         operation=node.op,
         name=node.name,
-        line=_line(node),
+        line=line_of(node),
         num_bytes=sum(known) if len(known) == len(sizes) else None,
     )
 
@@ -138,7 +138,7 @@ def _bytes_per_sample(tensor: Tensor) -> int | None:
     return math.prod(sizes) * tensor.dtype.size if tensor.dtype.size else None
 
 
-def _line(node: Node) -> str:
+def line_of(node: Node) -> str:
     """Return the line of a person's own program that made an operation."""
     if node.source is None:
         return ""

@@ -35,6 +35,7 @@ from evener.engine.plans import (
 )
 from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
+from evener.engine.spot_check.check import SpotCheck
 from evener.engine.verify import Verification
 from evener.engine.whole_step import run_timed
 from evener.errors import EngineError
@@ -70,8 +71,11 @@ class Strategy(tf.distribute.Strategy):
         batch_norm: ``"synchronized"`` (default): BatchNormalization takes its statistics of the
             whole batch, as on one device. ``"per_device"``: of the samples of each device, which is
             cheaper; results are not those of one device.
-        verify: Whether the first run of every step is also computed on one device, and the
-            difference printed. The state of the step has to fit on that device three times.
+        verify: None (default): a few samples of the first batch of every step are computed in
+            parts and as a whole on the host, beside the run, and a difference is warned of
+            (ENG-089). True: the first run of every step is also computed on one device, and the
+            difference printed; the state of the step has to fit on that device three times.
+            False: neither.
 
     Raises:
         DeviceError: If a device does not exist or cannot be configured any more.
@@ -97,7 +101,7 @@ class Strategy(tf.distribute.Strategy):
         shares: str | Sequence[float] | None = None,
         owners: str | Mapping[str, str] | None = None,
         batch_norm: BatchNormName | None = None,
-        verify: bool = False,
+        verify: bool | None = None,
     ) -> None:
         measured = False
         if plan is None:
@@ -113,6 +117,7 @@ class Strategy(tf.distribute.Strategy):
         self._warned: set[str] = set()
         self._verifies = verify
         self._verifications: list[list[Verification]] = []
+        self._spot_checks: list[list[SpotCheck]] = []
         self._replica_devices = self._layout.devices
         self._sharing = Sharing(
             self._replica_devices,
@@ -249,6 +254,11 @@ class Strategy(tf.distribute.Strategy):
         """With ``verify=True``: how much the first run of each step differed from one device."""
         return tuple(one for step in self._verifications for one in step)
 
+    @property
+    def spot_checks(self) -> tuple[SpotCheck, ...]:
+        """What the comparisons of a few samples with one device have found so far."""
+        return tuple(one for step in self._spot_checks for one in step)
+
     def run(
         self,
         fn: Callable[..., Any],
@@ -366,6 +376,7 @@ class Strategy(tf.distribute.Strategy):
             verify=self._verifies,
         )
         self._verifications.append(step.verifications)
+        self._spot_checks.append(step.spot_checks)
         return step
 
     def _refuse_other_scope(self) -> None:

@@ -13,6 +13,7 @@ loops of one's own, in `evener.distribute`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,10 @@ import tensorflow as tf
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition.homes import HOST
 from evener.engine.trace.graph import Graph, Node, Tensor
-from evener.errors import warn
+from evener.errors import EngineError, warn
 
+VARIABLE = "EVENER_VERIFY"
+"""Of the environment: decides for steps whose ``verify`` is None."""
 LARGEST_ROUNDING = 1e-4
 """A larger relative difference in a float32 step is more than rounding."""
 _SMALLEST = 1e-3
@@ -50,6 +53,29 @@ class Verification:
             "Verified against one device: results differ by at most "
             f"{self.results:.1e}, variables by {self.variables:.1e} (relative)."
         )
+
+
+def chosen_verification(verify: bool | None) -> bool | None:
+    """Return how steps are verified: as asked for, else as ``EVENER_VERIFY`` says.
+
+    Args:
+        verify: True for the first run of every step, False for none, None for a few samples unless
+            the environment says 1 or 0.
+
+    Raises:
+        EngineError: ENG-012 if the environment says something else.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if verify is not None or not text:
+        return verify
+    if text not in ("0", "1"):
+        raise EngineError(
+            "ENG-012",
+            f"{VARIABLE} is {text!r}.",
+            why="1 compares the first run of every step with one device, 0 compares nothing.",
+            fix=f"Set {VARIABLE} to 0 or 1, or unset it for a check of a few samples.",
+        )
+    return text == "1"
 
 
 class Verifier:

@@ -28,13 +28,14 @@ class Layout:
             devices it was made; None for any that have its names.
         plan: A plan; excludes shares.
         shares: Relative shares, ``"even"``, or None to measure them.
-        verify: Whether the first run of every step is compared with one device.
+        verify: Whether the first run of every step is compared with one device; None for a few
+            samples of it.
     """
 
     devices: str | None = None
     plan: Plan | None = None
     shares: str | Sequence[float] | None = None
-    verify: bool = False
+    verify: bool | None = None
 
 
 class Session:

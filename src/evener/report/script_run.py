@@ -37,6 +37,7 @@ class ScriptRun:
         notes: The notes about the script, such as what was replaced.
         plan: The plan of the run, with what it predicted.
         steps: The times of the last steps; None if they were not timed.
+        checks: What the comparisons of a few samples with one device found, each as a line.
     """
 
     script: str
@@ -46,6 +47,7 @@ class ScriptRun:
     notes: tuple[str, ...]
     plan: Plan
     steps: RunTimes | None = None
+    checks: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the report as one line of JSON; `evener.plan.run_times.read_run` reads it."""
@@ -119,6 +121,7 @@ def report_of(
         notes=tuple(notes),
         plan=plan or strategy.plan,
         steps=step_times(strategy),
+        checks=tuple(map(str, strategy.spot_checks)),
     )
 
 
@@ -164,6 +167,7 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
         console.print(Text(f"A step: {seconds}, the median of {run.steps.num_steps}"))
     _print_list(console, "Changes of shares", run.changes)
     _print_list(console, "Gathered on one device", run.gathered)
+    _print_list(console, "Compared with one device", run.checks)
     _print_list(console, "Notes", run.notes)
 
 

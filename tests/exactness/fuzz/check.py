@@ -117,9 +117,7 @@ def run(make: Callable[[Any], Any], trial: Trial, *, is_noisy: bool = False) -> 
     for batch in trial.batches():
         try:
             results = {name: np.asarray(value) for name, value in step(*batch).items()}
-            if trial.program.losses:
-                results |= {name: np.asarray(one) for name, one in variables.items()}
-            outcomes.append(results)
+            outcomes.append(results | {name: np.asarray(one) for name, one in variables.items()})
         except Exception as error:
             outcomes.append(error)
             for name, variable in variables.items():

@@ -17,6 +17,7 @@ import tensorflow as tf
 from exactness.fuzz.check import PLANS, Trial
 from exactness.fuzz.program import (
     ARGUMENTS,
+    VARIABLES,
     WATCHED,
     Instruction,
     Program,
@@ -26,7 +27,7 @@ from exactness.fuzz.program import (
 from exactness.fuzz.templates import filled, groups, slots
 
 _LARGE = (8, 9, 11, 24)
-_SMALL = (1, 1, 2, 3, 4, 5, 6)
+_SMALL = (2, 3, 4, 5, 6)
 NUM_LARGE = 2
 _MOST_ELEMENTS = 3000
 _LARGEST = {"f": 1e4, "i": 500.0, "u": 500.0, "b": 1.0}
@@ -57,12 +58,21 @@ class Drawing:
             text = self._fill(self.rng.choice(group))
             if text is None:
                 continue
+            before = self._variables()
             results = self._tried(text)
-            if results is not None and self._is_wanted(results):
+            if results is None or not self._is_wanted(results):
+                for variable, value in before:
+                    variable.assign(value)
+            else:
                 name = f"v{len(self.instructions)}"
                 self.instructions.append(Instruction(name, text))
                 self.values[name] = results
                 return
+
+    def _variables(self) -> list[tuple[tf.Variable, Any]]:
+        """Return all variables with what is in them."""
+        found = (one for name in VARIABLES for one in self.values[name])
+        return [(variable, variable.numpy()) for variable in found]
 
     def _fill(self, template: str) -> str | None:
         chosen: dict[str, str] = {}
@@ -121,14 +131,17 @@ def draw_trial(seed: str) -> Trial:
     """Return the trial of a seed."""
     rng = random.Random(seed)
     is_static = rng.random() < 0.1
-    sizes = [*rng.sample(_LARGE, NUM_LARGE), *rng.sample(_SMALL, 1 if is_static else 2)]
+    # One sample always: without it half of the parts have none.
+    sizes = [*rng.sample(_LARGE, NUM_LARGE), 1]
+    if not is_static:
+        sizes.append(rng.choice(_SMALL))
     batch_seed = rng.randrange(1000)
     drawing = Drawing(rng)
     batches = [make_batch(size, batch_seed) for size in sizes]
     for name, values in zip(ARGUMENTS, zip(*batches, strict=True), strict=True):
         drawing.values[name] = values
-    for name, variable in make_variables().items():
-        drawing.values[name] = (tf.constant(variable.numpy()),) * len(sizes)
+    for name in VARIABLES:
+        drawing.values[name] = tuple(make_variables()[name] for _ in sizes)
     drawing.values["B"] = tuple(tf.constant(size) for size in sizes)
     for _ in range(rng.randint(3, 10)):
         drawing.add()

@@ -56,6 +56,9 @@ USES_OF_COUNTS = """
 tf.reduce_sum({a:f1+}, {@a})[{n:i0}]
 tf.reduce_sum({a:f2+}, 0)[{n:i0}:]
 tf.reduce_sum({a:f2+}, 0)[..., :{n:i0}]
+tf.reduce_{=sum|max}({a:f2+}, 0)[tf.reduce_{=sum|max}({i:i1})]
+tf.reduce_sum({a:f2+}, 0)[tf.reduce_sum({i:i1}):]
+tf.slice(tf.reduce_sum({a:f2}, 0), [tf.reduce_sum({i:i1})], [{=1|-1}])
 tf.slice({a:*1}, [{n:i0}], [{=1|2|-1}])
 tf.slice({a:*2}, [0, {n:i0}], [-1, {=1|2|-1}])
 tf.slice({a:*2}, [{n:i0}, 0], [{=1|2|-1}, {=1|2|-1}])
@@ -192,6 +195,8 @@ tf.linalg.global_norm([{a:f}, {b:f}])
 tf.add_n([tf.reduce_sum({a:f1+}, 0), tf.reduce_mean({a}, 0)])
 tf.reduce_sum({a:f1+}) * tf.reduce_sum({b:f1+})
 tf.reduce_sum({a:f1+}) / tf.reduce_sum({b:f1+})
+tf.reduce_sum({a:f1+}, 0) / tf.cast(B - {=1|2}, tf.float64)
+tf.reduce_{=sum|mean}({a:f1+}) / tf.cast(tf.size({a}) - {=1|3|4|12}, tf.float64)
 tf.math.divide_no_nan(tf.reduce_sum({a:f1+}), tf.reduce_sum(tf.cast({m:b1}, tf.float64)))
 tf.raw_ops.Div(x=tf.reduce_sum({a:i1+}), y={=2|3|B})
 tf.reduce_sum({a:i1+}) {=//|%} {=2|3|B}
@@ -331,5 +336,12 @@ tf.nn.max_pool1d({a:f3}, 2, 1, "VALID")
 tf.identity({a:*})
 """
 
-GROUPS = {COUNTS: 4, USES_OF_COUNTS: 5, REDUCTIONS: 3, ELEMENTWISE: 2, SHAPES: 3}
+UPDATES = """
+tf.convert_to_tensor(w.assign_{=add|sub}(0.1 * tf.tanh({a:f1})))
+tf.convert_to_tensor(u.assign_{=add|sub}(0.1 * tf.tanh({a:f2})))
+tf.convert_to_tensor(w.assign(tf.tanh(tf.reduce_{=sum|mean|max}({a:f2}, 0))))
+tf.identity({=w|u})
+"""
+
+GROUPS = {COUNTS: 4, USES_OF_COUNTS: 5, REDUCTIONS: 3, ELEMENTWISE: 2, SHAPES: 3, UPDATES: 1}
 """How often an operation of a group is drawn. A line that is indented continues the one before."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 ARGUMENTS = ("x", "y", "s", "n", "k", "q", "m")
 """x [B, 4, 3], y [B, 3], s [B] float; n [B] in 1..4, k [B] in -1..1, q [B, 4] int; m [B] bool."""
 VARIABLES = ("w", "u")
-"""w [3], u [3, 3]."""
+"""w [3], u [3, 3], which a program may also update on its way."""
 WATCHED = ("x", "y", "s", "w", "u")
 _NAME = re.compile(rf"\b(v\d+|{'|'.join((*ARGUMENTS, *VARIABLES))})\b(?!=)")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")

@@ -49,7 +49,7 @@ def filled(template: str, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w)\}", lambda match: values[match[1]], text)
 
 
-def groups() -> dict[tuple[str, ...], int]:
+def groups() -> dict[tuple[str, ...], float]:
     """Return the templates of each group, with its weight."""
     return {
         tuple(text.strip().replace("\n    ", " ").splitlines()): weight

@@ -19,6 +19,11 @@ def cross_entropy(y: Any, logits: Any) -> Any:
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
 
 
+def seed_of(first: int, drawn: tf.Variable) -> Any:
+    """Return a seed that is another one after every draw."""
+    return tf.stack([first, drawn.read_value()])
+
+
 def labelled_and_not(rng: np.random.Generator, n: int) -> tuple[Any, ...]:
     """Return samples with labels, and more without."""
     return normal(rng, n, 6), integers(rng, 5, n), normal(rng, 2 * n + 1, 6)
@@ -134,16 +139,16 @@ def gan() -> BuiltStep:
         sgd(generator.trainable_variables),
         sgd(discriminator.trainable_variables),
     )
-    drawn = tf.Variable(0)
+    drawn = tf.Variable(tf.constant(0))
 
     def noise() -> Any:
         drawn.assign_add(1)
-        return tf.random.stateless_normal([NUM_DRAWN, 3], [7, drawn.read_value()])
+        return tf.random.stateless_normal([NUM_DRAWN, 3], seed_of(7, drawn))
 
     def step(real: Any) -> Any:
         made = generator(noise(), training=True)
         labels = tf.concat([tf.ones([NUM_DRAWN, 1]), tf.zeros([tf.shape(real)[0], 1])], 0)
-        labels += 0.05 * tf.random.stateless_uniform(tf.shape(labels), [3, drawn])
+        labels += 0.05 * tf.random.stateless_uniform(tf.shape(labels), seed_of(3, drawn))
         with tf.GradientTape() as tape:
             loss = entropy(labels, discriminator(tf.concat([made, real], 0), training=True))
         weights = discriminator.trainable_variables

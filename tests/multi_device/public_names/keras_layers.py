@@ -19,6 +19,7 @@ from multi_device.public_names.recipe import (
     X,
     call,
     layer,
+    merged,
 )
 from unit.engine.sharding.op_case import Arg, f32, i32, ints, positive
 
@@ -91,7 +92,7 @@ MERGES = "Add Average Concatenate Maximum Minimum Multiply"
 TABLE: Table = {
     **{name: made(name, X, X) for name in MERGES.split()},
     **{
-        name: call(lambda x, y, fn=getattr(ly, name): fn([x, y]), X, X)
+        name: merged(getattr(ly, name), X, X)
         for name in "add average concatenate maximum minimum multiply subtract".split()
     },
     **{name: made(name, X) for name in "ELU Flatten Identity LeakyReLU PReLU ReLU Softmax".split()},
@@ -101,7 +102,7 @@ TABLE: Table = {
     },
     **sizes("Conv{}D", filters=2, kernel_size=3),
     **sizes("Conv{}DTranspose", filters=2, kernel_size=3, strides=2),
-    **sizes("AveragePooling{}D"),
+    **sizes("AveragePooling{}D", pool_size=2),
     **sizes("MaxPooling{}D"),
     **sizes("GlobalAveragePooling{}D"),
     **sizes("GlobalMaxPooling{}D"),
@@ -140,7 +141,7 @@ TABLE: Table = {
     "Dot": made("Dot", TIME, TIME, axes=2),
     "dot": call(lambda x, y: ly.dot([x, y], axes=2), TIME, TIME),
     "Dropout": random("Dropout", X, rate=0.3, gradient=True),
-    "EinsumDense": made("EinsumDense", TIME, equation="abc,cd->abd", output_shape=(None, 3)),
+    "EinsumDense": made("EinsumDense", TIME, equation="btc,cd->btd", output_shape=(None, 3)),
     "Embedding": made("Embedding", WHOLE, input_dim=6, output_dim=3),
     "Equalization": made("Equalization", COLOURS, options={"gradient": False}),
     "GRU": made("GRU", TIME, units=3, return_sequences=True),
@@ -162,9 +163,11 @@ TABLE: Table = {
     "LSTMCell": cell(lambda: ly.LSTMCell(3), 2),
     "Lambda": layer(lambda: ly.Lambda(lambda x: x * 2.0), X),
     "MaxNumBoundingBoxes": layer(
-        lambda: (lambda built: lambda b, k: built({"boxes": b, "labels": k}))(
-            ly.MaxNumBoundingBoxes(3)
-        ),
+        lambda: (
+            lambda built: (
+                lambda b, k: built.transform_bounding_boxes({"boxes": b, "labels": k}, None)
+            )
+        )(ly.MaxNumBoundingBoxes(3)),
         f32(B, 5, 4, values=positive),
         i32(B, 5, values=ints(0, 3)),
     ),
@@ -215,7 +218,14 @@ TABLE: Table = {
     ),
     "TimeDistributed": layer(lambda: ly.TimeDistributed(ly.Dense(2)), TIME),
     # Layers that draw numbers for every image.
-    "AugMix": random("AugMix", COLOURS),
+    "AugMix": made(
+        "AugMix",
+        COLOURS,
+        training=True,
+        # It draws with Python while it is traced.
+        options={"gradient": False, "compared": False},
+        seed=3,
+    ),
     "AutoContrast": made("AutoContrast", COLOURS, training=True, options={"gradient": False}),
     "CutMix": layer(
         lambda: (lambda built: lambda x, y: built({"images": x, "labels": y}, training=True))(

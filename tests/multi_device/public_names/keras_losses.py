@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
+import numpy as np
 
 from multi_device.public_names.recipe import B, Function, Recipe, Table, call, layer
 from unit.engine.sharding.op_case import Arg, bools, f32, i32, ints
@@ -18,7 +20,7 @@ def share(rng: Any, shape: tuple[int, ...], batch: int) -> Any:
 
 PREDICTED = f32(B, 4, values=share)
 TRUE = f32(B, 4, values=share)
-ONE_HOT = Arg((B, 4), lambda r, s, b: __import__("numpy").eye(4)[r.integers(0, 4, s[0])])
+ONE_HOT = Arg((B, 4), lambda r, s, b: np.eye(4)[r.integers(0, 4, s[0])])
 LABEL = i32(B, values=ints(0, 4))
 YES = Arg((B, 4), bools)
 PAIR = (TRUE, PREDICTED)
@@ -47,8 +49,7 @@ KINDS: dict[str, tuple[Arg, Arg]] = {
     **dict.fromkeys(
         """
         CategoricalCrossentropy CategoricalFocalCrossentropy CategoricalHinge
-        CategoricalGeneralizedCrossEntropy categorical_crossentropy
-        categorical_focal_crossentropy categorical_generalized_cross_entropy categorical_hinge
+        categorical_crossentropy categorical_focal_crossentropy categorical_hinge
         CategoricalAccuracy categorical_accuracy F1Score
         """.split(),
         (ONE_HOT, PREDICTED),
@@ -61,6 +62,8 @@ KINDS: dict[str, tuple[Arg, Arg]] = {
         (LABEL, PREDICTED),
     ),
 }
+# Labels are not trained.
+PREDICTIONS = 1
 CTC = (i32(B, 2, values=ints(1, 4)), f32(B, 6, 4))
 
 
@@ -88,14 +91,20 @@ def of(module: Any, name: str) -> Recipe:
     """Return the recipe of a class of losses, a class of metrics, or a function."""
     made, args = getattr(module, name), KINDS[name]
     if not isinstance(made, type):
-        return call(made, *args)
-    return metric(made, *args) if module is metrics else layer(made, *args)
+        return call(made, *args, by=PREDICTIONS)
+    return metric(made, *args) if module is metrics else layer(made, *args, by=PREDICTIONS)
 
 
 LOSSES: Table = {
     **{name: of(losses, name) for name in KINDS if hasattr(losses, name)},
     "CTC": layer(losses.CTC, *CTC, tolerance=1e-4),
     "ctc": call(losses.ctc, *CTC, tolerance=1e-4),
+    "CategoricalGeneralizedCrossEntropy": layer(
+        losses.CategoricalGeneralizedCrossEntropy, LABEL, PREDICTED
+    ),
+    "categorical_generalized_cross_entropy": call(
+        lambda y, p: losses.categorical_generalized_cross_entropy(y, p, 0.5), LABEL, PREDICTED
+    ),
     "Circle": layer(losses.Circle, LABEL, PREDICTED),
     "circle": call(losses.circle, LABEL, PREDICTED),
 }
@@ -113,7 +122,7 @@ METRICS: Table = {
         lambda: metrics.MeanMetricWrapper(losses.mean_squared_error), *PAIR
     ),
     **{
-        name: metric(lambda made=getattr(metrics, name): made(0.5), YES, PREDICTED)
+        name: metric(functools.partial(getattr(metrics, name), 0.5), YES, PREDICTED)
         for name in """
         PrecisionAtRecall RecallAtPrecision SensitivityAtSpecificity SpecificityAtSensitivity
         """.split()

@@ -1,7 +1,7 @@
 """The words of the tables: how a public name is called on a batch of samples.
 
-A table maps names of one namespace to recipes. ``B`` stands for the size of the batch; along the first axis of
-that size an argument is sharded.
+A table maps names of one namespace to recipes. ``B`` stands for the size of the batch; along the
+first axis of that size an argument is sharded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Recipe:
         args: Templates of the arguments of the function.
         tolerance: Of numbers, times the largest magnitude.
         gradient: Whether gradients are taken.
+        by: The first argument that gradients are taken by.
         compared: Whether the numbers are those of one device in every run.
     """
 
@@ -32,6 +33,7 @@ class Recipe:
     args: tuple[Arg, ...]
     tolerance: float = 2e-5
     gradient: bool = True
+    by: int = 0
     compared: bool = True
 
 
@@ -43,6 +45,16 @@ def call(fn: Function, *args: Arg, **options: Any) -> Recipe:
 def each(module: Any, names: str, *args: Arg, **options: Any) -> Table:
     """Return recipes of functions that are called with nothing but the arguments."""
     return {name: call(getattr(module, name), *args, **options) for name in names.split()}
+
+
+def segments(op: Function, data: Arg, ids: Arg) -> Recipe:
+    """Return the recipe of sums, or the like, by labels from 0 to 2."""
+    return call(lambda x, labels: op(x, labels, 3), data, ids)
+
+
+def merged(op: Function, *args: Arg) -> Recipe:
+    """Return the recipe of a function of a list of tensors."""
+    return call(lambda *tensors: op(list(tensors)), *args)
 
 
 def layer(make: Callable[[], Function], *args: Arg, **options: Any) -> Recipe:

@@ -43,13 +43,14 @@ def ctc(labels: Any, logits: Any, label_length: Any, logit_length: Any) -> Any:
 
 TABLE: Table = {
     **each(nn, "crelu elu gelu leaky_relu relu relu6 selu silu l2_loss", X),
-    **each(nn, "atrous_conv2d", IMAGE, f32(3, 3, 3, 2)),
     "atrous_conv2d": call(lambda x, w: nn.atrous_conv2d(x, w, 2, "SAME"), IMAGE, f32(3, 3, 3, 2)),
     "atrous_conv2d_transpose": call(
         lambda x, w: nn.atrous_conv2d_transpose(x, w, shape_of(x, 8, 8, 2), 2, "SAME"),
         IMAGE,
         f32(3, 3, 2, 3),
     ),
+    "avg_pool2d": call(lambda x: nn.avg_pool2d(x, 2, 2, "SAME"), IMAGE),
+    "max_pool2d": call(lambda x: nn.max_pool2d(x, 2, 2, "SAME"), IMAGE),
     "avg_pool": call(lambda x: nn.avg_pool(x, 2, 2, "SAME"), IMAGE),
     "avg_pool1d": call(lambda x: nn.avg_pool1d(x, 2, 2, "SAME"), SIGNAL),
     "avg_pool3d": call(lambda x: nn.avg_pool3d(x, 2, 2, "SAME"), VOLUME),
@@ -144,7 +145,10 @@ TABLE: Table = {
         f32(2, 2, 3),
     ),
     "fractional_avg_pool": call(
-        lambda x: nn.fractional_avg_pool(x, RATIOS, seed=3)[0], IMAGE, compared=False
+        lambda x: nn.fractional_avg_pool(x, RATIOS, seed=3)[0],
+        IMAGE,
+        gradient=False,
+        compared=False,
     ),
     "fractional_max_pool": call(
         lambda x: nn.fractional_max_pool(x, RATIOS, seed=3)[0], IMAGE, compared=False
@@ -157,7 +161,14 @@ TABLE: Table = {
     "max_pool3d": call(lambda x: nn.max_pool3d(x, 2, 2, "SAME"), VOLUME),
     "max_pool_with_argmax": call(lambda x: tuple(nn.max_pool_with_argmax(x, 2, 2, "SAME")), IMAGE),
     "moments": call(lambda x: nn.moments(x, [1]), X),
-    "nce_loss": call(sampled(nn.nce_loss), f32(6, 4), f32(6), LABELS, X, compared=False),
+    "nce_loss": call(
+        lambda w, b, y, x: nn.nce_loss(w, b, y[:, None], x, 2, 6),
+        f32(6, 4),
+        f32(6),
+        LABELS,
+        X,
+        compared=False,
+    ),
     "normalize_moments": call(
         lambda x: nn.normalize_moments(*nn.sufficient_statistics(x, [0])[:3], None),
         X,
@@ -206,6 +217,7 @@ TABLE: Table = {
 _SAMPLER = "draws classes for the batch, with TensorFlow's stateful random numbers"
 _WRAPPER = "a wrapper of cells of version 1, which Keras 3 has no use for"
 NOT_CALLED = {
+    "approx_min_k": "has no kernel on CPUs",
     **dict.fromkeys(
         """
         all_candidate_sampler fixed_unigram_candidate_sampler learned_unigram_candidate_sampler

@@ -86,7 +86,8 @@ class Call:
 
     def both(self, *tensors: Any) -> list[Any]:
         """Return the results, and gradients by all arguments and weights."""
-        by = [tensor for tensor in tensors if tensor.dtype.is_floating or tensor.dtype.is_complex]
+        given = tensors[self.recipe.by :]
+        by = [tensor for tensor in given if tensor.dtype.is_floating or tensor.dtype.is_complex]
         by += [variable for variable in self._variables if variable.trainable]
         with tf.GradientTape() as tape:
             tape.watch([one for one in by if not isinstance(one, tf.Variable)])

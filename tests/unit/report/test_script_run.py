@@ -12,6 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from evener import Plan, Strategy
+from evener.engine.spot_check.check import wait_for_checks
 from evener.plan import Predicted
 from evener.plan.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.report.script_run import (
@@ -190,6 +191,20 @@ def test_what_is_gathered_is_told_of_once(logical_cpus: tuple[str, ...]) -> None
     assert "Gathered on one device:\n" in out.getvalue()
 
 
+def test_what_checks_found_is_told_of(
+    logical_cpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EVENER_VERIFY")
+    strategy = Strategy(devices=["cpu:1", "cpu:2"], shares=[3, 1])
+    strategy.run(tf.function(lambda x: tf.reduce_sum(x)), args=(tf.ones([6, 3]),))
+    wait_for_checks()
+    report = report_of("train.py", strategy, [])
+    assert report.checks == ("1 tensors of a step, 3 samples: no difference",)
+    out = io.StringIO()
+    print_report(report, as_json=False, console=Console(file=out, width=100))
+    assert "Compared with one device:\n" in out.getvalue()
+
+
 def test_the_json_is_one_line_on_standard_error(
     report: ScriptRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +213,8 @@ def test_the_json_is_one_line_on_standard_error(
     assert out == ""
     (line,) = err.splitlines()
     said = json.loads(line)
-    assert sorted(said) == ["changes", "devices", "gathered", "notes", "plan", "script", "steps"]
+    keys = ["changes", "checks", "devices", "gathered", "notes", "plan", "script", "steps"]
+    assert sorted(said) == keys
     assert said["plan"]["replicas"][0]["share"] == 0.75
     assert said["steps"] is None
     assert said["devices"][0]["owned"] == {"num_variables": 1, "num_bytes": 24}

@@ -18,7 +18,12 @@ import tensorflow as tf
 
 from evener.engine.costs.sizes import numbers, shape_of
 from evener.engine.costs.variables import LayerVariable
-from evener.engine.partition.functions import Argument, NumberArgument, SumArgument
+from evener.engine.partition.functions import (
+    Argument,
+    InputArgument,
+    NumberArgument,
+    SumArgument,
+)
 from evener.engine.trace.dims import symbol
 from evener.engine.trace.graph import Tensor
 
@@ -59,6 +64,7 @@ class Values:
         if isinstance(argument, NumberArgument):
             (number,) = numbers([symbol(argument.name)], self._num_samples)
             return tf.constant(number, tf.int32)
+        assert not isinstance(argument, InputArgument)  # of functions within those of tasks
         tensor = argument.tensor
         if tensor not in self._made:
             shape = tensor.shape

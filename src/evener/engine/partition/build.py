@@ -6,18 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
 from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
 from evener.engine.partition.nested import add_functional, copy_functional, lowered
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.partition.values import Values
 from evener.engine.partition.xla import find_obstacle
-from evener.engine.sharding.states import SUM, Partial, Sharded, State, Unset
+from evener.engine.sharding.states import SUM
 from evener.engine.trace.functional import CONDITIONS, LOOPS
 from evener.engine.trace.graph import Node, Tensor
-from evener.tf_compat import graphs
 
 LARGE = 1 << 18
 """Bytes from which a gradient is added up behind the call that gives it."""
@@ -129,81 +125,3 @@ def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
     count = math.prod(size for size in shape if isinstance(size, int))
     is_small = all(isinstance(size, int) for size in shape) and count * tensor.dtype.size < LARGE
     return is_small and tensor in partition.summed
-
-
-def branch_of(function: TaskFunction, partition: Partition) -> FunctionBuilder:
-    """Return what a condition calls to run a task: its function, or a function that calls it.
-
-    A condition does not compile its branches by XLA itself. And the body of a branch that stays
-    whole is not optimized for its device: convolutions take about twice as long on a CPU.
-    """
-    if not function.by_xla and not partition.layout.is_scheduled:
-        return function.builder
-    builder = _with_arguments_of(function, "branch", partition)
-    own = function.builder
-    attrs = {
-        "Tin": graphs.type_list([own.dtype_of(name) for name in own.arguments.values()]),
-        "Tout": graphs.type_list(own.outputs),
-        "f": graphs.function_reference(own.name),
-    }
-    private = graphs.BY_XLA if function.by_xla else {}
-    outputs = builder.op(
-        "PartitionedCall", list(builder.arguments.values()), attrs, private=private
-    )
-    for reference, dtype in zip(outputs, own.outputs, strict=True):
-        builder.output(reference, dtype)
-    builder.include(own)
-    builder.register()
-    return builder
-
-
-def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
-    """Make a function with the arguments of a task's that returns what a part without samples has.
-
-    Returns:
-        Zeros for partial sums, no rows for what is sharded; None if a shape is not known.
-    """
-    builder = _with_arguments_of(function, "no_samples", partition)
-    for tensor in function.task.fetches:
-        state, shape = partition.sharding.states[tensor], tensor.shape
-        if tensor in function.added_inside:
-            builder.output(builder.arguments[SumArgument(tensor)], tensor.dtype)
-            continue
-        if isinstance(state, Unset) and tensor.dtype != tf.variant:
-            # What one operation keeps for another, which does not run either.
-            builder.output(builder.constant(np.zeros([0]), tensor.dtype), tensor.dtype)
-            continue
-        if shape is None or tensor.dtype in (tf.variant, tf.resource):
-            return None
-        if isinstance(state, Sharded):
-            shape = (*shape[: state.axis], 0, *shape[state.axis + 1 :])
-        if not all(isinstance(size, int) or builder.knows(size) for size in shape):
-            return None
-        neutral = builder.constant(_neutral(state, tensor.dtype), tensor.dtype)
-        filled = builder.op(
-            "Fill",
-            [builder.vector(shape, tf.int32), neutral],
-            {"T": tensor.dtype, "index_type": tf.int32},
-        )
-        builder.output(filled[0], tensor.dtype)
-    builder.register()
-    return builder
-
-
-def _with_arguments_of(function: TaskFunction, name: str, partition: Partition) -> FunctionBuilder:
-    builder = FunctionBuilder(name, inference=partition.inference)
-    for argument, reference in function.builder.arguments.items():
-        builder.argument(argument, function.builder.dtype_of(reference))
-    return builder
-
-
-def _neutral(state: State, dtype: tf.DType) -> Any:
-    """Return the number that changes nothing when parts are combined."""
-    combine = state.combine if isinstance(state, Partial) else "sum"
-    numbers = {"sum": 0, "prod": 1, "all": True, "any": False, "max": None, "min": None}
-    number = numbers[combine]
-    if number is None:
-        number = dtype.min if combine == "max" else dtype.max
-        if dtype.is_floating:
-            number = float("-inf") if combine == "max" else float("inf")
-    return number

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import (
-    TaskFunction,
-    branch_of,
-    build_task,
-    zeros_function,
-)
+from evener.engine.partition.build import TaskFunction, build_task
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -22,6 +18,7 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
 from evener.engine.partition.times import Recorder, Times
@@ -71,10 +68,9 @@ class PartitionedStep:
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
         self._branches = {
-            id(function): (branch_of(function, partition), no_samples)
+            id(function): branches
             for function in self.functions
-            if function.needs_samples
-            and (no_samples := zeros_function(function, partition)) is not None
+            if (branches := branches_of(function, partition)) is not None
         }
 
     def __call__(
@@ -90,7 +86,9 @@ class PartitionedStep:
         Returns:
             What the step returns, as flat tensors.
         """
-        run = _Run(self.partition, inputs, sizes, recorder)
+        run = _Run(
+            self.partition, inputs, micro_batch_sizes(sizes, self.partition.layout), recorder
+        )
         for unit in self.units:
             function = self.functions[unit.task]
             if unit.micro_batch is None:
@@ -100,6 +98,33 @@ class PartitionedStep:
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
+    def run_some(
+        self,
+        inputs: Sequence[Any],
+        part_sizes: Sequence[tf.Tensor],
+        runs: Collection[int],
+        given: Mapping[Tensor, Any],
+        fetches: Iterable[Tensor],
+    ) -> list[Any]:
+        """Run some tasks in the graph that is being made, on the first parts alone.
+
+        Args:
+            inputs: As for a whole run; None for those that no task reads.
+            part_sizes: The samples of each part, one or more; no further part is there.
+            runs: The numbers of the functions that are called.
+            given: What they read of others.
+            fetches: The tensors to return, each as a whole.
+        """
+        run = _Run(self.partition, inputs, part_sizes, None, given)
+        for unit in self.units:
+            if unit.task in runs and (unit.micro_batch or 0) < len(part_sizes):
+                function = dataclasses.replace(self.functions[unit.task], by_xla=False)
+                if unit.micro_batch is None:
+                    run.call(function)
+                else:
+                    run.call_part(function, None, unit.micro_batch)
+        return [run.result(tensor) for tensor in fetches]
+
 
 class _Run:
     """The tensors of one run of a step."""
@@ -108,12 +133,13 @@ class _Run:
         self,
         partition: Partition,
         inputs: Sequence[Any],
-        sizes: tf.Tensor,
+        part_sizes: Sequence[tf.Tensor],
         recorder: Recorder | None,
+        given: Mapping[Tensor, Any] | None = None,
     ) -> None:
         self._partition = partition
         self._layout = partition.layout
-        self._whole: dict[Tensor, Any] = {}
+        self._whole: dict[Tensor, Any] = dict(given or {})
         self._parts: dict[tuple[Tensor, State], list[Any]] = {}
         self._sums: dict[tuple[Tensor, str], Any] = {}
         self._turns = Turns() if self._layout.is_scheduled else None
@@ -121,11 +147,11 @@ class _Run:
         self._symbols: dict[str, tf.Tensor] = {}
         self._are_there: dict[tuple[int, Size], tf.Tensor] = {}
         with tf.device(HOST):
-            self._sizes = micro_batch_sizes(sizes, self._layout)
+            self._sizes = list(part_sizes)
             self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
                 BATCH: (self._sizes, offsets_of(self._sizes))
             }
-            self._total = tf.reduce_sum(sizes)
+            self._total = tf.add_n(self._sizes)
         self._times = None
         if recorder is not None:
             replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
@@ -277,6 +303,7 @@ class _Run:
             return self._number(argument.name, part)
         if isinstance(argument, SumArgument):
             return self._sum_so_far(argument.tensor, device)
+        assert isinstance(argument, TensorArgument), argument
         tensor, state = argument.tensor, argument.state
         held = self._partition.sharding.states[tensor]
         if part is not None and (tensor, held) in self._parts and serves(held, state):
@@ -397,11 +424,19 @@ class _Run:
         """Join tensor lists element by element."""
         dtype = element_dtype(tensor)
         assert tensor.shape is not None
-        shape = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
-        stacked = [
-            tf.raw_ops.TensorListStack(input_handle=part, element_shape=shape, element_dtype=dtype)
-            for part in parts
-        ]
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        stacked = []
+        for part, rows in zip(parts, self._rows(state.rows)[0], strict=True):
+            known = list(shape)
+            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            if isinstance(per_sample, int) and isinstance(state.outer, int):
+                known[state.axis - 1] = rows * (per_sample * state.outer)
+            stacked.append(
+                tf.raw_ops.TensorListStack(
+                    input_handle=part, element_shape=known, element_dtype=dtype
+                )
+            )
         return tf.raw_ops.TensorListFromTensor(
             tensor=self._join_rows(tensor, state, stacked), element_shape=shape
         )

@@ -55,7 +55,18 @@ class SumArgument:
     tensor: Tensor
 
 
-Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument
+@dataclass(frozen=True, slots=True)
+class InputArgument:
+    """An input of the one operation that a function runs.
+
+    Attributes:
+        index: Which input of the operation it is.
+    """
+
+    index: int
+
+
+Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument | InputArgument
 
 
 class FunctionBuilder:
@@ -103,6 +114,22 @@ class FunctionBuilder:
             self.arguments[argument] = name
             self._dtypes[name] = dtype
         return self.arguments[argument]
+
+    def end_with(self, numbers: Sequence[NumberArgument]) -> None:
+        """Let numbers be the last arguments, in this order; they are added where they are missing.
+
+        The branches of a condition are given the same arguments by position, and each has asked for
+        its numbers in an order of its own.
+        """
+        for number in numbers:
+            self.argument(number, tf.int32)
+        first = [argument for argument in self.arguments if argument not in numbers]
+        self.arguments = {one: self.arguments[one] for one in (*first, *numbers)}
+        entries = {entry.name: entry for entry in self.definition.signature.input_arg}
+        ordered = [entries[name] for name in self.arguments.values()]
+        copies = [type(entry).FromString(entry.SerializeToString()) for entry in ordered]
+        del self.definition.signature.input_arg[:]
+        self.definition.signature.input_arg.extend(copies)
 
     def output(self, reference: str, dtype: tf.DType) -> None:
         """Let the function return a tensor."""

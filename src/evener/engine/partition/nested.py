@@ -12,11 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.partition.functions import (
-    Argument,
     FunctionBuilder,
-    NumberArgument,
     TensorArgument,
 )
+from evener.engine.partition.guards import add_guarded, extra_arguments
 from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
 from evener.engine.sharding.decision import Decision, Sharding
@@ -64,12 +63,12 @@ def add_loop(
         name: _build(builder, graph, shardings[name], states, states if name == "body" else None)
         for name, graph in node.bodies.items()
     }
-    extra = _extra_arguments(made.values(), len(inputs))
+    extra = extra_arguments(made.values(), len(inputs))
     for name, function in made.items():
-        for argument in extra:
-            reference = function.argument(argument, tf.int32)
-            if name == "body":
-                function.output(reference, tf.int32)
+        function.end_with(extra)
+        if name == "body":
+            for argument in extra:
+                function.output(function.arguments[argument], tf.int32)
         builder.include(function)
     numbers = [builder.number_argument(argument) for argument in extra]
     dtypes = [t.dtype for t in node.inputs]
@@ -107,10 +106,9 @@ def add_condition(
         name: _build(builder, graph, shardings[name], states, results)
         for name, graph in node.bodies.items()
     }
-    extra = _extra_arguments(made.values(), len(inputs) - first)
+    extra = extra_arguments(made.values(), len(inputs) - first)
     for function in made.values():
-        for argument in extra:
-            function.argument(argument, tf.int32)
+        function.end_with(extra)
         builder.include(function)
     numbers = [builder.number_argument(argument) for argument in extra]
     attrs: dict[str, Any] = {
@@ -207,7 +205,9 @@ def _build(
         decision = sharding.decisions.get(node)
         wanted = decision.inputs if decision is not None else [REPLICATED] * len(node.inputs)
         inputs = [values.get(t, one) for t, one in zip(node.inputs, wanted, strict=True)]
-        if decision is not None and decision.lower is not None:
+        if decision is not None and decision.needs_samples:
+            outputs = add_guarded(builder, node, inputs, decision)
+        elif decision is not None and decision.lower is not None:
             outputs = decision.lower(builder, node, inputs)
         elif decision is not None and decision.bodies:
             outputs = add_functional(builder, node, inputs, decision)
@@ -223,12 +223,3 @@ def _build(
         wanted_state = sharding.states[tensor] if results is None else results[index]
         builder.output(values.get(tensor, wanted_state), tensor.dtype)
     return builder
-
-
-def _extra_arguments(functions: Any, count: int) -> list[NumberArgument]:
-    found: dict[Argument, None] = {}
-    for function in functions:
-        for argument in list(function.arguments)[count:]:
-            found[argument] = None
-    assert all(isinstance(argument, NumberArgument) for argument in found)
-    return [argument for argument in found if isinstance(argument, NumberArgument)]

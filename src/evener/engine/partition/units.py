@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from evener.engine.partition.build import TaskFunction
-from evener.engine.partition.functions import Argument, NumberArgument, SumArgument
+from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
@@ -70,7 +70,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
     """Yield the tasks that a call waits for, and whether for those of its micro-batch alone."""
     task = function.task
     for argument in function.builder.arguments:
-        for tensor, state in _sources(partition, argument):
+        for tensor, state in sources_of(partition, argument):
             other = partition.task_of.get(tensor.node)
             if other is None or other is task:
                 continue
@@ -81,14 +81,14 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
         yield other, False
 
 
-def _sources(
+def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:
     """Yield the tensors that an argument is made of, and the state of them that is needed."""
     names: set[str] = set()
     if isinstance(argument, NumberArgument):
         names.add(argument.name)
-    elif isinstance(argument, SumArgument):
+    elif not isinstance(argument, TensorArgument):
         return
     elif argument.tensor.is_sizes:
         for size in argument.tensor.value or ():

@@ -23,7 +23,7 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
-from evener.engine.trace.dims import symbols_of
+from evener.engine.trace.dims import symbols_of, symbols_of_step
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
 
@@ -74,7 +74,7 @@ def _loop(
         return None
     if test.states[condition.outputs[0]] != REPLICATED:
         return None
-    if _needs_samples(inside) or _needs_samples(test):
+    if not _are_guarded(inside, symbols) or not _are_guarded(test, symbols):
         return None
     shardings = {"body": inside, "cond": test}
     for before, state, tensor in zip(states, entering, node.inputs, strict=True):
@@ -109,7 +109,7 @@ def _condition(
     leaving: list[list[State]] = []
     for name, body in node.bodies.items():
         inside = shard(body, states[first:], symbols)
-        if not is_local(body, inside, symbols) or _needs_samples(inside):
+        if not is_local(body, inside, symbols) or not _are_guarded(inside, symbols):
             return None
         shardings[name] = inside
         leaving.append([inside.states[t] for t in body.outputs])
@@ -144,7 +144,7 @@ def is_local(graph: Graph, sharding: Sharding, symbols: Symbols) -> bool:
     for node in graph:
         if node in arguments or is_made_of_sizes(node):
             continue
-        for name in symbols_read(sharding, node, symbols):
+        for name in symbols_read(sharding, node, symbols, is_in_body=True):
             state = sharding.states.get(symbols[name].tensor, REPLICATED)
             if not is_known_to_parts(symbols[name], state):
                 return False
@@ -179,8 +179,22 @@ def _is_free(state: State, wanted: State | Numbers, tensor: Tensor) -> bool:
     return wanted.outer == 1 or names <= {"B"} | symbols_of(wanted.rows)
 
 
-def _needs_samples(sharding: Sharding) -> bool:
-    return any(decision.needs_samples for decision in sharding.decisions.values())
+def _are_guarded(sharding: Sharding, symbols: Symbols) -> bool:
+    """Return whether a part without samples can skip what needs them: its shapes are known."""
+    return all(
+        _has_known_shape(tensor, node, symbols)
+        for node, decision in sharding.decisions.items()
+        if decision.needs_samples
+        for tensor in node.outputs
+    )
+
+
+def _has_known_shape(tensor: Tensor, node: Node, symbols: Symbols) -> bool:
+    """Return whether all sizes of a tensor are known without it."""
+    if tensor.shape is None:
+        return False
+    names = {name for size in tensor.shape for name in symbols_of_step(size)}
+    return all(symbols[name].tensor.node is not node for name in names)
 
 
 def _join(before: State, after: State, tensor: Tensor) -> State | None:

@@ -24,13 +24,16 @@ def requests_of(sharding: Sharding, node: Node) -> Iterator[tuple[Tensor, State 
         yield tensor, REPLICATED if decision is None else decision.inputs[index]
 
 
-def symbols_read(sharding: Sharding, node: Node, symbols: Symbols) -> set[str]:
+def symbols_read(
+    sharding: Sharding, node: Node, symbols: Symbols, *, is_in_body: bool = False
+) -> set[str]:
     """Return the symbols whose numbers a node, or a body of it, may be given.
 
     Args:
         sharding: What the parts compute.
         node: A node of the graph that was sharded.
         symbols: Sources of all symbols. Those inside of a body of the node are not returned.
+        is_in_body: Whether the graph is a body, where a part without samples skips single nodes.
     """
     found: set[str] = set()
     decision = sharding.decisions.get(node)
@@ -45,9 +48,14 @@ def symbols_read(sharding: Sharding, node: Node, symbols: Symbols) -> set[str]:
     if decision is not None and decision.lower is not None:
         for tensor in (*node.inputs, *node.outputs):
             found |= _symbols_in((*(tensor.shape or ()), *(tensor.value or ())))
+    if decision is not None and decision.needs_samples and is_in_body:
+        for tensor in node.outputs:
+            found |= _symbols_in(tensor.shape or ())
     for name, body in node.bodies.items():
         inside = Sharding() if decision is None else decision.bodies[name]
-        of_body = {one for node in body for one in symbols_read(inside, node, symbols)}
+        of_body = {
+            one for within in body for one in symbols_read(inside, within, symbols, is_in_body=True)
+        }
         for tensor in body.outputs:
             of_body |= _symbols_in(tensor.value or ()) if tensor.is_sizes else set()
         own = {*body, *(tensor.node for tensor in body.inputs)}

@@ -85,7 +85,8 @@ class Rows:
         if is_shardable(tensor.shape, Sharded(axis)):
             return Sharded(axis)
         # Nothing tells a number of rows from another number but where it comes from.
-        is_number = isinstance(size, int)
-        if is_number and all(size < FEWEST_ROWS or divide(size, rows) is None for rows in sources):
-            return None
+        if isinstance(size, int):
+            is_of_rows = any(divide(size, rows) is not None for rows in sources)
+            if size < FEWEST_ROWS or not is_of_rows:
+                return None
         return Sharded(axis, 1, size)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
+from evener.engine.trace.conditions import truth_of
 from evener.engine.trace.dims import Dim, Size, evaluate, per_sample, symbol, symbols_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
@@ -237,7 +238,11 @@ class Inference:
 
     def _joined(self, node: Node) -> list[Facts]:
         """What is the same in all branches of a condition."""
-        columns = zip(*(body.outputs for body in node.bodies.values()), strict=True)
+        bodies = list(node.bodies.values())
+        chosen = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
+        if chosen is not None:
+            bodies = [node.bodies["then_branch" if chosen else "else_branch"]]
+        columns = zip(*(body.outputs for body in bodies), strict=True)
         joined: list[Facts] = []
         for tensors in columns:
             shapes = {t.shape for t in tensors}

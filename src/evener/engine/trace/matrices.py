@@ -1,7 +1,7 @@
 """The numbers in small integer matrices that a program makes of sizes, such as paddings.
 
-Tensors of rank 0 and 1 have their numbers in ``Tensor.value``. Those of a higher rank are read back from
-the operations that join, reshape and transpose them.
+Tensors of rank 0 and 1 have their numbers in ``Tensor.value``. Those of a higher rank are read back
+from the operations that join, reshape and transpose them.
 """
 
 from __future__ import annotations

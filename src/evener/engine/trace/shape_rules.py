@@ -34,28 +34,30 @@ def shape_rule(*ops: str) -> Callable[[ShapeRule], ShapeRule]:
 
 # All outputs have the shape of the first input.
 SAME_AS_FIRST = """
-Abs Acos Acosh AddN Angle Asin Asinh Atan Atanh BatchNormWithGlobalNormalization BesselI0e
-BesselI1e BesselJ0 BesselJ1 BiasAdd Bucketize Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue
-Conj Cos Cosh Cumprod
-Cumsum CumulativeLogsumexp DepthToSpaceSame Digamma Elu EluGrad EnsureShape Erf Erfc Erfinv Exp
-Expm1 FakeQuantWithMinMaxArgs Floor Identity IdentityN Inv Invert IsFinite IsInf IsNan LRN
-LRNGrad LeakyRelu LeakyReluGrad Lgamma Log Log1p LogSoftmax LogicalNot MatrixBandPart
-MatrixInverse Cholesky MatrixSetDiag MatrixSetDiagV3 Ndtri Neg OnesLike PreventGradient
-QuantizeAndDequantizeV2 Reciprocal Relu Relu6 Relu6Grad ReluGrad Reverse ReverseSequence ReverseV2
-Rint Roll Round Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Snapshot Softmax
-Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square StopGradient Tan Tanh TanhGrad
-TensorScatterAdd TensorScatterUpdate TensorScatterMax TensorScatterMin TensorScatterSub
-ZerosLike InvGrad ReciprocalGrad MaxPoolGrad MaxPool3DGrad MaxPoolGradV2 StringToNumber
-StringToHashBucketFast StringToHashBucketStrong LookupTableFind AsString StringLower StringUpper
-SpaceToBatchSame ParallelDynamicStitchSame DebugIdentityV3 AdjustContrastv2 AdjustHue
-AdjustSaturation HSVToRGB RGBToHSV
+Abs Acos Acosh AddN Angle Asin Asinh Atan Atanh BatchNormWithGlobalNormalization BesselI0 BesselI0e
+BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1
+BiasAdd Bucketize Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue Conj Cos Cosh Cumprod Dawsn
+Expint FresnelCos FresnelSin PopulationCount Spence StaticRegexReplace StaticRegexFullMatch
+StringLength StringStrip Cumsum CumulativeLogsumexp DepthToSpaceSame Digamma Elu EluGrad
+EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs Floor Identity IdentityN Inv Invert
+IsFinite IsInf IsNan LRN LRNGrad LeakyRelu LeakyReluGrad Lgamma Log Log1p LogSoftmax LogicalNot
+MatrixBandPart MatrixInverse Cholesky MatrixSetDiag MatrixSetDiagV3 Ndtri Neg OnesLike
+PreventGradient QuantizeAndDequantizeV2 Reciprocal Relu Relu6 Relu6Grad ReluGrad Reverse
+ReverseSequence ReverseV2 Rint Roll Round Rsqrt RsqrtGrad Selu SeluGrad Sigmoid SigmoidGrad Sign
+Sin Sinh Snapshot Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad Square
+StopGradient Tan Tanh TanhGrad TensorScatterAdd TensorScatterUpdate TensorScatterMax
+TensorScatterMin TensorScatterSub ZerosLike InvGrad ReciprocalGrad MaxPoolGrad MaxPool3DGrad
+MaxPoolGradV2 StringToNumber StringToHashBucketFast StringToHashBucketStrong LookupTableFind
+AsString StringLower StringUpper SpaceToBatchSame ParallelDynamicStitchSame DebugIdentityV3
+AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV
 """.split()
 
 BROADCASTING = """
-Add AddV2 ApproximateEqual Atan2 BitwiseAnd BitwiseOr BitwiseXor Complex Div DivNoNan Equal
-FloorDiv FloorMod Greater GreaterEqual Igamma Igammac LeftShift Less LessEqual LogicalAnd
-LogicalOr Maximum Minimum Mod Mul MulNoNan NextAfter NotEqual Polygamma Pow RandomGammaGrad RealDiv
-RightShift SelectV2 SquaredDifference Sub TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta
+Add AddV2 ApproximateEqual Atan2 Betainc BitwiseAnd BitwiseOr BitwiseXor Complex Div DivNoNan Equal
+FloorDiv FloorMod Greater GreaterEqual Igamma Igammac IgammaGradA LeftShift Less LessEqual
+LogicalAnd LogicalOr Maximum Minimum Mod Mul MulNoNan NextAfter NotEqual Polygamma Pow
+RandomGammaGrad RealDiv RightShift SelectV2 SquaredDifference Sub TruncateDiv TruncateMod Xdivy
+Xlog1py Xlogy Zeta
 """.split()
 
 REDUCTIONS = "Sum Mean Max Min Prod All Any EuclideanNorm".split()
@@ -327,8 +329,6 @@ def _unknown(inference: Inference, node: Node, first: int) -> Shape:
     "ExtractImagePatches",
     "Dilation2D",
     "ImageProjectiveTransformV3",
-    "TopKV2",
-    "TopK",
 )
 def _batch_first(inference: Inference, node: Node) -> Shapes:
     """The first axis counts samples as that of the input does; TensorFlow knows the others."""
@@ -338,30 +338,56 @@ def _batch_first(inference: Inference, node: Node) -> Shapes:
         if shape is None or static is None or not static or static[0] is not None:
             found.append(None)
             continue
-        rest: list[Size] = [
-            inference.new_symbol(tensor, k) if size is None else size
-            for k, size in enumerate(static[1:], 1)
-        ]
+        rest: list[Size] = []
+        for k, size in enumerate(static[1:], 1):
+            found_size = _windows(node, k) if size is None else size
+            rest.append(inference.new_symbol(tensor, k) if found_size is None else found_size)
         same_rank = len(static) == len(shape)
         if same_rank and node.op not in _CHANGES_OTHER_AXES:
             rest = [s if s is not None else shape[k] for k, s in enumerate(static[1:], 1)]
         if tensor.index and node.op.startswith("FusedBatchNorm"):
             found.append(None)
             continue
-        if len(shape) <= _INNER_AXES.get(node.op, 0):
-            found.append(None)
-            continue
         found.append((shape[0], *rest))
     return found
 
 
-_INNER_AXES = {"TopKV2": 1, "TopK": 1}
+_CONVOLUTIONS = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
+
+
+def _windows(node: Node, axis: int) -> int | None:
+    """Return the windows of a convolution along an axis that TensorFlow takes for unknown."""
+    images, kernel = (t.shape for t in node.inputs) if node.op in _CONVOLUTIONS else (None, None)
+    strides, dilations = node.ints_attr("strides"), node.ints_attr("dilations")
+    is_last = node.text_attr("data_format") in ("NHWC", "NDHWC")
+    if images is None or kernel is None or not is_last or axis >= len(images) - 1:
+        return None
+    size, extent, stride = images[axis], kernel[axis - 1], strides[axis]
+    if not isinstance(size, int) or not isinstance(extent, int):
+        return None
+    if node.text_attr("padding") == "SAME":
+        return -(-size // stride)
+    if node.text_attr("padding") != "VALID":
+        return None
+    covered = (extent - 1) * dilations[axis] + 1
+    return max(0, (size - covered) // stride + 1)
+
+
 _CHANGES_OTHER_AXES = frozenset(
     {"ResizeBilinear", "ResizeNearestNeighbor", "ResizeBicubic", "ResizeArea", "SpaceToDepth"}
     | {"DepthToSpace", "ExtractImagePatches"}
     | {"Conv2D", "Conv3D", "DepthwiseConv2dNative", "MaxPool", "MaxPoolV2", "MaxPool3D"}
-    | {"AvgPool", "AvgPool3D", "Dilation2D", "TopKV2", "TopK", "ImageProjectiveTransformV3"}
+    | {"AvgPool", "AvgPool3D", "Dilation2D", "ImageProjectiveTransformV3"}
 )
+
+
+@shape_rule("TopKV2", "TopK")
+def _top_k(inference: Inference, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    count = node.inputs[1].value if node.op == "TopKV2" else (node.int_attr("k"),)
+    if not shape or count is None:
+        return None
+    return [(*shape[:-1], *count)] * 2
 
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
@@ -388,15 +414,20 @@ def constant(tensor: Tensor) -> list[int] | None:
 
 @shape_rule("MatrixDiagV3", "MatrixDiagPartV3")
 def _diagonal(inference: Inference, node: Node) -> Shapes:
-    """Only the main diagonal of square matrices, with sizes that are not given."""
+    """TensorFlow knows the sizes of a matrix and of diagonals; the axes in front stay."""
     shape, numbers = node.inputs[0].shape, [constant(t) for t in node.inputs[1:-1]]
-    if shape is None or numbers[0] is None or any(k != 0 for k in numbers[0]):
+    diagonals, static = numbers[0], node.static_shapes[0]
+    if shape is None or diagonals is None:
         return None
-    if len(numbers[0]) != 1:
+    if diagonals == [0] and node.op == "MatrixDiagV3" and numbers[1:] == [[-1], [-1]]:
+        return [(*shape, shape[-1])]
+    if diagonals == [0] and node.op == "MatrixDiagPartV3":
+        return [shape[:-1]] if shape[-1] == shape[-2] else None
+    inner = 1 if node.op == "MatrixDiagV3" and len(set(diagonals)) == 1 else 2
+    if static is None or len(shape) < inner or any(size is None for size in static[-inner:]):
         return None
-    if node.op == "MatrixDiagV3":
-        return [(*shape, shape[-1])] if numbers[1:] == [[-1], [-1]] else None
-    return [shape[:-1]] if shape[-1] == shape[-2] else None
+    front = shape[: len(shape) - inner]
+    return [(*front, *_unknown(inference, node, len(front)))]
 
 
 @shape_rule("MatrixDeterminant", "LogMatrixDeterminant")
@@ -405,7 +436,7 @@ def _determinant(inference: Inference, node: Node) -> Shapes:
     return None if shape is None else [shape[:-2]] * len(node.outputs)
 
 
-@shape_rule("MatrixSolve", "MatrixTriangularSolve")
+@shape_rule("MatrixSolve")
 def _solution(inference: Inference, node: Node) -> Shapes:
     matrix, right = (t.shape for t in node.inputs)
     if matrix is None or right is None or matrix[:-2] != right[:-2]:
@@ -761,11 +792,14 @@ def _one_hot(inference: Inference, node: Node) -> Shapes:
 @shape_rule("Range")
 def _range(inference: Inference, node: Node) -> Shapes:
     start, limit, step = (t.value for t in node.inputs)
-    if start is None or limit is None or step != (1,):
+    if start is None or limit is None or step is None:
+        return None
+    stride = step[0]
+    if not isinstance(stride, int) or stride < 1:
         return None
     # The operation refuses a limit before the start.
-    length = limit[0] - start[0]
-    return None if isinstance(length, int) else [(length,)]
+    length = divide(limit[0] - start[0], stride)
+    return None if length is None or isinstance(length, int) else [(length,)]
 
 
 @shape_rule("InTopKV2", "InTopK")

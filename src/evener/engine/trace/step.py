@@ -11,7 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from evener import colocation
-from evener.engine.trace import shape_rules, value_rules  # noqa: F401  (fill the tables of rules)
+from evener.engine.trace import (  # noqa: F401  (they fill the tables of rules)
+    per_row_shapes,
+    shape_rules,
+    value_rules,
+)
 from evener.engine.trace.dims import BATCH
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from evener.engine.trace.conditions import truth_of
 from evener.engine.trace.dims import Dim, Size, divide, product
-from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
@@ -196,6 +196,8 @@ def _reduce(inference: Inference, node: Node) -> Values:
         for number in value:
             total = number + total
         return [(total,)]
+    if len(set(value)) == 1:
+        return [value[:1]]
     numbers = [number for number in value if isinstance(number, int)]
     if len(numbers) < len(value) or not numbers:
         return None
@@ -256,6 +258,8 @@ def _neg(inference: Inference, node: Node) -> Values:
 def _arithmetic(inference: Inference, node: Node) -> Values:
     a, b = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
+    if node.op == "FloorMod" and a is None and b is not None and len(shape or ()) == 1:
+        return _remainders(inference, node, b)
     if a is None or b is None or shape is None or len(shape) > 1:
         return None
     length = shape[0] if shape else 1
@@ -268,6 +272,19 @@ def _arithmetic(inference: Inference, node: Node) -> Values:
         tuple(
             _computed(inference, node, one, other, index)
             for index, (one, other) in enumerate(zip(a, b, strict=True))
+        )
+    ]
+
+
+def _remainders(inference: Inference, node: Node, divisors: Shape) -> Values:
+    """Return the remainders of numbers that are not known: those of 1 are 0."""
+    result = node.outputs[0]
+    if result.shape != (len(divisors),):
+        return None
+    return [
+        tuple(
+            0 if divisor == 1 else inference.new_symbol(result, None, index)
+            for index, divisor in enumerate(divisors)
         )
     ]
 
@@ -312,6 +329,16 @@ def _split(inference: Inference, node: Node) -> Values:
         parts.append(data.value[begin : begin + length])
         begin += length
     return parts
+
+
+@value_rule("Tile")
+def _tile(inference: Inference, node: Node) -> Values:
+    value, times = (t.value for t in node.inputs)
+    if value is None or times is None or node.inputs[0].rank != 1:
+        return None
+    if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
+        return None
+    return [value * times[0]]
 
 
 @value_rule("ListDiff")
@@ -381,32 +408,10 @@ def _select(inference: Inference, node: Node) -> Values:
     condition, (a, b) = node.inputs[0], (t.value for t in node.inputs[1:])
     if condition.rank != 0:
         return None
-    chosen = _truth(condition)
+    chosen = truth_of(condition)
     if chosen is not None:
         return [a if chosen else b] if node.inputs[1].rank == node.inputs[2].rank else None
     return [a] if a is not None and a == b else None
-
-
-_COMPARED: dict[str, Callable[[Any, Any], bool]] = {
-    "Equal": operator.eq,
-    "NotEqual": operator.ne,
-    "Greater": operator.gt,
-    "GreaterEqual": operator.ge,
-    "Less": operator.lt,
-    "LessEqual": operator.le,
-}
-
-
-def _truth(tensor: Tensor) -> bool | None:
-    """Return whether a comparison of two known numbers holds, or None."""
-    compared = _COMPARED.get(tensor.node.op)
-    if compared is None:
-        return None
-    values = [t.value for t in tensor.node.inputs]
-    if any(v is None or len(v) != 1 or not isinstance(v[0], int) for v in values):
-        return None
-    (a,), (b,) = (v for v in values if v is not None)
-    return compared(a, b)
 
 
 @value_rule("TensorListPushBack", "TensorListSetItem")

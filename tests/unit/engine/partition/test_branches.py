@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.partition.build import branch_of
+from evener.engine.partition.no_samples import branch_of, branches_of
 
 
 @pytest.mark.parametrize(("num_micro_batches", "operations"), [(2, ["PartitionedCall"]), (1, None)])
@@ -28,3 +29,77 @@ def test_a_task_that_stays_whole_is_called_by_a_branch_and_is_none(
     else:
         assert function.builder.definition.attr["_noinline"].b
         assert [node.op for node in branch.definition.node_def] == operations
+
+
+def test_a_part_without_samples_has_the_sizes_that_kernels_know_alone() -> None:
+    """A convolution of no samples gives its input's size, which the next one does not take."""
+    first, second = tf.random.normal([3, 5, 4]), tf.random.normal([3, 4, 6])
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch([first, second])
+            x = tf.nn.relu(tf.nn.conv1d(x, first, 2, "SAME") + 0.1)
+            x = tf.nn.conv1d(x, second, 2, "SAME")
+            loss = tf.reduce_mean(x * x)
+        return x, loss, tape.gradient(loss, [first, second])
+
+    distributed = evener.distribute(step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[1, 1, 1])
+    for num_samples, length in ((8, 16), (6, 21), (1, 18), (2, 11)):
+        x = tf.random.normal([num_samples, length, 5])
+        given = tf.nest.flatten(distributed(x))
+        for one, other in zip(tf.nest.flatten(step(x)), given, strict=True):
+            tf.debugging.assert_near(one, other, rtol=1e-4)
+    (partitioned,) = distributed.partitioned_steps
+    branches = [branches_of(one, partitioned.partition) for one in partitioned.functions]
+    calls = [branch[1].definition.node_def for branch in branches if branch is not None]
+    assert "PartitionedCall" in {node.op for nodes in calls for node in nodes}
+
+
+def numbers_first(x: tf.Tensor) -> tf.Tensor:
+    count = tf.shape(x)[0]
+    return x + tf.cast(tf.range(count), tf.float32)[:, None] + tf.ones([count, 2])
+
+
+def sizes_first(x: tf.Tensor) -> tf.Tensor:
+    count = tf.shape(x)[0]
+    return x * tf.ones([count, 2]) - tf.cast(tf.range(count), tf.float32)[:, None]
+
+
+@pytest.mark.parametrize("chosen", [1.0, -1.0])
+def test_branches_ask_for_numbers_in_orders_of_their_own(chosen: float) -> None:
+    """One begins with the samples of the part, the other with those of the parts before it."""
+
+    def step(x: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+        return tf.cond(c > 0, lambda: numbers_first(x), lambda: sizes_first(x))
+
+    x = tf.reshape(tf.range(14.0), [7, 2])
+    parts = evener.distribute(
+        step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[4, 0, 3], in_axes=(0, None)
+    )
+    expected = numbers_first(x) if chosen > 0 else sizes_first(x)
+    assert (parts(x, tf.constant(chosen)).numpy() == expected.numpy()).all()
+    assert not parts.report().gathered
+
+
+@pytest.mark.parametrize("shares", [[4, 0, 3], [0, 1, 0]])
+def test_a_part_without_samples_skips_kernels_in_loops(shares: list[int]) -> None:
+    """The loop runs its rounds all the same; convolutions and scatters fail without samples."""
+    kernel = tf.random.stateless_normal([3, 3, 2, 2], [1, 2])
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            rounds, y = tf.while_loop(
+                lambda k, _: k < 3,
+                lambda k, y: (k + 1, tf.tanh(tf.nn.conv2d(y, kernel, 1, "SAME"))),
+                (0, x),
+            )
+            loss = tf.reduce_sum(y * y) * tf.cast(rounds, tf.float32)
+        return loss, *tape.gradient(loss, [x, kernel])
+
+    step = tf.autograph.experimental.do_not_convert(step)
+    x = tf.random.stateless_normal([sum(shares), 4, 4, 2], [3, 4])
+    parts = evener.distribute(step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=shares)
+    for given, expected in zip(parts(x), tf.function(step)(x), strict=True):
+        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
+    assert not parts.report().gathered

@@ -62,7 +62,82 @@ def crop_and_resize(images: Any, boxes: Any, numbers: Any) -> Any:
     return tf.image.crop_and_resize(images, boxes, numbers, [2, 2])
 
 
+def transformed(images: Any, transforms: Any) -> Any:
+    """Transforms near the one that changes nothing."""
+    near = [1.0, 0.1, 0.3, -0.1, 1.0, 0.2, 0.0, 0.0]
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=0.1 * transforms * [1.0] * 8 + near,
+        output_shape=[4, 5],
+        fill_value=0.5,
+        interpolation="BILINEAR",
+        fill_mode="CONSTANT",
+    )
+
+
+def suppressed(boxes: Any, scores: Any) -> Any:
+    found = tf.image.combined_non_max_suppression(boxes[:, :, None], scores[:, :, None], 2, 3)
+    return tuple(found)
+
+
 CASES: tuple[OpCase, ...] = (
+    case(
+        "transform_of_each",
+        transformed,
+        f32(B, 4, 5, 2),
+        f32(B, 8),
+        expect="any",
+        gradient=False,
+        tolerance=1e-3,
+    ),
+    case(
+        "transform_of_all",
+        transformed,
+        f32(B, 4, 5, 2),
+        f32(1, 8),
+        expect="any",
+        gradient=False,
+        tolerance=1e-3,
+    ),
+    case(
+        "combined_suppression",
+        suppressed,
+        f32(B, 5, 4, values=positive),
+        f32(B, 5, values=distinct),
+        gradient=False,
+        expect="any",
+    ),
+    case(
+        "drawn_boxes",
+        lambda x, b: tf.image.draw_bounding_boxes(x, b, [[1.0, 0.0]]),
+        f32(B, 4, 4, 2, values=positive),
+        f32(B, 2, 4, values=positive),
+        gradient=False,
+        expect="any",
+    ),
+    case(
+        "glimpse",
+        lambda x, at: tf.image.extract_glimpse(x, [3, 3], 0.1 * at, noise="zero"),
+        f32(B, 5, 5, 1),
+        f32(B, 2),
+        gradient=False,
+        expect="any",
+    ),
+    case(
+        "blocks_as_rows",
+        lambda x: tf.batch_to_space(
+            3 * tf.space_to_batch(x, [2, 2], [[1, 1], [0, 2]]), [2, 2], [[1, 1], [0, 2]]
+        ),
+        f32(B, 4, 4, 2),
+    ),
+    case(
+        "dilated_convolution",
+        lambda x, w: tf.nn.convolution(x, w, dilations=2, padding="SAME"),
+        f32(B, 5, 5, 2),
+        f32(2, 2, 2, 3),
+        expect="any",
+        tolerance=3e-5,
+    ),
     *(
         case(
             name,

@@ -61,7 +61,7 @@ def with_other_batch(
         del batch
         return step(*tensors)
 
-    distributed = evener.distribute(
+    distributed: Any = evener.distribute(
         tf.autograph.experimental.do_not_convert(both),
         devices=list(DEVICES),
         shares=list(samples),

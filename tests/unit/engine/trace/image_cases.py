@@ -179,3 +179,50 @@ IMAGES = [
     ),
     case("boxes", lambda x, s: tf.image.non_max_suppression(x, s, 3), f32(B, 4), f32(B)),
 ]
+
+SPECTRA = [
+    case(
+        "spectra",
+        gradient_of(lambda x: tf.math.real(tf.signal.rfft(x)) + tf.abs(tf.signal.rfft(x, [8]))),
+        f32(B, T, 8),
+    ),
+    case("spectra_back", lambda x: tf.signal.irfft2d(tf.cast(x, tf.complex64)), f32(B, 4, 5)),
+    case(
+        "frames",
+        gradient_of(lambda x: tf.signal.overlap_and_add(tf.signal.frame(x, 4, 2), 3)),
+        f32(B, 12),
+    ),
+    case(
+        "rows_of_blocks",
+        lambda x: tf.batch_to_space(
+            tf.space_to_batch(x, [2, 3], [[1, 1], [0, 2]]), [2, 3], [[0, 1], [1, 1]]
+        ),
+        f32(B, 4, 4, 2),
+    ),
+    case(
+        "crop_again",
+        gradient_of(lambda x: tf.image.pad_to_bounding_box(x, 1, 2, 8, 9)),
+        f32(B, 4, 5, 2),
+    ),
+    case("repeated_columns", gradient_of(lambda x: tf.repeat(x, 3, axis=1)), f32(B, 4)),
+    case("largest", gradient_of(lambda x: tf.nn.top_k(x, 2).values), f32(B, 4)),
+    case("steps_of_three", lambda x: tf.range(0, 3 * tf.shape(x)[0], 3), f32(B)),
+    case("products", gradient_of(lambda x: tf.reduce_prod(x, 1)), f32(B, 4)),
+    case(
+        "remainder_of_one",
+        lambda x, n: tf.slice(x, tf.concat([n, n], 0) % [1, 2], [tf.shape(x)[0], 3]),
+        f32(B, 4),
+        i32(1),
+    ),
+    case("searched", lambda x: tf.searchsorted([0.5, 1.0], tf.reshape(x, [-1])), f32(B, 3)),
+    case(
+        "counts",
+        lambda x: tf.math.bincount(x, minlength=4, maxlength=4, axis=-1),
+        i32(B, 5),
+    ),
+    case(
+        "unknown_windows",
+        gradient_of(lambda x: tf.nn.convolution(x, tf.ones([2, 2, 2, 3]), dilations=2)),
+        f32(B, 5, 6, 2),
+    ),
+]

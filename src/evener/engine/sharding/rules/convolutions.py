@@ -17,8 +17,8 @@ from evener.engine.sharding.states import (
     REPLICATED,
     SUM,
     Numbers,
+    Sharded,
     State,
-    first_of,
     is_shardable,
     part_sizes,
 )
@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
 
 
+def _images(state: State) -> Sharded | None:
+    """Return the state of images along the first axis, in as many blocks as they are."""
+    return state if isinstance(state, Sharded) and state.axis == 0 else None
+
+
 @rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
-    rows = first_of(states[0])
+    rows = _images(states[0])
     if rows is None or not is_shardable(node.inputs[0].shape, rows):
         return None
     return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
@@ -44,7 +49,7 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(WHOLE, WHOLE, ROWS),
 )
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, rows = node.outputs[0].shape, first_of(states[2])
+    shape, rows = node.outputs[0].shape, _images(states[2])
     if shape is None or rows is None or not is_shardable(shape, rows):
         return None
     sizes = part_sizes(shape, rows)
@@ -64,7 +69,7 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     inputs=(ROWS, WHOLE, ROWS),
 )
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
-    rows = first_of(states[0]) or first_of(states[2])
+    rows = _images(states[0]) or _images(states[2])
     if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
         return None
     return Decision(

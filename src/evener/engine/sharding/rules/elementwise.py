@@ -24,17 +24,19 @@ from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.shape_rules import BROADCASTING
 
 UNARY = """
-Abs Acos Acosh Angle AsString Asin Asinh Atan Atanh BesselI0e BesselI1e BesselJ0 BesselJ1 Bitcast
-Bucketize Cast Ceil CheckNumericsV2 FakeQuantWithMinMaxArgs
-CheckNumerics ClipByValue Conj Cos Cosh Digamma Elu Erf Erfc Erfinv Exp Expm1 Floor
-Identity Imag Inv Invert IsFinite IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Neg
-OnesLike PreventGradient Real ComplexAbs Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign
-Sin Sinh Snapshot Softplus Softsign Sqrt Square StopGradient StringLower StringUpper
-StringToHashBucketFast StringToHashBucketStrong StringToNumber Tan Tanh ZerosLike
+Abs Acos Acosh Angle AsString Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0
+BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Bitcast Bucketize Cast Ceil
+CheckNumericsV2 FakeQuantWithMinMaxArgs CheckNumerics ClipByValue Conj Cos Cosh Dawsn Digamma Elu
+Erf Erfc Erfinv Exp Expint Expm1 Floor FresnelCos FresnelSin Identity Imag Inv Invert IsFinite
+IsInf IsNan LeakyRelu Lgamma Log Log1p LogicalNot Ndtri Neg OnesLike PopulationCount
+PreventGradient Real ComplexAbs Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin Sinh
+Snapshot Softplus Softsign Spence Sqrt Square StaticRegexFullMatch StaticRegexReplace StopGradient
+StringLength StringLower StringStrip StringUpper StringToHashBucketFast StringToHashBucketStrong
+StringToNumber Tan Tanh ZerosLike
 """.split()
 GRADIENTS = """
-EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad
-SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
+EluGrad FakeQuantWithMinMaxArgsGradient InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad
+RsqrtGrad SeluGrad SigmoidGrad SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
 """.split()
 _BROADCASTING = frozenset(BROADCASTING)
 LINEAR = "Identity Neg StopGradient PreventGradient Snapshot Conj Real Imag".split()

@@ -103,15 +103,15 @@ def _diagonals(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, *[REPLICATED] * (len(states) - 1)), outputs=(state,))
 
 
-@rule("SelfAdjointEigV2", "Svd", "Qr", "MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)
-def _decomposition(node: Node, states: Sequence[State]) -> Decision | None:
+@rule("MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)
+def _determinant(node: Node, states: Sequence[State]) -> Decision | None:
     state, shape = states[0], node.inputs[0].shape
     if shape is None or not isinstance(state, Sharded) or state.axis >= len(shape) - 2:
         return None
     return Decision(inputs=(state,), outputs=(state,) * len(node.outputs))
 
 
-@rule("MatrixTriangularSolve", "MatrixSolve", "CholeskyGrad", inputs=ROWS)
+@rule("MatrixSolve", "CholeskyGrad", inputs=ROWS)
 def _solve(node: Node, states: Sequence[State]) -> Decision | None:
     shapes = [t.shape for t in node.inputs]
     state = next((s for s in states if isinstance(s, Sharded)), None)

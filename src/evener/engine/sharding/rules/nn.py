@@ -21,7 +21,7 @@ from evener.engine.trace.graph import Node
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)
 PER_SAMPLE = """
-MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad MaxPoolWithArgmax
+MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad
 LRN LRNGrad
 """.split()
 ADJUST = "AdjustContrastv2 AdjustHue AdjustSaturation".split()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
+from evener.engine.sharding.rules.own_rows import is_of_batch, scatter_to_own, segments_of_own
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
 from evener.engine.trace.graph import Node
 
@@ -20,6 +21,9 @@ COMBINE = {
 def _segments(node: Node, states: Sequence[State]) -> Decision | None:
     """Every part fills all segments with its rows."""
     data, ids = node.inputs[0], node.inputs[1]
+    own = segments_of_own(node)
+    if own is not None and any(is_of_batch(state) for state in states):
+        return own
     for index, state in enumerate(states[:2]):
         if not isinstance(state, Sharded):
             continue
@@ -40,6 +44,9 @@ def _segments(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("ScatterNd", inputs=(ROWS, ROWS, WHOLE))
 def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows are added to zeros, so every part adds its own."""
+    own = scatter_to_own(node)
+    if own is not None and any(is_of_batch(state) for state in states):
+        return own
     places = node.inputs[0].rank
     for state in states[:2]:
         if isinstance(state, Sharded) and places is not None and state.axis < places - 1:

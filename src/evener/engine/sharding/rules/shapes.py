@@ -14,6 +14,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
+from evener.engine.sharding.rules.own_rows import gather_from_own, gather_nd_from_own
 from evener.engine.sharding.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -26,7 +27,7 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import Size, divide, has_batch, product
+from evener.engine.trace.dims import BATCH, Size, divide, has_batch, product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import TakenSlice, slices
@@ -409,17 +410,17 @@ def _fill(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("Range", inputs=WHOLE)
 def _range(node: Node, states: Sequence[State]) -> Decision | None:
-    start, limit, step = (t.value for t in node.inputs)
+    start, _, step = (t.value for t in node.inputs)
     shape = node.outputs[0].shape
-    if shape is None or start is None or limit is None or step != (1,):
+    if shape is None or start is None or step is None or not isinstance(step[0], int):
         return None
     if has_batch(start[0]) or not is_shardable(shape, Sharded(0)):
         return None
     rows = rows_per_sample(shape[0])
     assert rows is not None
-    begin = PART_OFFSET * rows + start[0]
+    begin = PART_OFFSET * rows * step[0] + start[0]
     return Decision(
-        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows,)), REPLICATED),
+        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step[0],)), REPLICATED),
         outputs=(Sharded(0),),
     )
 
@@ -553,6 +554,10 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
+        is_by_rows = node.op == "GatherV2" and axis == shared == 0 and indices.rows == BATCH
+        own = gather_from_own(node) if is_by_rows else None
+        if own is not None:
+            return own
         target = indices.at(axis + indices.axis - shared)
         return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
     if isinstance(data, Sharded) and data.axis != axis:
@@ -566,7 +571,8 @@ def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
     indices, places = states[1], node.inputs[1].rank
     if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
         return None
-    return Decision(inputs=(REPLICATED, indices), outputs=(indices,))
+    own = gather_nd_from_own(node) if indices.rows == BATCH else None
+    return own or Decision(inputs=(REPLICATED, indices), outputs=(indices,))
 
 
 @rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)

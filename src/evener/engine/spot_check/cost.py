@@ -1,0 +1,38 @@
+"""How many seconds of a processor a check takes, estimated before anything of it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from evener.engine.costs.flops import node_flops
+from evener.engine.trace.graph import Node
+
+PART_OF_RUN = 0.01
+"""A check begins when it takes less than this part of the run so far."""
+SHORT_RUN_SECONDS = 60.0
+"""Every run is taken to last so long."""
+_SECONDS_PER_NODE = 250e-6
+_FLOPS_PER_SECOND = 10e9
+_BYTES_PER_SECOND = 0.5e9
+
+
+def estimated_seconds(
+    nodes: Iterable[Node], *, num_samples: int, num_parts: int, variable_bytes: int
+) -> float:
+    """Return the seconds for building and running both sides of a check.
+
+    Args:
+        nodes: Of the step.
+        num_samples: How many samples are computed.
+        num_parts: In how many parts.
+        variable_bytes: Of all variables that the step uses.
+    """
+    nodes = list(nodes)
+    flops = 2 * sum(node_flops(node, num_samples) for node in nodes)
+    making = len(nodes) * _SECONDS_PER_NODE * (1 + num_parts)
+    return making + flops / _FLOPS_PER_SECOND + variable_bytes / _BYTES_PER_SECOND
+
+
+def begins_after(seconds: float) -> float:
+    """Return how long after the first step a check of so many seconds may begin."""
+    return max(0.0, seconds / PART_OF_RUN - SHORT_RUN_SECONDS)

@@ -1,0 +1,164 @@
+"""Positions that are certain to be within the rows of their own sample.
+
+A program often counts the samples to say which row it means::
+
+    tf.gather_nd(x, tf.stack([tf.range(batch), label], 1))      row k of x for sample k
+    flat index = k * width + position, position < width         the gradient of top_k
+
+Such positions need no rows of other samples. What comes from the data is not certain to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from evener.engine.trace.dims import BATCH, Size, divide, product
+from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.shape_rules import slices
+
+COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
+VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRows:
+    """Integers between ``k * step`` and ``k * step + slack`` for sample k.
+
+    Attributes:
+        axis: The axis of the tensor that counts samples, with all rows of a sample together.
+        step: The distance from sample to sample.
+        slack: The largest distance from the first position of the sample.
+    """
+
+    axis: int
+    step: int
+    slack: int
+
+    @property
+    def is_within(self) -> bool:
+        """Whether no position reaches into the rows of the next sample."""
+        return self.slack < self.step
+
+
+def in_own_rows(tensor: Tensor) -> bool:
+    """Return whether the numbers along the first axis are those of the samples."""
+    own = own_rows(tensor)
+    return own is not None and own.axis == 0 and own.step == 1 and own.slack == 0
+
+
+def own_rows(tensor: Tensor) -> OwnRows | None:
+    """Return within which rows of their samples the numbers of a tensor are, if it is certain."""
+    node = tensor.node
+    if node.op == "Range":
+        return _of_range(node)
+    if node.op in COPIES:
+        return own_rows(node.inputs[0])
+    if node.op == "Cast":
+        return own_rows(node.inputs[0]) if tensor.dtype.size >= 4 else None
+    if node.op in VIEWS or node.op in ("Tile", "BroadcastTo"):
+        return _moved(node)
+    if node.op == "StridedSlice" and _takes_all(node):
+        return _moved(node)
+    if node.op in ("Add", "AddV2"):
+        return _sum(node, *node.inputs) or _sum(node, *reversed(node.inputs))
+    if node.op == "Mul":
+        return _product(node, *node.inputs) or _product(node, *reversed(node.inputs))
+    return None
+
+
+def first_of_positions(positions: Tensor) -> OwnRows | None:
+    """Return the rows of the first number of every position, along the last axis."""
+    node, rank = positions.node, positions.rank
+    if rank is None or positions.shape is None:
+        return None
+    while node.op in COPIES or (node.op == "Cast" and positions.dtype.size >= 4):
+        positions = node.inputs[0]
+        node = positions.node
+    if node.op == "Pack" and node.int_attr("axis") in (-1, rank - 1):
+        found = own_rows(node.inputs[0])
+    elif node.op == "ConcatV2" and node.inputs[-1].value in ((-1,), (rank - 1,)):
+        first = node.inputs[0].shape
+        found = own_rows(node.inputs[0]) if first is not None and first[-1] == 1 else None
+    else:
+        found = own_rows(positions) if (positions.shape or ())[-1:] == (1,) else None
+    return found if found is not None and found.axis < rank - 1 else None
+
+
+def _of_range(node: Node) -> OwnRows | None:
+    start, limit, step = (t.value for t in node.inputs)
+    if start != (0,) or limit is None or step is None or not isinstance(step[0], int):
+        return None
+    if step[0] < 1 or limit[0] != BATCH * step[0]:
+        return None
+    return OwnRows(axis=0, step=step[0], slack=0)
+
+
+def _moved(node: Node) -> OwnRows | None:
+    """Copies of the same numbers, with the rows of every sample still together."""
+    before, after, own = node.inputs[0].shape, node.outputs[0].shape, own_rows(node.inputs[0])
+    if own is None or before is None or after is None:
+        return None
+    if node.op in VIEWS or node.op == "StridedSlice":
+        axis = _axis_after(before, after, own.axis)
+        return None if axis is None else replace(own, axis=axis)
+    axis = own.axis + len(after) - len(before)
+    return replace(own, axis=axis) if after[axis] == before[own.axis] else None
+
+
+def _takes_all(node: Node) -> bool:
+    """Return whether a slice takes all rows of all axes, and adds axes of size 1 at most."""
+    shape = node.inputs[0].shape
+    taken = None if shape is None else slices(node, shape)
+    return taken is not None and all(one is None or one.is_whole for one in taken)
+
+
+def _axis_after(before: tuple[Size, ...], after: tuple[Size, ...], axis: int) -> int | None:
+    """Return which axis counts samples after a reshape that leaves as many in front of it."""
+    front, total = product(before[:axis]), divide(product(before), BATCH)
+    for place, size in enumerate(after):
+        if divide(size, BATCH) is None or product(after[:place]) != front:
+            continue
+        behind = divide(product(after), BATCH)
+        return place if behind == total else None
+    return None
+
+
+def _sum(node: Node, own: Tensor, other: Tensor) -> OwnRows | None:
+    rows, bound, result = own_rows(own), largest(other), node.outputs[0].shape
+    if rows is None or bound is None or result is None or own.shape is None:
+        return None
+    axis = rows.axis + len(result) - len(own.shape)
+    if result[axis] != own.shape[rows.axis]:
+        return None
+    return replace(rows, axis=axis, slack=rows.slack + bound)
+
+
+def _product(node: Node, own: Tensor, factor: Tensor) -> OwnRows | None:
+    rows = own_rows(own)
+    if rows is None or factor.rank != 0 or factor.value is None:
+        return None
+    times = factor.value[0]
+    if not isinstance(times, int) or times < 1:
+        return None
+    return replace(rows, step=rows.step * times, slack=rows.slack * times)
+
+
+def largest(tensor: Tensor) -> int | None:
+    """Return the largest number that may be in a tensor without negative ones, if it is certain."""
+    node = tensor.node
+    if tensor.value:
+        numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
+        return max(numbers) if len(numbers) == len(tensor.value) else None
+    if node.op in COPIES or node.op in VIEWS or node.op in ("Tile", "BroadcastTo"):
+        return largest(node.inputs[0])
+    if node.op == "Cast":
+        is_integer = node.inputs[0].dtype.is_integer and tensor.dtype.size >= 4
+        return largest(node.inputs[0]) if is_integer else None
+    shape = node.inputs[0].shape if node.inputs else None
+    if node.op in ("TopKV2", "TopK") and tensor.index == 1 and shape:
+        return shape[-1] - 1 if isinstance(shape[-1], int) else None
+    if node.op in ("ArgMax", "ArgMin") and shape and node.inputs[1].value is not None:
+        axis = node.inputs[1].value[0]
+        size = shape[axis] if isinstance(axis, int) else None
+        return size - 1 if isinstance(size, int) else None
+    return None

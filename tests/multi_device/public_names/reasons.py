@@ -1,0 +1,72 @@
+"""Reasons of what is gathered: public names by the one cause that they share."""
+
+from __future__ import annotations
+
+BY_REASON: dict[str, str] = {
+    "It compares, sorts or permutes the samples of a batch.": """
+        tf.math.invert_permutation tf.math.approx_max_k
+        tf.image.non_max_suppression tf.image.non_max_suppression_overlaps
+        tf.image.non_max_suppression_with_scores
+        keras.ops.flipud keras.ops.argpartition keras.layers.CutMix keras.layers.MixUp
+        """,
+    "It goes along the batch: every result depends on the samples before it.": """
+        tf.math.reduce_prod tf.math.is_non_decreasing tf.math.is_strictly_increasing
+        keras.ops.prod keras.ops.nanprod keras.ops.correlate
+        """,
+    "It relates every sample to every other one.": """
+        tf.linalg.tensor_diag tf.linalg.tensor_diag_part keras.ops.diag keras.ops.diagflat
+        keras.losses.Circle keras.losses.circle
+        """,
+    "The number of rows of its result is in the data.": """
+        tf.math.segment_max tf.math.segment_mean tf.math.segment_min tf.math.segment_prod
+        tf.math.segment_sum tf.nn.collapse_repeated tf.nn.ctc_beam_search_decoder
+        tf.nn.ctc_greedy_decoder keras.ops.ctc_decode tf.nn.embedding_lookup_sparse
+        tf.nn.safe_embedding_lookup_sparse keras.ops.nonzero keras.ops.unique keras.ops.histogram
+        keras.layers.HashedCrossing keras.layers.TextVectorization
+        """,
+    "It reduces the batch to one number by an operation whose parts cannot be combined.": """
+        tf.math.reduce_euclidean_norm tf.math.zero_fraction
+        """,
+    "How often it squares the matrices is decided by the largest of the batch.": """
+        tf.linalg.expm
+        """,
+    "It draws one sample of numbers or classes for the whole batch, by a state of its own.": """
+        tf.nn.fractional_avg_pool tf.nn.fractional_max_pool tf.nn.nce_loss
+        tf.nn.sampled_softmax_loss
+        """,
+    "Its table lives on the host.": "keras.layers.IntegerLookup keras.layers.StringLookup",
+    "Its assertion prints values of the batch.": "tf.math.confusion_matrix",
+    "It writes to rows that the data names.": "keras.ops.scatter_update",
+}
+NOT_YET: dict[str, str] = {
+    "A loop over the samples, as `tf.map_fn` makes one, is not split over the devices.": """
+        tf.image.adjust_jpeg_quality tf.image.stateless_random_jpeg_quality
+        tf.image.random_jpeg_quality tf.image.encode_jpeg tf.image.encode_png
+        tf.image.sample_distorted_bounding_box tf.image.stateless_sample_distorted_bounding_box
+        tf.nn.ctc_unique_labels tf.linalg.lu_reconstruct keras.ops.map keras.ops.fold
+        keras.ops.vectorized_map
+        """,
+    "A condition or a loop in it hands values to its gradient, or rows of unknown size.": """
+        keras.ops.inner keras.ops.associative_scan tf.image.ssim_multiscale
+        tf.image.non_max_suppression_padded
+        """,
+    "TensorFlow calls its check of the numbers stateful.": "keras.ops.cholesky",
+    "Where the gradient begins, constants count as one batch, and its results are two.": """
+        keras.ops.append keras.ops.vstack tf.nn.space_to_batch
+        """,
+    "It looks at the shape of the first image.": "keras.layers.RandomElasticTransform",
+    "It takes from tables of every sample by flat positions in the data.": """
+        keras.layers.ContrastLimitedAdaptiveHistogramEqualization
+        """,
+    "TensorFlow does not know the size of a diagonal in its gradient.": """
+        tf.linalg.banded_triangular_solve
+        """,
+}
+"""Names that work sample by sample and are gathered all the same, by what is in the way."""
+
+REASONS = {
+    name: reason
+    for table in (BY_REASON, NOT_YET)
+    for reason, names in table.items()
+    for name in names.split()
+}

@@ -1,0 +1,118 @@
+"""What is computed once is split where costly work reads it; rows of unlike sizes never meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener.engine.sharding import decision as rules
+from evener.engine.sharding.decision import Decision, Sharding, rows_of
+from evener.engine.sharding.states import Sharded, rows_per_sample
+from evener.engine.trace.dims import BATCH
+
+DEVICES = ("cpu:0", "cpu:1", "cpu:2")
+WEIGHTS = np.random.default_rng(0).normal(size=[6, 4]).astype("float32")
+
+
+def sharding_of(step: Callable[..., Any], *args: tf.Tensor, **options: Any) -> Sharding:
+    """Run a step on three devices, compare it with one device, and return what was split."""
+    distributed = evener.distribute(step, **{"devices": DEVICES, "shares": [3, 1, 2], **options})
+    expected, given = tf.nest.flatten(step(*args)), tf.nest.flatten(distributed(*args))
+    for one, other in zip(expected, given, strict=True):
+        tf.debugging.assert_near(one, other, rtol=1e-5)
+    return distributed.partitioned_steps[-1].partition.sharding
+
+
+def rows_by_op(sharding: Sharding) -> dict[str, Any]:
+    return {node.op: rows_of(one) for node, one in sharding.decisions.items()}
+
+
+def normal(*shape: int) -> tf.Tensor:
+    return tf.random.stateless_normal(shape, (3, 4))
+
+
+def test_noise_of_a_known_number_of_rows() -> None:
+    def step(x: tf.Tensor) -> Any:
+        noise = tf.random.stateless_normal([16, 6], (5, 6))
+        return tf.tanh(noise @ WEIGHTS), tf.reduce_sum(x)
+
+    found = rows_by_op(sharding_of(step, normal(9, 6)))
+    assert found["MatMul"] == 16 and found["Tanh"] == 16
+
+
+def test_rows_of_two_batches_that_are_joined() -> None:
+    def step(x: tf.Tensor, u: tf.Tensor) -> Any:
+        return tf.tanh(tf.concat([x, u], 0) @ WEIGHTS)
+
+    found = rows_by_op(sharding_of(step, normal(13, 6), normal(8, 6)))
+    assert found["MatMul"] == found["Tanh"] == BATCH + 8
+
+
+def test_a_few_rows_and_weights_are_not_split() -> None:
+    def step(x: tf.Tensor) -> Any:
+        few = tf.random.stateless_normal([4, 6], (5, 6))
+        return few @ WEIGHTS, tf.matmul(WEIGHTS, WEIGHTS, transpose_b=True), tf.reduce_sum(x)
+
+    assert "MatMul" not in rows_by_op(sharding_of(step, normal(9, 6)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"plan": evener.Plan.data_parallel(list(DEVICES), num_micro_batches=2)},
+        {"batch_norm": "per_device"},
+    ],
+    ids=["micro_batches", "per_device"],
+)
+def test_nothing_but_samples_is_split(options: dict[str, Any]) -> None:
+    def step(x: tf.Tensor) -> Any:
+        return tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS, tf.reduce_sum(x)
+
+    if "plan" in options:
+        options = {**options, "devices": None, "shares": None}
+    assert set(rows_by_op(sharding_of(step, normal(9, 6), **options)).values()) <= {BATCH}
+
+
+def test_rows_of_unlike_sizes_never_meet() -> None:
+    """Two splits of one node: of the other tensor all parts read the whole."""
+
+    def step(x: tf.Tensor) -> Any:
+        noise = tf.tanh(tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS)
+        return tf.matmul(tf.tanh(x @ WEIGHTS), noise, transpose_b=True)
+
+    sharding = sharding_of(step, normal(9, 6))
+    for one in sharding.decisions.values():
+        split = {s.rows for s in (*one.inputs, *one.outputs) if isinstance(s, Sharded)}
+        assert len(split) <= 1
+
+
+def test_a_rule_that_knows_of_samples_alone_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it adds in place of an operation might be told the sizes of samples."""
+
+    def of_samples(node: Any, states: Any) -> Decision | None:
+        if not isinstance(states[0], Sharded):
+            return None
+        lower = lambda builder, node, inputs: builder.op(node.op, inputs, node.attrs)  # noqa: E731
+        return Decision(inputs=(states[0],), outputs=(states[0],), lower=lower)
+
+    known = rules.RULES["Softplus"]
+    ignorant = rules.Rule(decide=of_samples, inputs=known.inputs)
+    monkeypatch.setitem(rules.RULES, "Softplus", ignorant)
+
+    def step(x: tf.Tensor) -> Any:
+        noise = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
+        return tf.math.softplus(noise), tf.reduce_sum(x)
+
+    assert "Softplus" not in rows_by_op(sharding_of(step, normal(9, 6)))
+
+
+def test_an_axis_of_size_one_has_no_rows() -> None:
+    assert rows_per_sample(1, Sharded(0, 1, 1)) is None
+    assert rows_per_sample(32, Sharded(0, 2, 16)) == 1
+    assert rows_per_sample(BATCH * 3 + 24, Sharded(0, 1, BATCH + 8)) is None
+    assert rows_per_sample(BATCH + 8, Sharded(0, 1, BATCH + 8)) == 1
