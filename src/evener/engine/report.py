@@ -110,7 +110,8 @@ def _flops(partition: Partition, node: Node) -> float:
         for inner, outer in zip(body.inputs, inputs, strict=True):
             inner.shape, inner.value = outer.shape, outer.value
         open_functions(body)
-        Inference().run(body)
+        # The sizes around the body are made of symbols of the step.
+        Inference(symbols=dict(partition.inference.symbols)).run(body)
         of_bodies.append(sum(node_flops(inner, COUNTED_SAMPLES) for inner in body))
     return max(of_bodies) if bodies else node_flops(node, COUNTED_SAMPLES)
 
