@@ -18,10 +18,10 @@ def explain(code: str) -> str | None:
         code: Of a finding, of an error or of a warning; small letters do as well.
 
     Example:
-        >>> print(explain("data-010"))
-        # DATA-010
+        >>> print(explain("data-011"))
+        # DATA-011
         <BLANKLINE>
-        the arguments of a step have different numbers of samples
+        `in_axes` does not fit the arguments of a step
     """
     code = code.strip().upper()
     row = _rows().get(code)

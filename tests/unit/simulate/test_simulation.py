@@ -218,7 +218,14 @@ def test_where_transfers_are_free_a_pipeline_has_the_timetable_of_its_schedule(
     step = simulate(assignment, profile)
     for device, events in zip([s.device for s in replica.spans], wanted.events, strict=True):
         computed = [one for one in step.devices[device] if one.kind != "update"]
-        assert computed[-1].end_seconds == pytest.approx(events[-1].end_seconds)
+        # A device with one call of both passes updates a layer as soon as its gradient is there.
+        between = sum(
+            one.end_seconds - one.begin_seconds
+            for one in step.devices[device]
+            if one.kind == "update" and one.end_seconds <= computed[-1].begin_seconds
+        )
+        late = computed[-1].end_seconds - events[-1].end_seconds
+        assert late == pytest.approx(0.0, abs=1e-9) or late == pytest.approx(between)
         assert computed[0].begin_seconds == pytest.approx(events[0].begin_seconds)
     updates = update_seconds(assignment, profile)
     last = max(

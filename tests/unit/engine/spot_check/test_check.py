@@ -167,7 +167,10 @@ def draws(kind: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("kind", ["generator", "stateful", "stateless"])
 def test_random_numbers_are_those_of_the_program(kind: str) -> None:
-    """A check draws from no generator of the program."""
+    """A check draws from no generator of the program.
+
+    A step that draws from seeds of operations is traced for each size of a batch: it is not checked.
+    """
     numbers = []
     for verify in (False, None):
         tf.random.set_seed(5)
@@ -175,7 +178,8 @@ def test_random_numbers_are_those_of_the_program(kind: str) -> None:
         step(X)
         wait_for_checks()
         numbers.append(step(X).numpy())
-    assert [one.state for one in step.spot_checks] == ["agrees"]
+    expected = "not done" if kind == "stateful" else "agrees"
+    assert [one.state for one in step.spot_checks] == [expected]
     np.testing.assert_array_equal(*numbers)
 
 

@@ -188,7 +188,7 @@ SPECTRA = [
     ),
     case("spectra_back", lambda x: tf.signal.irfft2d(tf.cast(x, tf.complex64)), f32(B, 4, 5)),
     case(
-        "frames",
+        "frames_of_images",
         gradient_of(lambda x: tf.signal.overlap_and_add(tf.signal.frame(x, 4, 2), 3)),
         f32(B, 12),
     ),

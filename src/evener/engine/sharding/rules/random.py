@@ -47,7 +47,7 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import Size, divide, product
+from evener.engine.trace.dims import BATCH, Size, divide, product
 from evener.engine.trace.graph import Node
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     front = len(shape) - len(alpha)
     target = Sharded(front + state.axis)
     is_whole = state.outer == 1 and shape[target.axis] == alpha[state.axis]
+    is_whole = is_whole and state.rows == BATCH
     if not is_whole or not _is_philox(node) or not _is_contiguous(alpha, state):
         return None
     before = _elements_per_sample(alpha, state) * product(shape[:front]) * PART_OFFSET

@@ -378,7 +378,7 @@ def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
     if isinstance(state, Sharded):
         axis = state.axis + len(result) - len(shape)
         target = state.at(axis)
-        if result[axis] != shape[state.axis]:
+        if result[axis] != shape[state.axis] or not is_shardable(result, target):
             return None
     else:
         found = first_batch_axis(result)
