@@ -169,7 +169,7 @@ def draws(kind: str) -> Callable[[Any], Any]:
 def test_random_numbers_are_those_of_the_program(kind: str) -> None:
     """A check draws from no generator of the program.
 
-    A step that draws from seeds of operations is traced for each size of a batch: it is not checked.
+    A step that draws by seeds of operations is traced for each size of a batch, and not checked.
     """
     numbers = []
     for verify in (False, None):
