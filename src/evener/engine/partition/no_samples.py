@@ -31,6 +31,9 @@ from evener.engine.trace.dims import PartSymbol
 from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
 
+_REFUSES_ZEROS = frozenset({"Cholesky", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve"})
+"""Operations that fail on a matrix of zeros; without samples they have nothing to fail on."""
+
 
 def branches_of(
     function: TaskFunction, partition: Partition
@@ -91,8 +94,11 @@ def padded_function(function: TaskFunction, partition: Partition) -> FunctionBui
     along one axis, and the others have to agree.
 
     Returns:
-        The function; None if an argument or a result is a tensor list of samples.
+        The function; None if an argument or result is a tensor list of samples, or an operation
+        refuses zeros.
     """
+    if any(node.op in _REFUSES_ZEROS for node in function.task.nodes):
+        return None
     builder = _with_arguments_of(function, "no_samples", partition)
     given: list[str] = []
     for argument, reference in list(builder.arguments.items()):

@@ -53,7 +53,6 @@ WRONG_IN_TENSORFLOW = {
     "FractionalMaxPool": (1, 2),
 }
 KNOWN_FAULTS = {
-    "minus_one_by_data": "a size of -1 that is computed from data",
     "diag_of_batch": "TensorFlow's static shape of MatrixDiagV3",
     "cross_entropy_broadcast": "logits of one row",
 }
