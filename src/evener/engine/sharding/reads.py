@@ -43,8 +43,10 @@ def symbols_read(
         elif tensor.is_sizes:
             found |= _symbols_in(tensor.value or ())
         if isinstance(request, Sharded):
-            # To split a tensor takes the number of its rows.
+            # To split a tensor takes the number of its rows, and of those of a sample.
             found |= _symbols_in((request.rows,))
+            if tensor.shape and sharding.states.get(tensor) != request:
+                found |= _symbols_in((tensor.shape[request.axis],))
     if decision is not None and decision.lower is not None:
         for tensor in (*node.inputs, *node.outputs):
             found |= _symbols_in((*(tensor.shape or ()), *(tensor.value or ())))
