@@ -46,6 +46,17 @@ SCRIPT = """
     print("peak", tf.config.experimental.get_memory_info("CPU:0")["peak"])
 """
 
+CLIPS = """
+    import sys
+    import keras
+    import numpy as np
+
+    clips = {"global_clipnorm": 1.0} if sys.argv[1] == "clip" else {}
+    model = keras.Sequential([keras.Input((64,)), *(keras.layers.Dense(64) for _ in range(4))])
+    model.compile(keras.optimizers.SGD(**clips), "mse")
+    model.fit(np.ones((8, 64), "float32"), np.ones((8, 64), "float32"), batch_size=8, verbose=0)
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -157,3 +168,17 @@ def test_the_first_batch_says_what_the_data_does_not(folder: Path) -> None:
     found = run(*"estimate train.py --batch-size 64 -- sizes-unknown".split(), folder=folder)
     assert found.returncode == 0, found.stderr
     assert "a step of 64 samples" in found.stdout
+
+
+def test_gradients_that_wait_for_their_norm_are_counted(tmp_path: Path) -> None:
+    script = tmp_path / "clips.py"
+    script.write_text(textwrap.dedent(CLIPS), encoding="utf-8")
+    gradients = {}
+    for word in ("clip", "update"):
+        words = ("estimate", script.name, "--json", "--num-devices", "2", word)
+        found = run(*words, folder=tmp_path)
+        assert found.returncode == 0, found.stderr
+        gradients[word] = json.loads(found.stdout)["memory"][0]["gradients_bytes"]
+    layer = 64 * 65 * 4
+    # Four layers, two of them on each device: both devices' gradients of those, or of one of them.
+    assert gradients == {"clip": 4 * layer, "update": 3 * layer}

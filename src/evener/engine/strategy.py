@@ -92,6 +92,7 @@ class Strategy(tf.distribute.Strategy):
     """
 
     _step_type: type[DistributedStep[Any, Any]] = DistributedStep
+    _extended_type: type[Extended] = Extended
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Strategy(tf.distribute.Strategy):
         )
         self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices], HOST)
         patch_keras(Strategy)
-        super().__init__(Extended(self))
+        super().__init__(self._extended_type(self))
         self._has_run = False
         _STRATEGIES.add(self)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from evener.errors import RunError
 from evener.launch.answer import ask, carry_out, why_no_step, write_answer
 from evener.launch.child_process import ProcessResult
 from evener.launch.request import SubprocessRequest
-from evener.profile import LayerCosts, ModelCosts
+from evener.profile import ModelCosts
+from evener.profile.serialise import model_from_fields, model_to_fields
 
 # No device is needed, and none is taken from a program that trains.
 _DEVICES = "cpu:1"
@@ -68,12 +68,7 @@ def count_in_subprocess(request: MemoryRequest, *, limit_seconds: float) -> Step
     )
     if "model" not in found:
         raise _no_step(request.script, result, limit_seconds)
-    return StepMemory(model=_model_of(found["model"]), batch_size=found["batch_size"])
-
-
-def _model_of(written: Mapping[str, Any]) -> ModelCosts:
-    layers = tuple(LayerCosts(**layer) for layer in written["layers"])
-    return ModelCosts(name=written["name"], layers=layers, input_bytes=written["input_bytes"])
+    return StepMemory(model=model_from_fields(found["model"]), batch_size=found["batch_size"])
 
 
 def _no_step(script: str, result: ProcessResult, limit_seconds: float) -> RunError:
@@ -107,7 +102,7 @@ def _run(request: MemoryRequest) -> None:
         if os.getpid() != process:
             return
         model = layer_costs(traced, name=Path(request.script).name)
-        write_answer(request.answer, {"model": asdict(model), "batch_size": num_samples})
+        write_answer(request.answer, {"model": model_to_fields(model), "batch_size": num_samples})
 
     Session(script, costing_strategy(used[0].name, count), Notes()).run(request.args)
 

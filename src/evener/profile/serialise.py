@@ -22,7 +22,7 @@ def profile_to_json(profile: CostProfile) -> str:
     content = {
         "format": _FORMAT,
         "version": _VERSION,
-        "model": dataclasses.asdict(profile.model),
+        "model": model_to_fields(profile.model),
         "cluster": _finite(dataclasses.asdict(profile.cluster)),
         "times": {
             name: [times_to_json(one) for one in times] for name, times in profile.times.items()
@@ -52,6 +52,20 @@ def profile_from_json(text: str, *, place: str = "the text") -> CostProfile:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
     raise _unusable(place, problem)
+
+
+def model_to_fields(model: ModelCosts) -> dict[str, Any]:
+    """Return the costs of a model as a JSON object; `model_from_fields` restores them."""
+    return dataclasses.asdict(model)
+
+
+def model_from_fields(fields: Mapping[str, Any]) -> ModelCosts:
+    """Return the costs of a model that a JSON object holds.
+
+    Args:
+        fields: The object that `model_to_fields` returned.
+    """
+    return ModelCosts(**{**fields, "layers": tuple(map(_layer, fields["layers"]))})
 
 
 def read_profile(path: Path) -> CostProfile:
@@ -88,14 +102,9 @@ def _problem_of(content: object) -> str:
 
 
 def _read(content: Mapping[str, Any]) -> CostProfile:
-    model, cluster = content["model"], content["cluster"]
+    cluster = content["cluster"]
     return CostProfile(
-        model=ModelCosts(
-            name=model["name"],
-            layers=tuple(_layer(layer) for layer in model["layers"]),
-            input_bytes=model["input_bytes"],
-            updates_wait=model["updates_wait"],
-        ),
+        model=model_from_fields(content["model"]),
         cluster=Cluster(
             devices=tuple(ClusterDevice(**device) for device in cluster["devices"]),
             machines=tuple(_machine(machine) for machine in cluster["machines"]),

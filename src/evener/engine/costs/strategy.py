@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from evener.engine.arguments import Arguments
 from evener.engine.distribute import DistributedStep
+from evener.engine.extended import Extended
 from evener.engine.prepared import PreparedStep
 from evener.engine.strategy import Strategy
 from evener.engine.trace.step import TracedStep, trace_step
@@ -50,6 +51,18 @@ class CostingStep(DistributedStep[Any, Any]):
         return super()._trace(arguments, specs, num_samples)
 
 
+class CostingExtended(Extended):
+    """Updates variables without the device of their owner.
+
+    All owners are the host here; with its device in the trace, the arithmetic of an update would
+    belong to the host and not to the layer whose update it is.
+    """
+
+    def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
+        result = fn(var, *args, **kwargs)
+        return result if group else tf.nest.map_structure(self._local_results, result)
+
+
 def costing_strategy(device: str, on_step: OnStep) -> Strategy:
     """Return a strategy that keeps all variables on the host, and costs the first training step.
 
@@ -64,6 +77,7 @@ def costing_strategy(device: str, on_step: OnStep) -> Strategy:
 
     class CostingStrategy(Strategy):
         _step_type = step
+        _extended_type = CostingExtended
 
         def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
             datasets.append(dataset)

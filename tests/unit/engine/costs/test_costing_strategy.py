@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from evener.engine.costs import layer_costs
 from evener.engine.costs.strategy import costing_strategy
-from unit.engine.costs.models import dense, sequence
+from evener.profile import ModelCosts
+from unit.engine.costs.models import costs_of, dense, sequence
 
 
 class StepFoundError(Exception):
@@ -91,3 +93,28 @@ def test_a_model_may_have_no_call() -> None:
         model.fit(X, batch_size=20, verbose=0)
 
     assert samples_of_first_step(train) == 20
+
+
+@pytest.mark.parametrize("clips", [{}, {"global_clipnorm": 1.0}])
+def test_an_update_belongs_to_its_layer_as_without_a_strategy(clips: dict[str, float]) -> None:
+    found: list[ModelCosts] = []
+
+    def on_step(traced: Any, num_samples: int | None) -> None:
+        del num_samples
+        found.append(layer_costs(traced))
+        raise StepFoundError
+
+    def model() -> keras.Model:
+        return sequence((4,), dense(4, "a"), dense(4, "b"), dense(1, "c"))
+
+    with costing_strategy("cpu:0", on_step).scope():
+        trained = model()
+        trained.compile(keras.optimizers.Adam(**clips), "mse")
+        with pytest.raises(StepFoundError):
+            trained.fit(X, Y, batch_size=16, verbose=0)
+    expected = costs_of(model(), (1,), optimizer=keras.optimizers.Adam(**clips))
+    assert found[0].updates_wait == expected.updates_wait == bool(clips)
+    assert [one.update_bytes for one in found[0].layers] == [
+        one.update_bytes for one in expected.layers
+    ]
+    assert all(one.update_bytes for one in expected.layers)
