@@ -55,6 +55,9 @@ FOUND = {
         v0 = tf.reshape(y, [-1])
         v1 = tf.while_loop(lambda j, z: j < B, lambda j, z: [j + 1, tf.sin(z)], [0, v0])[1]
     """,
+    "fixed sizes/list_whose_elements_are_unlike": """
+        v0 = tf.scan(lambda total, row: total * 0.5 + row, tf.transpose(y), s)
+    """,
     "integers/mean_of_a_sum": """
         v0 = tf.reduce_mean(tf.reduce_sum(q, 0))
     """,

@@ -74,6 +74,9 @@ def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -
     for tensor, state in zip(node.inputs, states, strict=True):
         if not isinstance(state, Sharded) or tensor.shape is None:
             continue
+        if state.axis >= len(tensor.shape):
+            # A list whose elements have unlike shapes.
+            continue
         axis = state.axis + len(shape) - len(tensor.shape)
         # An operand of 1 row is stretched when the batch is not: then its rows are no samples.
         if shape[axis] == tensor.shape[state.axis]:
