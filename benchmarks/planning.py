@@ -22,6 +22,7 @@ import functools
 import itertools
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -36,16 +37,14 @@ from side_by_side.figures import Aim, terminal, write_json
 from side_by_side.growth import growth_figures
 from side_by_side.rules import Problem, by_curves, by_flops, even_split, even_stages
 
+from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
 from evener.plan.costing import HOST_OWNER, Assignment, predict
 from evener.plan.search import search_plan
-from evener.simulate import (
-    cluster_named,
-    cluster_names,
-    datasheet_profile,
-    model_named,
-    simulate,
-)
 from evener.units import format_bytes, format_seconds
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from simulation.simulation import simulate
 
 SAMPLES_PER_DEVICE = {"resnet-50": 64, "bert-large": 16, "gpt3-1.3b": 8, "gpt3-13b": 8}
 EVENER = "evener"

@@ -25,16 +25,16 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from evener.errors import PlanError
-from evener.plan.search import make_plan
-from evener.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
-from evener.simulate import (
+from evener.clusters import (
     ClusterDescription,
     PublishedModel,
     cluster_named,
     datasheet_profile,
     model_named,
 )
+from evener.errors import PlanError
+from evener.plan.search import make_plan
+from evener.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
 from side_by_side.figures import Aim
 from side_by_side.plot import Panel, write_svg
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from evener.clusters import ClusterDescription
 from evener.plan.costing import Assignment, ReplicaAssignment, Span
 from evener.plan.costing.assignment import spread_owners
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile, Curve
-from evener.simulate import ClusterDescription
 
 MOST_IN_ONE_PIPELINE = 16
 MICRO_BATCHES_PER_STAGE = 4

@@ -62,7 +62,7 @@ def make_plan(
 
     Example:
         >>> import evener
-        >>> from evener.simulate import cluster_named, datasheet_profile, model_named
+        >>> from evener.clusters import cluster_named, datasheet_profile, model_named
         >>> costs = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060"))
         >>> evener.make_plan(costs, 64).plan.layout
         'data parallel'

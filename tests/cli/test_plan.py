@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from cli.commands import assert_wrong_usage, run
 from cli.forked import Run
 from evener.cli import app
+from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.errors import EvenerWarning
 from evener.launch import planning
 from evener.launch.plan_subprocess import StepCosts
@@ -26,7 +27,6 @@ from evener.profile import (
     ModelCosts,
 )
 from evener.profile.serialise import profile_to_json, read_profile
-from evener.simulate import cluster_named, datasheet_profile, model_named
 
 SCRIPT = """
     import sys

@@ -10,12 +10,12 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.engine.costs import measure
 from evener.engine.costs.keras_data import input_specs, target_specs
 from evener.errors import PlanError, ProfileError
 from evener.plan import Plan
 from evener.plan.search import make_plan
-from evener.simulate import cluster_named, datasheet_profile, model_named
 from unit.engine.costs.models import dense, sequence
 from unit.engine.costs.test_measure import Counting
 

@@ -60,8 +60,8 @@ def estimate(
 
     A script runs up to its first training step, on the CPU; the step is traced and not taken.
     """
+    from evener.clusters import model_named, model_names
     from evener.report.estimated import Estimated, print_estimated
-    from evener.simulate import model_named, model_names
 
     if target in model_names():
         if args:
@@ -100,8 +100,8 @@ def _of_script(
 
 
 def _no_target(target: str) -> Exception:
+    from evener.clusters import model_names
     from evener.errors import RunError, did_you_mean
-    from evener.simulate import model_names
 
     return RunError(
         "RUN-042",

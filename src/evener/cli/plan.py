@@ -209,7 +209,7 @@ def _known(model: str | None, cluster: str | None, profile: Path | None) -> Step
 
 
 def _described(model: str, cluster: str) -> CostProfile:
-    from evener.simulate import cluster_named, datasheet_profile, model_named, read_cluster
+    from evener.clusters import cluster_named, datasheet_profile, model_named, read_cluster
 
     is_file = cluster.endswith((".yaml", ".yml")) or Path(cluster).exists()
     described = read_cluster(Path(cluster)) if is_file else cluster_named(cluster)

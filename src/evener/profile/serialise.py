@@ -65,7 +65,8 @@ def model_from_fields(fields: Mapping[str, Any]) -> ModelCosts:
     Args:
         fields: The object that `model_to_fields` returned.
     """
-    return ModelCosts(**{**fields, "layers": tuple(map(_layer, fields["layers"]))})
+    values: dict[str, Any] = {**fields, "layers": tuple(map(_layer, fields["layers"]))}
+    return ModelCosts(**values)
 
 
 def read_profile(path: Path) -> CostProfile:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from evener.clusters import model_named
 from evener.plan.costing.estimate import estimate_memory
 from evener.report.estimated import CARDS, Estimated, print_estimated, usable_bytes
-from evener.simulate import model_named
 from evener.terminal import text_of
 from unit.plan.costing.by_hand import MODEL
 

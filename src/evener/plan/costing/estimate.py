@@ -90,7 +90,7 @@ def estimate_memory(
         num_devices: Devices of one kind, in one machine, at least 1.
 
     Example:
-        >>> from evener.simulate import model_named
+        >>> from evener.clusters import model_named
         >>> found = estimate_memory(model_named("resnet-50").costs, 32)
         >>> found.optimizer_state == 2 * found.weights
         True

@@ -16,8 +16,8 @@ from evener.plan.costing.assignment import (
 )
 from evener.plan.parts import OwnerRule
 from evener.profile import CostProfile, LayerCosts, ModelCosts
+from simulation.cases import cases
 from unit.plan.costing.by_hand import MODEL, assigned, cluster_of, whole
-from unit.simulate.cases import cases
 
 
 @settings(max_examples=50)

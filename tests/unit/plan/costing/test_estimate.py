@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from evener.clusters import model_named, model_names
 from evener.plan import Plan, PlanDevice, Replica, Stage
 from evener.plan.costing import predict_plan
 from evener.plan.costing.assignment import literal
@@ -19,7 +20,6 @@ from evener.plan.costing.estimate import (
     recomputed_layers,
 )
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
-from evener.simulate import model_named, model_names
 from unit.plan.costing.by_hand import MODEL
 
 WAYS = [

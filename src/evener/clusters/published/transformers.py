@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.profile import LayerCosts, ModelCosts
-from evener.simulate.published.model import (
+from evener.clusters.published.model import (
     ACTIVATION_BYTES,
     ADAM_BYTES,
     WEIGHT_BYTES,
     PublishedModel,
 )
+from evener.profile import LayerCosts, ModelCosts
 
 TRANSFORMER_OPERATIONS = {
     # Gathers of tokens, positions and segments, their sums, a normalization, dropout.

@@ -16,10 +16,10 @@ from evener.profile import (
     Machine,
     ModelCosts,
 )
-from evener.simulate import Simulation, simulate
-from evener.simulate.activities import Server, Use
-from evener.simulate.routes import route
-from unit.simulate.cases import link
+from simulation.activities import Server, Use
+from simulation.cases import link
+from simulation.routes import route
+from simulation.simulation import Simulation, simulate
 
 
 def cluster_of(*counts: int, shares_link: bool = False) -> Cluster:

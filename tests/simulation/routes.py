@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from evener.plan.costing import HOST_OWNER
 from evener.profile import Cluster, Link
-from evener.simulate.activities import Server, ServerKind, Use
+from simulation.activities import Server, ServerKind, Use
 
 HOST_MACHINE = 0
 """The machine in whose memory variables on the host are: that of ``cpu:0``."""

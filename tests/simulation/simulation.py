@@ -20,10 +20,10 @@ from evener.plan.costing.assignment import assignment_of
 from evener.plan.costing.meetings import parts_meet
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
-from evener.simulate.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
-from evener.simulate.meetings import add_passes_with_meetings
-from evener.simulate.passes import PassBuilder
-from evener.simulate.weights import LayerProgress, WeightBuilder, owned_bytes
+from simulation.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
+from simulation.meetings import add_passes_with_meetings
+from simulation.passes import PassBuilder
+from simulation.weights import LayerProgress, WeightBuilder, owned_bytes
 
 
 class SimulatedEvent(NamedTuple):
@@ -106,7 +106,7 @@ def simulate_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Simulati
         PlanError: If the plan names devices or layers that the profile does not have.
 
     >>> from evener.plan import Plan
-    >>> from evener.simulate import cluster_named, datasheet_profile, model_named
+    >>> from evener.clusters import cluster_named, datasheet_profile, model_named
     >>> profile = datasheet_profile(model_named("bert-large-128"), cluster_named("rtx3090-rtx3060"))
     >>> plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
     >>> step = simulate_plan(plan, profile, 64)

@@ -82,7 +82,7 @@ class Value:
             "PROF-033",
             f"{self.place} has no {name!r}.",
             why="Without it nothing can be predicted.",
-            fix=f"Add {name!r}; docs/simulate.md has an example.",
+            fix=f"Add {name!r}; docs/clusters.md has an example.",
         )
 
     def items(self) -> Iterator[Value]:
@@ -136,7 +136,7 @@ class Value:
             "PROF-031",
             f"{self.place} must be {wanted}, and is {kinds[type(self.node)]}.",
             why="Otherwise its parts cannot be found.",
-            fix="Compare it with the example in docs/simulate.md.",
+            fix="Compare it with the example in docs/clusters.md.",
         )
 
 
@@ -165,5 +165,5 @@ def _not_yaml(file: str, line: int, problem: str) -> NoReturn:
         "PROF-030",
         f"{file}:{line}: not a YAML description of a cluster.",
         why=f"The parser says: {' '.join(problem.split())}.",
-        fix="Correct that line, or start from the example in docs/simulate.md.",
+        fix="Correct that line, or start from the example in docs/clusters.md.",
     )

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.profile import LayerCosts, ModelCosts
-from evener.simulate.published.model import (
+from evener.clusters.published.model import (
     ACTIVATION_BYTES,
     ADAM_BYTES,
     WEIGHT_BYTES,
     PublishedModel,
 )
+from evener.profile import LayerCosts, ModelCosts
 
 _GROUPS = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
 """Of each group of blocks: how many, the width of the 3 x 3 convolution, the size of its result."""

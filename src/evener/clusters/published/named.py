@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from evener.clusters.published.model import PublishedModel
+from evener.clusters.published.resnet import resnet50
+from evener.clusters.published.transformers import bert_large, gpt3
 from evener.errors import ProfileError, did_you_mean
-from evener.simulate.published.model import PublishedModel
-from evener.simulate.published.resnet import resnet50
-from evener.simulate.published.transformers import bert_large, gpt3
 
 _MODELS: dict[str, Callable[[], PublishedModel]] = {
     "bert-large": bert_large,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener.simulate.activities import Activity, ActivityKind, Server, Span, Use, run
+from simulation.activities import Activity, ActivityKind, Server, Span, Use, run
 
 GPU = Server("compute", 0)
 OUT, INTO_1, INTO_2 = Server("out", 0), Server("in", 1), Server("in", 2)

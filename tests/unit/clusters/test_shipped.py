@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from evener.clusters import cluster_named, cluster_names
 from evener.errors import ProfileError
-from evener.simulate import cluster_named, cluster_names
 
 DEVICES = {
     "a100-8": ({"a100": 8}, 1),
@@ -58,8 +58,8 @@ def test_a_name_is_no_path(name: str) -> None:
 
 def test_nothing_of_it_imports_tensorflow(run_python) -> None:
     done = run_python(
-        "import sys, evener.simulate\n"
-        "evener.simulate.cluster_named('a100-8')\n"
+        "import sys, evener.clusters\n"
+        "evener.clusters.cluster_named('a100-8')\n"
         "print(sorted({'tensorflow', 'keras', 'numpy'} & set(sys.modules)))\n"
     )
     assert done.stdout.strip() == "[]"

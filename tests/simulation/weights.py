@@ -21,8 +21,8 @@ from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
 from evener.plan.costing.prediction import owner_update_seconds
 from evener.plan.costing.stage_memory import gradients_wait
 from evener.profile import CostProfile
-from evener.simulate.activities import Activity, ActivityKind, Server, StepGraph, Use
-from evener.simulate.routes import Route, machine_of, network_route, route
+from simulation.activities import Activity, ActivityKind, Server, StepGraph, Use
+from simulation.routes import Route, machine_of, network_route, route
 
 _Copy = tuple[int, int]
 """A device and the place of a layer: the weights of the layer that this device computes with."""

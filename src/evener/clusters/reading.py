@@ -13,12 +13,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from evener.clusters.description import ClusterDescription, Datasheet, DeviceType
+from evener.clusters.fields import Value, parse_yaml
+from evener.clusters.quantities import byte_rate, duration, flop_rate, memory_size
 from evener.errors import ProfileError, did_you_mean
 from evener.plan.names import DeviceKind, DeviceName
 from evener.profile import Cluster, ClusterDevice, Curve, LayerTimes, Link, Machine
-from evener.simulate.description import ClusterDescription, Datasheet, DeviceType
-from evener.simulate.fields import Value, parse_yaml
-from evener.simulate.quantities import byte_rate, duration, flop_rate, memory_size
 
 MOST_DEVICES = 100_000
 """More devices than this are taken for a slip."""
@@ -31,7 +31,7 @@ def read_cluster(path: str | Path) -> ClusterDescription:
     """Return the cluster that a YAML file describes.
 
     Args:
-        path: Of the file; its form is in docs/simulate.md.
+        path: Of the file; its form is in docs/clusters.md.
 
     Raises:
         ProfileError: PROF-037 if the file cannot be read, and those of `parse_cluster`.
@@ -44,7 +44,7 @@ def read_cluster(path: str | Path) -> ClusterDescription:
             "PROF-037",
             f"The cluster file {str(file)!r} cannot be read.",
             why=f"{error}.",
-            fix="Name a YAML file in UTF-8; docs/simulate.md has an example.",
+            fix="Name a YAML file in UTF-8; docs/clusters.md has an example.",
         ) from error
     return parse_cluster(text, file=file.name)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from importlib import resources
 
+from evener.clusters.description import ClusterDescription
+from evener.clusters.reading import parse_cluster
 from evener.errors import ProfileError, did_you_mean
-from evener.simulate.description import ClusterDescription
-from evener.simulate.reading import parse_cluster
 
 _SUFFIX = ".yaml"
 
 
 def cluster_names() -> tuple[str, ...]:
     """Return the names that `cluster_named` knows, sorted."""
-    files = resources.files("evener.simulate").joinpath("clusters").iterdir()
+    files = resources.files("evener.clusters").joinpath("described").iterdir()
     names = [file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)]
     return tuple(sorted(names))
 
@@ -38,5 +38,5 @@ def cluster_named(name: str) -> ClusterDescription:
             why=f"Those described with evener are {', '.join(names)}.",
             fix="Use one of them, or read a file of your own with read_cluster.",
         )
-    file = resources.files("evener.simulate").joinpath("clusters", name + _SUFFIX)
+    file = resources.files("evener.clusters").joinpath("described", name + _SUFFIX)
     return parse_cluster(file.read_text(encoding="utf-8"), file=name + _SUFFIX)

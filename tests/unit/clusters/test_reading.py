@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from evener.clusters import parse_cluster, read_cluster
 from evener.errors import ProfileError
 from evener.profile import Curve, Link
-from evener.simulate import parse_cluster, read_cluster
 
 GOOD = """\
 name: two machines

@@ -20,8 +20,8 @@ from evener.plan.costing.assignment import Assignment, ReplicaAssignment
 from evener.plan.costing.meetings import Phase, meeting_seconds, phases_of
 from evener.plan.task import Task
 from evener.profile import CostProfile
-from evener.simulate.activities import Activity, StepGraph
-from evener.simulate.passes import PassBuilder, in_order, schedule_of
+from simulation.activities import Activity, StepGraph
+from simulation.passes import PassBuilder, in_order, schedule_of
 
 
 def add_passes_with_meetings(

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 
 from evener.plan.costing.assignment import Assignment, ReplicaAssignment
 from evener.plan.costing.meetings import parts_meet
-from evener.plan.costing.passes import passes_are_apart
+from evener.plan.costing.passes import passes_are_apart, weights_part
 from evener.plan.costing.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.plan.schedule import Schedule, schedule_for
 from evener.plan.task import Task, dependencies
 from evener.profile import CostProfile
-from evener.simulate.activities import Activity, Server, StepGraph, Use
-from evener.simulate.routes import route
-from evener.simulate.weights import LayerProgress
+from simulation.activities import Activity, Server, StepGraph, Use
+from simulation.routes import route
+from simulation.weights import LayerProgress
 
 
 def schedule_of(replica: ReplicaAssignment) -> Schedule:
@@ -223,16 +223,16 @@ class PassBuilder:
         once = times.forward(samples)
         if task.kind == "forward":
             return once
-        added = 1 - 1 / self._replica.num_micro_batches
         end = self._replica.spans[task.stage].end
-        both = times.backward_seconds(
-            samples,
-            again=self._recompute[layer],
-            apart=passes_are_apart(end, self._recompute) or layer <= self._last_meeting,
-        )
-        both += added * times.accumulate_seconds
-        # Of a backward pass, about half is the gradients of weights.
-        return both / 2 if self._is_split else both
+        apart = passes_are_apart(end, self._recompute) or layer <= self._last_meeting
+        added = (1 - 1 / self._replica.num_micro_batches) * times.accumulate_seconds
+        backward = times.backward_seconds(samples, again=self._recompute[layer], apart=apart)
+        if not self._is_split:
+            return backward + added
+        # Activations are computed again for the gradients of activations.
+        alone = times.backward_seconds(samples, again=False, apart=apart)
+        late = weights_part(layer, self._profile.model) * alone
+        return late + added if task.kind == "weights" else backward - late
 
     def _workspace(self, layer: int) -> float:
         costs = self._profile.model.layers[layer]

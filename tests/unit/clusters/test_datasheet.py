@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.errors import ProfileError
-from evener.profile import LayerCosts, ModelCosts
-from evener.simulate import (
+from evener.clusters import (
     Datasheet,
     cluster_named,
     datasheet_profile,
@@ -18,6 +16,8 @@ from evener.simulate import (
     parse_cluster,
     roofline,
 )
+from evener.errors import ProfileError
+from evener.profile import LayerCosts, ModelCosts
 
 SHEET = Datasheet(
     peak_flops=200.0,

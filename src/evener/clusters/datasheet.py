@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from evener.clusters.description import ClusterDescription, Datasheet, DeviceType
+from evener.clusters.published import PublishedModel
 from evener.errors import ProfileError, did_you_mean
 from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, ModelCosts
-from evener.simulate.description import ClusterDescription, Datasheet, DeviceType
-from evener.simulate.published import PublishedModel
 
 OPERATIONS_PER_LAYER = 10
 """Operations of a layer's forward pass where nobody says how many it has."""
@@ -54,7 +54,7 @@ def datasheet_profile(
     Raises:
         ProfileError: PROF-040 if a type of device has no datasheet, and no curves for a layer.
 
-    >>> from evener.simulate import cluster_named, model_named
+    >>> from evener.clusters import cluster_named, model_named
     >>> profile = datasheet_profile(model_named("bert-large"), cluster_named("rtx3090-rtx3060"))
     >>> fast, slow = (profile.times[name][1].forward(8) for name in ("rtx3090", "rtx3060"))
     >>> 2.5 < slow / fast < 3.0

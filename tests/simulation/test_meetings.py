@@ -17,10 +17,10 @@ from evener.plan.costing.assignment import assignment_of
 from evener.plan.costing.meetings import parts_meet, seconds_with_meetings
 from evener.plan.costing.passes import span_seconds
 from evener.profile import CostProfile
-from evener.simulate import Simulation, simulate
+from simulation.cases import cases, pipelines, with_links
+from simulation.simulation import Simulation, simulate
 from unit.plan.costing.by_hand import FREE, assigned, cluster_of, profile_of, whole
 from unit.plan.costing.test_meetings import meeting, pipeline
-from unit.simulate.cases import cases, pipelines, with_links
 
 ROUNDING = 1 + 1e-9
 

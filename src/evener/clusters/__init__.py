@@ -1,0 +1,27 @@
+"""Clusters that need not be here: described in YAML, and costed by datasheets.
+
+The values are pure Python: nothing that is imported here imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+from evener.clusters.datasheet import datasheet_profile, roofline
+from evener.clusters.description import ClusterDescription, Datasheet, DeviceType
+from evener.clusters.published import PublishedModel, model_named, model_names
+from evener.clusters.reading import parse_cluster, read_cluster
+from evener.clusters.shipped import cluster_named, cluster_names
+
+__all__ = [
+    "ClusterDescription",
+    "Datasheet",
+    "DeviceType",
+    "PublishedModel",
+    "cluster_named",
+    "cluster_names",
+    "datasheet_profile",
+    "model_named",
+    "model_names",
+    "parse_cluster",
+    "read_cluster",
+    "roofline",
+]
