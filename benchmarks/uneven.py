@@ -78,7 +78,7 @@ class Profiled:
         from evener.engine.costs import trace_keras_step
         from evener.engine.costs.profile import profile_step
         from evener.plan import Plan
-        from evener.plan.search import check_plan, make_plan
+        from evener.plan.search import check_plan, plan_profile
         from evener.profile import ClusterDevice, CostProfile
 
         problem = PROBLEMS[case.problem]
@@ -105,7 +105,7 @@ class Profiled:
                 times={name: of_devices[name] for name in names},
                 step_overhead_seconds=found.step_overhead_seconds,
             )
-            return make_plan(profile, size)
+            return plan_profile(profile, size)
 
         both, fast, slow = planned(FAST, SLOW), planned(FAST), planned(SLOW)
         own = sum(one.forward(size / 2) + one.backward(size / 2) for one in times) / (size / 2)

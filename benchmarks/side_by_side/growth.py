@@ -33,7 +33,7 @@ from evener.clusters import (
     model_named,
 )
 from evener.errors import PlanError
-from evener.plan.search import make_plan
+from evener.plan.search import plan_profile
 from evener.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
 from side_by_side.figures import Aim
 from side_by_side.plot import Panel, write_svg
@@ -105,7 +105,7 @@ def plan_once(kind: str, num_devices: int, num_layers: int) -> tuple[float, str]
     profile = profile_of(kind, num_devices, num_layers)
     began = time.process_time()
     try:
-        layout = make_plan(profile, _SAMPLES_PER_DEVICE * num_devices).plan.layout
+        layout = plan_profile(profile, _SAMPLES_PER_DEVICE * num_devices).plan.layout
     except PlanError:
         layout = "fits nowhere"
     return time.process_time() - began, layout

@@ -77,7 +77,7 @@ def make_plan(
                 f"{costs.model.name or 'a model'} is measured already.",
                 fix="Leave them out, or give the model.",
             )
-        return search.make_plan(costs, batch_size)
+        return search.plan_profile(costs, batch_size)
     # A profile is planned for without TensorFlow.
     check_installed()
     from evener.engine.costs.keras_profile import profile_model
@@ -86,4 +86,4 @@ def make_plan(
     profile = profile_model(
         costs, most, devices=devices, x_spec=x_spec, y_spec=y_spec, remeasure=remeasure
     )
-    return search.make_plan(profile, batch_size)
+    return search.plan_profile(profile, batch_size)

@@ -15,7 +15,7 @@ from evener.engine.costs import measure
 from evener.engine.costs.keras_data import input_specs, target_specs
 from evener.errors import PlanError, ProfileError
 from evener.plan import Plan
-from evener.plan.search import make_plan
+from evener.plan.search import plan_profile
 from unit.engine.costs.models import dense, sequence
 from unit.engine.costs.test_measure import Counting
 
@@ -44,7 +44,7 @@ PROFILE = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx
 
 
 def test_a_profile_is_planned_for_as_by_the_search() -> None:
-    assert evener.make_plan(PROFILE, 32) == make_plan(PROFILE, 32)
+    assert evener.make_plan(PROFILE, 32) == plan_profile(PROFILE, 32)
 
 
 def test_a_model_is_measured_on_the_devices(logical_cpus: tuple[str, ...]) -> None:

@@ -257,7 +257,7 @@ def _plan_and_print(
     as_json: bool,
 ) -> None:
     from evener.plan import Plan
-    from evener.plan.search import check_plan, make_plan
+    from evener.plan.search import check_plan, plan_profile
 
     if batch_size is None:
         raise typer.BadParameter("say it: N, max or auto", param_hint="'--batch-size'")
@@ -270,7 +270,7 @@ def _plan_and_print(
                 raise typer.BadParameter("--check needs a number", param_hint="'--batch-size'")
             planned = check_plan(given, costs.profile, batch_size)
     else:
-        planned = make_plan(costs.profile, batch_size)
+        planned = plan_profile(costs.profile, batch_size)
     if out is not None:
         out.write_text(planned.plan.to_json(), encoding="utf-8")
     if as_json:

@@ -179,7 +179,7 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
     from evener.cli.status import status
     from evener.errors import RunError
     from evener.launch.planning import measured_profile
-    from evener.plan.search import make_plan
+    from evener.plan.search import plan_profile
     from evener.units import format_seconds
 
     script, words = read.given, read.words
@@ -199,7 +199,7 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
             fix="Make the plan first: evener plan --batch-size N --out plan.json "
             f"{words}; then evener run --plan plan.json {words}.",
         )
-    planned = make_plan(costs.profile, costs.batch_size)
+    planned = plan_profile(costs.profile, costs.batch_size)
     seconds = format_seconds(planned.prediction.step_seconds)
     typer.echo(
         f"evener: planned {planned.plan.layout} on {', '.join(planned.plan.device_names)}: "

@@ -15,7 +15,7 @@ import pytest
 from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
 from evener.plan import Plan, PlanDevice, Replica, Stage
 from evener.plan.costing import predict_plan
-from evener.plan.search import check_plan, make_plan
+from evener.plan.search import check_plan, plan_profile
 from evener.profile import Cluster, CostProfile, Link
 from evener.report.plan_groups import devices_label, shortened
 from evener.report.planned import print_planned, stage_lines, step_lines, time_lines
@@ -203,7 +203,7 @@ def test_replicas_of_stages_are_folded() -> None:
 
 def test_it_stands_beside_the_table() -> None:
     profile = datasheet_profile(model_named("bert-large-128"), cluster_named("rtx3090-rtx3060"))
-    planned = make_plan(profile, 32)
+    planned = plan_profile(profile, 32)
     text = text_of(lambda console: print_planned(planned, console), 100)
     for line in (*stage_lines(planned, 100), *step_lines(planned, 100)):
         assert line.strip() in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener.plan.search.planning import BatchSize, Planned, check_plan, make_plan
+from evener.plan.search.planning import BatchSize, Planned, check_plan, plan_profile
 from evener.plan.search.search import Candidate, Choices, SearchResult, search_plan
 
 __all__ = [
@@ -12,6 +12,6 @@ __all__ = [
     "Planned",
     "SearchResult",
     "check_plan",
-    "make_plan",
+    "plan_profile",
     "search_plan",
 ]

@@ -49,7 +49,7 @@ class Planned:
     problem: str = ""
 
 
-def make_plan(
+def plan_profile(
     profile: CostProfile, batch_size: BatchSize, choices: Choices | None = None
 ) -> Planned:
     """Return the best plan.

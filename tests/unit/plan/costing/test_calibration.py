@@ -13,7 +13,7 @@ from evener.plan.costing.assignment import assignment_of
 from evener.plan.costing.busy import busy_seconds
 from evener.plan.costing.calibration import calibrate
 from evener.plan.run_times import MeasuredRun, RunTimes
-from evener.plan.search import make_plan
+from evener.plan.search import plan_profile
 from evener.profile import CostProfile, Link
 from unit.plan.search.profiles import cluster_of, model_of, times_of
 
@@ -66,8 +66,8 @@ def test_the_true_profile_is_found() -> None:
     factors = {kind: factor.value for kind, factor in found.factors.items()}
     assert factors == pytest.approx({"fast": 2.0, "slow": 1.1})
     assert found.step_seconds == pytest.approx(found.run.times.step_seconds, rel=0.05)
-    assert make_plan(found.profile, 64).plan.shares == make_plan(truth, 64).plan.shares
-    assert make_plan(found.profile, 64).plan.shares != make_plan(profile(), 64).plan.shares
+    assert plan_profile(found.profile, 64).plan.shares == plan_profile(truth, 64).plan.shares
+    assert plan_profile(found.profile, 64).plan.shares != plan_profile(profile(), 64).plan.shares
 
 
 def test_a_calibrated_profile_stays_as_it_is() -> None:

@@ -9,7 +9,7 @@ import pytest
 from evener.plan import Plan, schedule_for, timeline
 from evener.plan.costing import Assignment, ReplicaAssignment, Span, predict
 from evener.plan.costing.assignment import spread_owners
-from evener.plan.search import Choices, make_plan, search_plan
+from evener.plan.search import Choices, plan_profile, search_plan
 from evener.plan.search.alternatives import describe
 from evener.plan.search.candidates import is_interleaved
 from evener.plan.search.pipelining import interleaved
@@ -58,7 +58,7 @@ def test_interleaved_stages_win_where_stages_wait(num_devices: int) -> None:
 
 @pytest.mark.parametrize("choices", [ZERO_BUBBLE, INTERLEAVED])
 def test_the_engine_takes_the_plans(choices: Choices) -> None:
-    plan = make_plan(profile_of(), 16, choices).plan
+    plan = plan_profile(profile_of(), 16, choices).plan
     assert Plan.from_json(plan.to_json()) == plan
     schedule = schedule_for(plan.replicas[0])
     kinds = {task.kind for order in schedule.orders for task in order}
@@ -144,7 +144,7 @@ def test_a_device_computes_all_its_stages() -> None:
 def test_explanations_name_what_is_special(choices: Choices, words: str) -> None:
     profile = profile_of()
     assert words in describe(search_plan(profile, 16, choices).assignment, profile)
-    assert words in "\n".join(time_lines(make_plan(profile, 16, choices)))
+    assert words in "\n".join(time_lines(plan_profile(profile, 16, choices)))
 
 
 def test_explanations_say_how_many_layers_are_computed_again() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from evener.plan.costing import Assignment, ReplicaAssignment, Span, predict
 from evener.plan.costing.memory import shortages
-from evener.plan.search import Choices, make_plan, search_plan
+from evener.plan.search import Choices, plan_profile, search_plan
 from evener.plan.search.recomputing import give_back, swaps, with_all_recomputed
 from evener.profile import CostProfile
 from unit.plan.search.profiles import MIB, cluster_of, model_of, times_of
@@ -106,5 +106,5 @@ def test_more_memory_never_takes_longer(mebibytes: int) -> None:
 
 
 def test_the_plan_names_the_layers() -> None:
-    plan = make_plan(profile_of(190 * MIB), 8, AT_ONCE).plan
+    plan = plan_profile(profile_of(190 * MIB), 8, AT_ONCE).plan
     assert plan.recompute == ("layer_0", "layer_5")
