@@ -4,7 +4,7 @@ Each problem has a seed of its own, from ``--seed`` on, so that one of them can 
 
     python benchmarks/optimality.py --seed 1234 --count 1
 
-The plans that are looked at are those of `tests/unit/plan/search/brute_force.py`: all groupings,
+The plans that are looked at are those of `tests/unit/planner/brute_force.py`: all groupings,
 orders, cuts, shares and numbers of micro-batches, every choice of layers that are computed again,
 zero-bubble schedules and interleaved stages; in some problems all owners too.
 """
@@ -24,7 +24,7 @@ import typer
 from rich.table import Table
 from side_by_side.figures import Aim, terminal, write_json
 
-from evener.plan.search import Choices, search_plan
+from evener.planner import Choices, search_plan
 from evener.profile import (
     CostProfile,
     Curve,
@@ -36,8 +36,8 @@ from evener.profile import (
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from unit.plan.search.brute_force import best_plan, features_of
-from unit.plan.search.profiles import MIB, cluster_of
+from unit.planner.brute_force import best_plan, features_of
+from unit.planner.profiles import MIB, cluster_of
 
 COUNTS = (1, 2, 4)
 NEAR = 1.01

@@ -1,6 +1,6 @@
 """evener's planner beside the rules of others, on described clusters: no device is used.
 
-One cost model (`evener.plan.costing.predict`) judges all of them, with times from datasheets, and
+One cost model (`evener.cost_model.predict`) judges all of them, with times from datasheets, and
 the simulation is the referee:
 
     even split        every device a replica with the same share, what tf.distribute does
@@ -8,7 +8,7 @@ the simulation is the referee:
     by curves         shares so that all devices compute for the same time, as Poplar does
     even stages       pipelines of stages with the same number of layers: one over all devices of
                       up to 16, else one for each machine; four micro-batches for each stage
-    evener            `evener.plan.search.search_plan`
+    evener            `evener.planner.search_plan`
 
 `side_by_side/rules.py` names the papers. Owners are spread over the devices for all of them. The
 rules of others may split shares into as many micro-batches as memory asks for, the fewest that fit.
@@ -38,8 +38,8 @@ from side_by_side.growth import growth_figures
 from side_by_side.rules import Problem, by_curves, by_flops, even_split, even_stages
 
 from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
-from evener.plan.costing import HOST_OWNER, Assignment, predict
-from evener.plan.search import search_plan
+from evener.cost_model import HOST_OWNER, Assignment, predict
+from evener.planner import search_plan
 from evener.units import format_bytes, format_seconds
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -18,9 +18,11 @@ from side_by_side.figures import Aim, terminal, write_json
 
 from evener.plan import (
     Replica,
-    Schedule,
     ScheduleName,
     Stage,
+)
+from evener.schedule import (
+    Schedule,
     Task,
     Timeline,
     schedule_for,

@@ -75,11 +75,11 @@ class Profiled:
         import tensorflow as tf
 
         from evener.devices import resolve_devices
-        from evener.engine.costs import trace_keras_step
-        from evener.engine.costs.profile import profile_step
         from evener.plan import Plan
-        from evener.plan.search import check_plan, plan_profile
+        from evener.planner import check_plan, plan_profile
         from evener.profile import ClusterDevice, CostProfile
+        from evener.profiler.keras_step import trace_keras_step
+        from evener.profiler.profile import profile_step
 
         problem = PROBLEMS[case.problem]
         size = problem.batch_size

@@ -52,7 +52,11 @@ from rich.text import Text
 import evener
 from evener.cli.quiet import quiet_tensorflow
 from evener.devices.spec import DeviceSpec, SpecError, parse_spec, spec_from
-from evener.plan import PlanDevice, Replica, Stage
+from evener.plan import (
+    PlanDevice,
+    Replica,
+    Stage,
+)
 from evener.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:

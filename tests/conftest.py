@@ -36,7 +36,9 @@ ON_LOGICAL_CPUS = (
     TESTS / "exactness",
     TESTS / "multi_device",
     TESTS / "unit" / "engine",
+    TESTS / "unit" / "profiler",
     ROOT / "src" / "evener" / "engine",
+    ROOT / "src" / "evener" / "profiler",
 )
 # Files whose single tests take longest. They run first: a worker that got one at the end would
 # go on alone while the others have nothing left to do.

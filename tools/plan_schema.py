@@ -18,7 +18,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from evener.plan import OwnerRule, Plan, PlanDevice, Predicted, Rejected, Replica, Stage
+from evener.plan import (
+    OwnerRule,
+    Plan,
+    PlanDevice,
+    Predicted,
+    Rejected,
+    Replica,
+    Stage,
+)
 from evener.plan import json_schema as published
 from evener.plan.serialise import REQUIRED_PLAN_KEYS, VERSION
 

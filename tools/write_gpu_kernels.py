@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from evener.placement import kernels
+from evener.auditing import kernels
 
 
 def main() -> None:

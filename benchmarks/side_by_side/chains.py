@@ -180,7 +180,13 @@ def plan_of(
     owners: Mapping[str, str] | None = None,
 ) -> Any:
     """Return evener's plan of one replica with a stage for every device that is named."""
-    from evener.plan import OwnerRule, Plan, PlanDevice, Replica, Stage
+    from evener.plan import (
+        OwnerRule,
+        Plan,
+        PlanDevice,
+        Replica,
+        Stage,
+    )
 
     rules = [OwnerRule(pattern=pattern, device=to) for pattern, to in (owners or {}).items()]
     return Plan(

@@ -33,7 +33,7 @@ from evener.clusters import (
     model_named,
 )
 from evener.errors import PlanError
-from evener.plan.search import plan_profile
+from evener.planner import plan_profile
 from evener.profile import Cluster, ClusterDevice, CostProfile, ModelCosts
 from side_by_side.figures import Aim
 from side_by_side.plot import Panel, write_svg

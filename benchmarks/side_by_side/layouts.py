@@ -136,7 +136,12 @@ def _stages(
     """Return what makes a plan of stages, beside a replica of the whole model if it has a share."""
 
     def make(trained: Trained) -> Any:
-        from evener.plan import Plan, PlanDevice, Replica, Stage
+        from evener.plan import (
+            Plan,
+            PlanDevice,
+            Replica,
+            Stage,
+        )
 
         # A model that has nothing before its first block must not be asked for it.
         is_there = {"begin_*": trained.chain.begin is not None}

@@ -64,8 +64,8 @@ class Planned:
         import tensorflow as tf
 
         from evener.devices import resolve_devices
-        from evener.engine.costs import trace_keras_step
-        from evener.engine.costs.profile import profile_step
+        from evener.profiler.keras_step import trace_keras_step
+        from evener.profiler.profile import profile_step
 
         used = resolve_devices(DEVICES)
         x, y = self._trained.batch()
@@ -96,9 +96,9 @@ class Planned:
         import tensorflow as tf
 
         import evener
-        from evener.plan.costing import predict_plan
-        from evener.plan.costing.assignment import assignment_of
-        from evener.plan.costing.prediction import update_seconds
+        from evener.cost_model import predict_plan
+        from evener.cost_model.assignment import assignment_of
+        from evener.cost_model.prediction import update_seconds
 
         plan = PLANS[name](self._trained)
         found = predict_plan(plan, self._profile, self._trained.batch_size)
@@ -155,7 +155,7 @@ def _computing(plan: Any) -> set[str]:
 
 def _cores(count: int) -> Any:
     """Hold all threads of this process to so many cores."""
-    from evener.engine.costs.cores import affinity, held_to
+    from evener.profiler.cores import affinity, held_to
 
     return held_to(sorted(affinity())[-count:])
 
@@ -163,7 +163,7 @@ def _cores(count: int) -> Any:
 @contextlib.contextmanager
 def _processor_time() -> Any:
     """Have the clocks of the cost model read the processor's time."""
-    from evener.engine.costs import measure
+    from evener.profiler import measure
 
     before = measure.Clock
     measure.Clock = functools.partial(before, now=time.process_time)

@@ -86,7 +86,7 @@ class PlannedApart:
         self._fit()
 
     def _predicted(self, plan: Any) -> list[dict[str, float]]:
-        from evener.plan.costing import predict_plan
+        from evener.cost_model import predict_plan
         from evener.profile import Cluster, ClusterDevice, CostProfile
         from evener.profile.serialise import profile_from_json
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from evener.clusters import ClusterDescription
-from evener.plan.costing import Assignment, ReplicaAssignment, Span
-from evener.plan.costing.assignment import spread_owners
+from evener.cost_model import Assignment, ReplicaAssignment, Span
+from evener.cost_model.assignment import spread_owners
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile, Curve
 

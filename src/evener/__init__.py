@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from evener.auditing import Audit, audit
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
     from evener.doctor import Diagnosis, Finding, diagnose
     from evener.engine import Strategy
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
         ProfileError,
         RunError,
     )
-    from evener.placement import Audit, audit, pin, pinned_gradients
+    from evener.pinning import pin, pinned_gradients
     from evener.plan import Plan
-    from evener.planner import make_plan
+    from evener.profiler.make_plan import make_plan
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "evener.placement",
+    "Audit": "evener.auditing",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "Diagnosis": "evener.doctor",
@@ -48,18 +49,18 @@ _HOMES = {
     "RunError": "evener.errors",
     "Strategy": "evener.engine",
     "UsedDevice": "evener.devices",
-    "audit": "evener.placement",
+    "audit": "evener.auditing",
     "diagnose": "evener.doctor",
     "distribute": "evener.engine.distribute",
     "inventory": "evener.devices",
-    "make_plan": "evener.planner",
-    "pin": "evener.placement",
-    "pinned_gradients": "evener.placement",
+    "make_plan": "evener.profiler.make_plan",
+    "pin": "evener.pinning",
+    "pinned_gradients": "evener.pinning",
     "use_devices": "evener.devices",
 }
 
 # These work with some versions of TensorFlow and Keras alone.
-_NEEDS_TENSORFLOW = ("evener.engine", "evener.placement")
+_NEEDS_TENSORFLOW = ("evener.auditing", "evener.engine", "evener.pinning")
 
 __all__ = [
     "Audit",

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import keras
 
 from evener.engine import Strategy
-from evener.plan import Plan, PlanDevice, Replica, Stage, owner_rules
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Replica,
+    Stage,
+    owner_rules,
+)
 
 from .candidates import MakePlace
 from .harness import start

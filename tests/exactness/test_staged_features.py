@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from keras import layers, ops
 
 from evener.engine.partition import build
-from evener.plan import Plan, PlanDevice, Replica, Stage
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Replica,
+    Stage,
+)
 
 from .candidates import OneDevice, Place, make_candidate
 from .harness import agree, compile_model, fit_again, fit_model, sgd, train_case, unequal_weights

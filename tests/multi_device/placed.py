@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks  # noqa: TID251
 
 import evener
-from evener.placement import Audit
+from evener.auditing import Audit
 
 # They hand on what others computed, ask for shapes, count the rounds of a loop, or keep what a
 # loop or a branch has made.
@@ -50,7 +50,7 @@ def unnamed(audit: Audit, *, elsewhere: tuple[str, ...] = ("cpu:1", "cpu:2")) ->
     ]
 
 
-def working_gradients(audit: Audit) -> list[evener.placement.Operation]:
+def working_gradients(audit: Audit) -> list[evener.auditing.Operation]:
     """Return the gradient operations that compute."""
     return [
         o

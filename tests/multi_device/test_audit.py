@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.auditing import Line, Operation
 from evener.errors import PlacementError
-from evener.placement import Line, Operation
 
 
 class TwoLayers:

@@ -10,7 +10,12 @@ import pytest
 from keras import layers
 
 from evener import Strategy
-from evener.plan import Plan, PlanDevice, Replica, Stage
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Replica,
+    Stage,
+)
 
 from .mistakes import TWO, acts_as_plain_keras, data, plain_like, refused
 

@@ -12,8 +12,8 @@ import tensorflow as tf
 from rich.console import Console
 
 import evener
-from evener.placement.audit_result import Audit
-from evener.placement.table import print_audit
+from evener.auditing.result import Audit
+from evener.auditing.table import print_audit
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 HERE = "test_gathered_in_audits.py"

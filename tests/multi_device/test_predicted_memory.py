@@ -11,11 +11,12 @@ import tensorflow as tf
 from keras import layers
 
 from evener import Plan, Strategy
-from evener.engine.costs import layer_costs, trace_keras_step
-from evener.plan.costing import predict
-from evener.plan.costing.assignment import assignment_of
-from evener.plan.costing.memory import MemoryPrediction
+from evener.cost_model import predict
+from evener.cost_model.assignment import assignment_of
+from evener.cost_model.memory import MemoryPrediction
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
+from evener.profiler.costs import layer_costs
+from evener.profiler.keras_step import trace_keras_step
 
 NUM_SAMPLES, WIDTH = 64, 64
 ANY = Curve(((1, 1.0),))

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.plan.costing.assignment import EACH_MACHINE, crosses_machines, holders_of
+from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.cost_model.assignment import EACH_MACHINE, crosses_machines, holders_of
 from evener.profile import (
     Cluster,
     ClusterDevice,

@@ -8,7 +8,7 @@ A meeting is an activity that needs all passes before it, and all passes behind 
 
 Between two meetings each replica has the order of its schedule, and so a pipeline fills and
 empties there. A pass is divided into those of its layers that are in the same phase; see
-`evener.plan.costing.meetings`, which predicts the same in closed form.
+`evener.cost_model.meetings`, which predicts the same in closed form.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evener.plan.costing.assignment import Assignment, ReplicaAssignment
-from evener.plan.costing.meetings import Phase, meeting_seconds, phases_of
-from evener.plan.task import Task
+from evener.cost_model.assignment import Assignment, ReplicaAssignment
+from evener.cost_model.meetings import Phase, meeting_seconds, phases_of
 from evener.profile import CostProfile
+from evener.schedule.task import Task
 from simulation.activities import Activity, StepGraph
 from simulation.passes import PassBuilder, in_order, schedule_of
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from evener.plan.costing.assignment import Assignment, ReplicaAssignment
-from evener.plan.costing.meetings import parts_meet
-from evener.plan.costing.passes import passes_are_apart, weights_part
-from evener.plan.costing.stage_memory import entering_bytes
+from evener.cost_model.assignment import Assignment, ReplicaAssignment
+from evener.cost_model.meetings import parts_meet
+from evener.cost_model.passes import passes_are_apart, weights_part
+from evener.cost_model.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
-from evener.plan.schedule import Schedule, schedule_for
-from evener.plan.task import Task, dependencies
 from evener.profile import CostProfile
+from evener.schedule.schedule import Schedule, schedule_for
+from evener.schedule.task import Task, dependencies
 from simulation.activities import Activity, Server, StepGraph, Use
 from simulation.routes import route
 from simulation.weights import LayerProgress
@@ -42,7 +42,7 @@ def schedule_of(replica: ReplicaAssignment) -> Schedule:
 def in_order(schedule: Schedule) -> Iterator[Task]:
     """Yield the tasks of a schedule, each after those that it needs.
 
-    >>> from evener.plan.costing import ReplicaAssignment, Span
+    >>> from evener.cost_model import ReplicaAssignment, Span
     >>> replica = ReplicaAssignment(samples=4, spans=(Span(0, 0, 1), Span(1, 1, 2)),
     ...                             num_micro_batches=2, in_flight=2)
     >>> print(*in_order(schedule_of(replica)))

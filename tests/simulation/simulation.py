@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from evener.plan.costing import Assignment
-from evener.plan.costing.assignment import assignment_of
-from evener.plan.costing.meetings import parts_meet
+from evener.cost_model import Assignment
+from evener.cost_model.assignment import assignment_of
+from evener.cost_model.meetings import parts_meet
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
 from simulation.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run

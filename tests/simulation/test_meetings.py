@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evener.cost_model import Assignment, Span, predict
+from evener.cost_model.assignment import assignment_of
+from evener.cost_model.meetings import parts_meet, seconds_with_meetings
+from evener.cost_model.passes import span_seconds
 from evener.plan import Plan
-from evener.plan.costing import Assignment, Span, predict
-from evener.plan.costing.assignment import assignment_of
-from evener.plan.costing.meetings import parts_meet, seconds_with_meetings
-from evener.plan.costing.passes import span_seconds
 from evener.profile import CostProfile
 from simulation.cases import cases, pipelines, with_links
 from simulation.simulation import Simulation, simulate
-from unit.plan.costing.by_hand import FREE, assigned, cluster_of, profile_of, whole
-from unit.plan.costing.test_meetings import meeting, pipeline
+from unit.cost_model.by_hand import FREE, assigned, cluster_of, profile_of, whole
+from unit.cost_model.test_meetings import meeting, pipeline
 
 ROUNDING = 1 + 1e-9
 

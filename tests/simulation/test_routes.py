@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.plan.costing.assignment import EACH_MACHINE
+from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.cost_model.assignment import EACH_MACHINE
 from evener.profile import (
     Cluster,
     ClusterDevice,

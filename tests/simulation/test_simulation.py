@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.plan import Plan, Task, timeline
-from evener.plan.costing import HOST_OWNER, Assignment, ReplicaAssignment, Span, predict
-from evener.plan.costing.assignment import (
+from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span, predict
+from evener.cost_model.assignment import (
     EACH_MACHINE,
     assignment_of,
     by_machine,
     holders_of,
 )
-from evener.plan.costing.passes import span_seconds, weights_seconds
-from evener.plan.costing.prediction import update_seconds
+from evener.cost_model.passes import span_seconds, weights_seconds
+from evener.cost_model.prediction import update_seconds
+from evener.plan import Plan
 from evener.profile import (
     Cluster,
     ClusterDevice,
@@ -32,6 +32,7 @@ from evener.profile import (
     Machine,
     ModelCosts,
 )
+from evener.schedule import Task, timeline
 from simulation.activities import Server
 from simulation.cases import FREE, cases, link, pipelines, with_links
 from simulation.passes import schedule_of

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evener.plan.costing import Assignment
-from evener.plan.costing.assignment import EACH_MACHINE, by_machine, holders_of
-from evener.plan.costing.prediction import owner_update_seconds
-from evener.plan.costing.stage_memory import gradients_wait
+from evener.cost_model import Assignment
+from evener.cost_model.assignment import EACH_MACHINE, by_machine, holders_of
+from evener.cost_model.prediction import owner_update_seconds
+from evener.cost_model.stage_memory import gradients_wait
 from evener.profile import CostProfile
 from simulation.activities import Activity, ActivityKind, Server, StepGraph, Use
 from simulation.routes import Route, machine_of, network_route, route

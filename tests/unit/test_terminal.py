@@ -11,7 +11,7 @@ import pytest
 from evener import Plan
 from evener.devices.inventory import Device, Inventory
 from evener.terminal import html_of
-from unit.placement.test_audit_result import AUDIT
+from unit.auditing.test_audit_result import AUDIT
 
 ODD = '<script>alert("&")</script>[bold]'
 GPU = Device(name="gpu:0", kind="gpu", product="A card", use="compute", memory_total_bytes=2**34)

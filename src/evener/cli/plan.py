@@ -12,8 +12,8 @@ import typer
 from evener.cli.options import DevicesOption, NoGpuNamesOption, TimeLimitOption
 
 if TYPE_CHECKING:
+    from evener.feedback.run_times import MeasuredRun
     from evener.launch.plan_subprocess import StepCosts
-    from evener.plan.run_times import MeasuredRun
     from evener.profile import CostProfile
 
 _DEFAULT_LIMIT_SECONDS = 600.0
@@ -218,7 +218,7 @@ def _described(model: str, cluster: str) -> CostProfile:
 
 def _read_run(file: Path, model: str | None) -> MeasuredRun:
     from evener.cli.usage import wrong_usage
-    from evener.plan.run_times import read_run
+    from evener.feedback.run_times import read_run
 
     if model is not None:
         raise typer.BadParameter("--from-run needs measurements: a script, or --profile")
@@ -231,8 +231,8 @@ def _calibrated(
 ) -> StepCosts:
     """Return the costs with the times of a run, and print by what they were scaled."""
     from evener.errors import ProfileError
-    from evener.plan.costing.calibration import calibrate
-    from evener.plan.whole_steps import without_updates
+    from evener.feedback.calibration import calibrate
+    from evener.feedback.whole_steps import without_updates
 
     batch_size = run.times.batch_size
     if (wanted or costs.batch_size or batch_size) != batch_size:
@@ -257,7 +257,7 @@ def _plan_and_print(
     as_json: bool,
 ) -> None:
     from evener.plan import Plan
-    from evener.plan.search import check_plan, plan_profile
+    from evener.planner import check_plan, plan_profile
 
     if batch_size is None:
         raise typer.BadParameter("say it: N, max or auto", param_hint="'--batch-size'")

@@ -179,7 +179,7 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
     from evener.cli.status import status
     from evener.errors import RunError
     from evener.launch.planning import measured_profile
-    from evener.plan.search import plan_profile
+    from evener.planner import plan_profile
     from evener.units import format_seconds
 
     script, words = read.given, read.words

@@ -30,7 +30,12 @@ from evener.engine.report import StepReport
 from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck
 from evener.engine.verify import Verification, Verifier, chosen_verification
-from evener.plan import BatchNormName, Plan, check_shares, split_batch
+from evener.plan import (
+    BatchNormName,
+    Plan,
+    check_shares,
+    split_batch,
+)
 from evener.tf_compat.dataset_loops import running_bodies
 from evener.tf_compat.shapes import noticing_unknown_sizes
 

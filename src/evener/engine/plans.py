@@ -7,7 +7,12 @@ from typing import Any
 
 from evener.devices import UsedDevice, resolve_devices, use_devices
 from evener.errors import DeviceError, PlanError
-from evener.plan import BatchNormName, OwnerRule, Plan, PlanDevice
+from evener.plan import (
+    BatchNormName,
+    OwnerRule,
+    Plan,
+    PlanDevice,
+)
 
 
 def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from evener.engine.costs.flops import node_flops
+from evener.engine.flops.flops import node_flops
 from evener.engine.ownership import device_name
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition

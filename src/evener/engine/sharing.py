@@ -22,9 +22,13 @@ import tensorflow as tf
 
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.step_history import StepHistory
-from evener.plan import Rebalanced, ShareRebalancer, rebalance_shares
-from evener.plan.run_times import StepRecord
-from evener.plan.speeds import ideal_shares
+from evener.feedback import (
+    Rebalanced,
+    ShareRebalancer,
+    rebalance_shares,
+)
+from evener.feedback.run_times import StepRecord
+from evener.feedback.speeds import ideal_shares
 
 WINDOW = 8
 """Steps between two looks at the measured times."""

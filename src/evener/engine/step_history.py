@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from evener.plan.run_times import NUM_FIRST_STEPS, StepRecord
+from evener.feedback.run_times import NUM_FIRST_STEPS, StepRecord
 
 NUM_KEPT = 256
 """How many steps the ring holds."""

@@ -40,7 +40,11 @@ from evener.engine.verify import Verification
 from evener.engine.whole_step import run_timed
 from evener.errors import EngineError
 from evener.own_code import is_own
-from evener.plan import BatchNormName, Plan, check_shares
+from evener.plan import (
+    BatchNormName,
+    Plan,
+    check_shares,
+)
 from evener.tf_compat.patches import owns_a_model, patch_keras
 
 HOST = "cpu:0"

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from evener.auditing.result import Audit
 from evener.errors import PlacementError
 from evener.launch.answer import ask, ending, last_lines
 from evener.launch.audit_request import AuditRequest, TargetError
 from evener.launch.child_process import ProcessResult
 from evener.launch.script import read_script
-from evener.placement.audit_result import Audit
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

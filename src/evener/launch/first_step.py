@@ -54,9 +54,9 @@ class FirstStep:
         write_answer(self._request.answer, {**found, "notes": notes})
 
     def _before_function(self, function: Any, inputs: tuple[Any, ...]) -> None:
-        from evener.placement.auditing import audit_of
-        from evener.placement.dry_run import StoppedCall
-        from evener.placement.training import trains
+        from evener.auditing.dry_run import StoppedCall
+        from evener.auditing.step_audit import audit_of
+        from evener.auditing.training import trains
 
         # Forks of the program are not audited.
         if os.getpid() != self._process:

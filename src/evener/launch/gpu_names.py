@@ -20,10 +20,10 @@ import tensorflow as tf
 
 import evener
 from evener import _tf_private
+from evener.auditing.device_names import ASKED
 from evener.launch.replace import instead_of
 from evener.launch.stand_ins import Report, StandIns, joined
 from evener.launch.user_line import callers, user_line
-from evener.placement.devices import ASKED
 
 REPLACED = {
     "device": "a GPU name selects its stand-in",

@@ -53,7 +53,7 @@ def step_of(
 
 
 def _answer(first: FirstStep, request: AuditRequest, step: Any, args: tuple[Any, ...]) -> None:
-    from evener.placement import audit
+    from evener.auditing import audit
 
     first.answer({"audit": audit(step, *args, meant_for=request.meant_for).to_json()})
 

@@ -11,8 +11,8 @@ from evener.launch.answer import ask, why_no_step
 from evener.launch.child_process import ProcessResult
 from evener.launch.step_costs import CostRequest
 from evener.profile import CostProfile
-from evener.profile.known import LayersTaken
 from evener.profile.serialise import profile_from_json
+from evener.profiler.known import LayersTaken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from evener.devices.spec import spec_from
 from evener.launch.plan_subprocess import StepCosts, measure_in_subprocess
 from evener.launch.script import read
 from evener.launch.step_costs import CostRequest
-from evener.profile.known import warn_of_estimates
+from evener.profiler.known import warn_of_estimates
 from evener.versions import check_installed
 
 DEFAULT_LIMIT_SECONDS = 600.0

@@ -50,10 +50,10 @@ def main() -> None:
 
 def _run(request: CostRequest) -> None:
     from evener.devices import use_devices
-    from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
     from evener.launch.script import read
     from evener.launch.session import Session
+    from evener.profiler.strategy import costing_strategy
 
     script = read(request.script, as_module=request.as_module)
     used = use_devices(request.devices)
@@ -76,10 +76,10 @@ def _measured(
     request: CostRequest, traced: Any, used: Sequence[UsedDevice], batch_size: int
 ) -> dict[str, Any]:
     """Return the profile of a step, as `plan_subprocess` reads it."""
-    from evener.engine.costs.identity import KnownDevices
-    from evener.engine.costs.profile import profile_step
     from evener.profile.cache import MeasurementCache
     from evener.profile.serialise import profile_to_json
+    from evener.profiler.identity import KnownDevices
+    from evener.profiler.profile import profile_step
 
     name = request.script if request.as_module else Path(request.script).name
     known = KnownDevices(MeasurementCache(refresh=request.remeasure))

@@ -87,11 +87,11 @@ def main() -> None:
 
 def _run(request: MemoryRequest) -> None:
     from evener.devices import use_devices
-    from evener.engine.costs import layer_costs
-    from evener.engine.costs.strategy import costing_strategy
     from evener.launch.notes import Notes
     from evener.launch.script import read_script
     from evener.launch.session import Session
+    from evener.profiler.costs import layer_costs
+    from evener.profiler.strategy import costing_strategy
 
     script = read_script(request.script)
     used = use_devices(_DEVICES)

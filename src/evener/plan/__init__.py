@@ -21,11 +21,7 @@ from evener.plan.parts import (
     Stage,
 )
 from evener.plan.plan import Plan
-from evener.plan.rebalancing import Rebalanced, ShareRebalancer, Window, rebalance_shares
-from evener.plan.schedule import Schedule, forward_schedule_for, schedule_for
 from evener.plan.shares import check_shares, split_batch
-from evener.plan.task import Task, TaskKind, dependencies
-from evener.plan.timing import TimedTask, Timeline, timeline
 
 __all__ = [
     "HOST",
@@ -38,29 +34,16 @@ __all__ = [
     "Plan",
     "PlanDevice",
     "Predicted",
-    "Rebalanced",
     "Rejected",
     "Replica",
-    "Schedule",
     "ScheduleName",
-    "ShareRebalancer",
     "Stage",
-    "Task",
-    "TaskKind",
-    "TimedTask",
-    "Timeline",
-    "Window",
     "check_shares",
     "computing_devices",
-    "dependencies",
-    "forward_schedule_for",
     "owner_of",
     "owner_rules",
     "parse_device_name",
     "plan_schema",
     "plan_schema_text",
-    "rebalance_shares",
-    "schedule_for",
     "split_batch",
-    "timeline",
 ]

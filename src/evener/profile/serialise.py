@@ -15,6 +15,7 @@ from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
 from evener.profile.curve import Curve
 
 _FORMAT, _VERSION = "evener-profile", 3
+_MODEL_FIELDS = dataclasses.fields(ModelCosts)
 
 
 def profile_to_json(profile: CostProfile) -> str:
@@ -64,8 +65,12 @@ def model_from_fields(fields: Mapping[str, Any]) -> ModelCosts:
 
     Args:
         fields: The object that `model_to_fields` returned.
+
+    Raises:
+        KeyError: If a field is missing; the defaults of `ModelCosts` are for models made in Python.
     """
-    values: dict[str, Any] = {**fields, "layers": tuple(map(_layer, fields["layers"]))}
+    values: dict[str, Any] = {field.name: fields[field.name] for field in _MODEL_FIELDS}
+    values["layers"] = tuple(map(_layer, fields["layers"]))
     return ModelCosts(**values)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.plan.costing.estimate import (
+from evener.cost_model.estimate import (
     MOST_SAMPLES,
     MemoryByKind,
     Way,

@@ -17,7 +17,7 @@ import itertools
 import textwrap
 from collections.abc import Iterator
 
-from evener.plan.costing.assignment import Assignment, Span
+from evener.cost_model.assignment import Assignment, Span
 from evener.profile import Cluster, CostProfile, ModelCosts
 from evener.report.plan_groups import (
     MOST_ROWS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import Assignment, ReplicaAssignment
+from evener.cost_model.assignment import Assignment, ReplicaAssignment
 from evener.profile import Cluster
 
 MOST_ROWS = 12

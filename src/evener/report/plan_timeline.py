@@ -17,12 +17,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.plan.costing.assignment import Assignment
-from evener.plan.costing.exchange import exchange_seconds
-from evener.plan.costing.passes import span_seconds
-from evener.plan.costing.prediction import Prediction
-from evener.plan.task import Task
-from evener.plan.timing import TimedTask
+from evener.cost_model.assignment import Assignment
+from evener.cost_model.exchange import exchange_seconds
+from evener.cost_model.passes import span_seconds
+from evener.cost_model.prediction import Prediction
 from evener.profile import CostProfile
 from evener.report.plan_groups import (
     MOST_ROWS,
@@ -31,6 +29,8 @@ from evener.report.plan_groups import (
     shortened,
     widest_label,
 )
+from evener.schedule.task import Task
+from evener.schedule.timing import TimedTask
 from evener.units import format_seconds
 
 _MARKS = {"forward": ">", "backward": "<", "weights": "~"}

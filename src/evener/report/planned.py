@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.plan.costing.assignment import HOST_OWNER, Assignment, assignment_of
-from evener.plan.search import Planned
-from evener.plan.search.alternatives import specialties
+from evener.cost_model.assignment import HOST_OWNER, Assignment, assignment_of
+from evener.planner import Planned
+from evener.planner.alternatives import specialties
 from evener.report.plan_drawing import draw_stages
 from evener.report.plan_timeline import draw_timeline
 from evener.terminal import standard_output

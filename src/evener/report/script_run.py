@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.text import Text
 
 from evener.engine import Strategy
-from evener.engine.costs.profile import hardware_of
 from evener.engine.ownership import tf_device
 from evener.errors import house_form
+from evener.feedback.deviation import deviation
+from evener.feedback.run_times import RunTimes, run_times
 from evener.plan import Plan
-from evener.plan.deviation import deviation
-from evener.plan.run_times import RunTimes, run_times
+from evener.profiler.profile import hardware_of
 from evener.report.display import device_table
 from evener.report.work import DeviceWork, Owned, StrategyDevices, gpu_memory
 from evener.units import format_seconds
@@ -50,7 +50,7 @@ class ScriptRun:
     checks: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the report as one line of JSON; `evener.plan.run_times.read_run` reads it."""
+        """Return the report as one line of JSON; `evener.feedback.run_times.read_run` reads it."""
         fields = {**asdict(self), "plan": json.loads(self.plan.to_json())}
         return json.dumps(fields, ensure_ascii=False)
 

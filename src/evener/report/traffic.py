@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from html import escape
 
-from evener.placement.audit_result import Audit
+from evener.auditing.result import Audit
 from evener.report.traffic_layout import BOX, Arrow, Box, Picture, picture_of
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evener.placement.audit_records import KINDS, Traffic
-from evener.placement.audit_result import Audit
+from evener.auditing.records import KINDS, Traffic
+from evener.auditing.result import Audit
 from evener.units import format_bytes
 
 BOX = (184, 112)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from evener import Plan, Strategy
 from evener.engine.ownership import tf_device
 from evener.engine.step_history import NUM_KEPT, StepHistory
-from evener.plan.run_times import NUM_FIRST_STEPS
+from evener.feedback.run_times import NUM_FIRST_STEPS
 
 
 def record(history: StepHistory, number: int) -> None:

@@ -8,7 +8,11 @@ import pytest
 from keras import layers
 
 from evener import EvenerWarning, Plan, PlanError, Strategy
-from evener.plan import PlanDevice, Replica, Stage
+from evener.plan import (
+    PlanDevice,
+    Replica,
+    Stage,
+)
 
 X, Y = np.ones((8, 4), "f4"), np.zeros((8, 1), "f4")
 

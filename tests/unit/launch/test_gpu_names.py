@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from evener.auditing.device_names import ASKED
 from evener.launch import gpu_names
 from evener.launch.stand_ins import StandIns
 from evener.launch.user_line import UserLine
-from evener.placement.devices import ASKED
 
 GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
 # Functions of tf.config that are given devices, or list them, and what they are left for.

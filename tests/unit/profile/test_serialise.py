@@ -13,7 +13,7 @@ from hypothesis import given
 from evener.errors import ProfileError
 from evener.profile import CostProfile, Curve, Link
 from evener.profile.serialise import profile_from_json, profile_to_json, read_profile
-from unit.plan.search.profiles import cluster_of, model_of, profiles, times_of
+from unit.planner.profiles import cluster_of, model_of, profiles, times_of
 
 SECONDS = [1e-3, 2e-3]
 PROFILE = CostProfile(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from evener.clusters import model_named
-from evener.plan.costing.estimate import estimate_memory
+from evener.cost_model.estimate import estimate_memory
 from evener.report.estimated import CARDS, Estimated, print_estimated, usable_bytes
 from evener.terminal import text_of
-from unit.plan.costing.by_hand import MODEL
+from unit.cost_model.by_hand import MODEL
 
 TWO_SAMPLES = """\
 Memory of two on one device, a step of 2 samples

@@ -13,14 +13,19 @@ from pathlib import Path
 import pytest
 
 from evener.clusters import cluster_named, cluster_names, datasheet_profile, model_named
-from evener.plan import Plan, PlanDevice, Replica, Stage
-from evener.plan.costing import predict_plan
-from evener.plan.search import check_plan, plan_profile
+from evener.cost_model import predict_plan
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Replica,
+    Stage,
+)
+from evener.planner import check_plan, plan_profile
 from evener.profile import Cluster, CostProfile, Link
 from evener.report.plan_groups import devices_label, shortened
 from evener.report.planned import print_planned, stage_lines, step_lines, time_lines
 from evener.terminal import text_of
-from unit.plan.costing.by_hand import FREE, cluster_of, profile_of
+from unit.cost_model.by_hand import FREE, cluster_of, profile_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "planning.md"
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from evener import Plan, Strategy
 from evener.engine.spot_check.check import wait_for_checks
+from evener.feedback.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.plan import Predicted
-from evener.plan.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.report.script_run import (
     ScriptRun,
     compare_with_plan,

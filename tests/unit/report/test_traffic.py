@@ -6,7 +6,7 @@ import dataclasses
 import xml.etree.ElementTree as ET
 
 from evener.report.traffic import draw
-from unit.placement.test_audit_result import AUDIT
+from unit.auditing.test_audit_result import AUDIT
 
 
 def test_the_picture_has_a_box_per_device_and_an_arrow_per_way() -> None:

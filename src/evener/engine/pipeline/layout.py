@@ -21,7 +21,12 @@ from typing import NamedTuple, TypeAlias
 
 from evener.engine.ownership import tf_device
 from evener.errors import EngineError
-from evener.plan import BatchNormName, Plan, Replica, Stage
+from evener.plan import (
+    BatchNormName,
+    Plan,
+    Replica,
+    Stage,
+)
 from evener.plan.layer_paths import parts_of_path
 
 Stages: TypeAlias = tuple[int, ...]

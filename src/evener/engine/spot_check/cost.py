@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evener.engine.costs.flops import node_flops
+from evener.engine.flops.flops import node_flops
 from evener.engine.trace.graph import Node
 
 PART_OF_RUN = 0.01

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
-from evener.plan import Plan, Replica, Schedule, Stage, Task, dependencies, schedule_for
+from evener.plan import (
+    Plan,
+    Replica,
+    Stage,
+)
+from evener.schedule import (
+    Schedule,
+    Task,
+    dependencies,
+    schedule_for,
+)
 
 KINDS = ("forward", "backward", "weights")
 

@@ -7,7 +7,13 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from evener.plan import Plan, PlanDevice, Predicted, Replica, Stage
+from evener.plan import (
+    Plan,
+    PlanDevice,
+    Predicted,
+    Replica,
+    Stage,
+)
 from unit.plan.examples import HYBRID
 
 NAN, INF = float("nan"), float("inf")

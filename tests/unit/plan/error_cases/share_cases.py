@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from evener.feedback import ShareRebalancer, rebalance_shares
 from evener.plan import (
     Plan,
-    ShareRebalancer,
     check_shares,
-    rebalance_shares,
     split_batch,
 )
 from unit.plan.error_cases import (

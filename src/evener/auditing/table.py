@@ -1,0 +1,184 @@
+"""An audit as tables for the terminal, readable in 80 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from evener.auditing.records import KINDS, Copy, Fallback, Line
+from evener.terminal import standard_output
+from evener.units import format_bytes
+
+if TYPE_CHECKING:
+    from evener.auditing.result import Audit
+
+_TOP_COPIES = 10
+_TOP_FALLBACKS = 20
+_UNKNOWN = "-"
+
+
+def print_audit(audit: Audit, console: Console | None = None) -> None:
+    """Print an audit: work per device, the largest copies, and fallbacks.
+
+    Args:
+        audit: The audit.
+        console: The console; None for standard output.
+    """
+    console = standard_output() if console is None else console
+    title = f"{audit.step}: {len(audit.operations)} operations, not run"
+    console.print(Text(f"{title}\nDevices: {', '.join(audit.devices)}"), soft_wrap=True)
+    console.print(work_table(audit))
+    for line in (*_traffic(audit), *_collectives(audit)):
+        console.print(Text(line), soft_wrap=True)
+    if audit.copies:
+        console.print(Text(f"\n{_copies_title(audit)}"))
+        console.print(copies_table(audit))
+    if audit.fallbacks:
+        console.print(Text("\nOperations not placed on their requested device"))
+        console.print(fallbacks_table(audit))
+    if audit.gathered:
+        console.print(
+            Text("\nGathered operations: computed once, on one device, for the global batch")
+        )
+        console.print(gathered_table(audit))
+    console.print(Text(f"\n{_verdict(audit)}"), soft_wrap=True)
+
+
+def work_table(audit: Audit) -> Table:
+    """Return the number of operations per device and kind of work."""
+    table = _table()
+    table.add_column("device", no_wrap=True)
+    counted = {(total.device, total.kind): total.num_operations for total in audit.totals}
+    for kind in KINDS:
+        table.add_column(kind, justify="right", no_wrap=True)
+    for device in sorted({device for device, _ in counted}):
+        numbers = [counted.get((device, kind)) for kind in KINDS]
+        table.add_row(device, *(_UNKNOWN if one is None else str(one) for one in numbers))
+    return table
+
+
+def copies_table(audit: Audit) -> Table:
+    """Return the largest copies between devices, with the lines."""
+    copies = sorted(audit.copies, key=lambda copy: -(copy.num_bytes or 0))
+    table = _table()
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("from", no_wrap=True)
+    table.add_column("to", no_wrap=True)
+    table.add_column("tensor", ratio=3, overflow="fold")
+    table.add_column("made at, used at", ratio=2, overflow="fold")
+    for copy in copies[:_TOP_COPIES]:
+        size = "unknown" if copy.num_bytes is None else format_bytes(copy.num_bytes)
+        table.add_row(
+            f"{size} per iteration" if copy.in_loop else size,
+            copy.source,
+            copy.target,
+            Text(_short(copy.tensor)),
+            Text(_lines(copy)),
+        )
+    return table
+
+
+def fallbacks_table(audit: Audit) -> Table:
+    """Return the operations that do not run on their requested GPU, grouped by reason."""
+    counted = Counter((one.why, one.is_finding) for one in audit.fallbacks)
+    # Findings first, the most frequent on top.
+    order = sorted(counted, key=lambda key: (not key[1], -counted[key]))
+    table = _table()
+    table.add_column("number", justify="right", no_wrap=True)
+    table.add_column("operations", ratio=2, overflow="fold")
+    table.add_column("why not there", ratio=4, overflow="fold")
+    table.add_column("lines", ratio=2, overflow="fold")
+    for why, is_finding in order[:_TOP_FALLBACKS]:
+        same = [one for one in audit.fallbacks if one.why == why]
+        types = sorted({one.type for one in same})
+        table.add_row(
+            str(counted[why, is_finding]),
+            Text(_some(types)),
+            Text(why),
+            Text(_some(_lines_of(same))),
+        )
+    return table
+
+
+def gathered_table(audit: Audit) -> Table:
+    """Return the operations that evener gathers on one device, the largest first."""
+    operations = sorted(audit.gathered, key=lambda one: -(one.num_bytes or 0))
+    table = _table()
+    table.add_column("bytes per sample", justify="right", no_wrap=True)
+    table.add_column("operation", overflow="fold")
+    table.add_column("line", overflow="fold")
+    for one in operations[:_TOP_FALLBACKS]:
+        size = "unknown" if one.num_bytes is None else format_bytes(one.num_bytes)
+        table.add_row(size, Text(one.operation), Text(one.line or _UNKNOWN))
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def _copies_title(audit: Audit) -> str:
+    number = len(audit.copies)
+    noun = "copy" if number == 1 else "copies"
+    most = f"The largest {_TOP_COPIES} of {number}" if number > _TOP_COPIES else str(number)
+    return f"{most} {noun} between devices"
+
+
+def _traffic(audit: Audit) -> Iterator[str]:
+    for one in audit.traffic:
+        unknown = f", {one.num_unknown} of unknown size" if one.num_unknown else ""
+        yield (
+            f"{one.source} -> {one.target}: {format_bytes(one.num_bytes)} in "
+            f"{one.num_copies} {'copy' if one.num_copies == 1 else 'copies'}{unknown}"
+        )
+    if not audit.copies and not audit.collectives:
+        yield "no copies between devices"
+
+
+def _collectives(audit: Audit) -> Iterator[str]:
+    for device in sorted({one.device for one in audit.collectives}):
+        local = [one for one in audit.collectives if one.device == device]
+        size = format_bytes(sum(one.num_bytes or 0 for one in local))
+        types = ", ".join(sorted({one.type for one in local}))
+        noun = "operation" if len(local) == 1 else "operations"
+        yield f"{device} takes part in {len(local)} collective {noun} on {size} ({types})"
+
+
+def _verdict(audit: Audit) -> str:
+    table = "" if audit.kernels_from == "TensorFlow" else " (kernels: evener's table)"
+    number = len(audit.findings)
+    if number:
+        noun = "operation is" if number == 1 else "operations are"
+        return f"{number} {noun} not on the requested device{table}"
+    left = len(audit.fallbacks)
+    return f"no findings{f'; {left} small operations run on the host' if left else ''}{table}"
+
+
+def _lines(copy: Copy) -> str:
+    lines = [str(line) for line in (copy.line, copy.needed_by) if line is not None]
+    return ", ".join(dict.fromkeys(lines)) or _UNKNOWN
+
+
+def _lines_of(fallbacks: list[Fallback]) -> list[str]:
+    lines: list[Line] = [one.line for one in fallbacks if one.line is not None]
+    return sorted({str(line) for line in lines}) or [_UNKNOWN]
+
+
+def _some(names: list[str]) -> str:
+    few = 3
+    return ", ".join(names[:few]) + (f" and {len(names) - few} more" if len(names) > few else "")
+
+
+def _short(tensor: str) -> str:
+    """Return the name of an operation without the names of the calls around it."""
+    parts = [part for part in tensor.split("/") if not part.startswith(_CALLS)]
+    return "/".join(parts) or tensor
+
+
+_CALLS = ("StatefulPartitionedCall", "PartitionedCall")

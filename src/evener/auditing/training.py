@@ -1,0 +1,34 @@
+"""Whether a traced function is a training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evener import _tf_private
+from evener.auditing.flow import writes_variables
+from evener.auditing.origins import Origins
+
+# TensorFlow's function that initializes new variables.
+_INITIALIZATION = "initialize_variables"
+
+
+def trains(function: Any) -> bool:
+    """Return whether a traced function, or one it calls, computes gradients and writes variables.
+
+    Args:
+        function: The traced function, as `stop_at` passes it.
+    """
+    if not writes(function):
+        return False
+    graphs = _tf_private.function_graphs(function)
+    origins = Origins(graphs, "")
+    operations = (one for graph in graphs.values() for one in graph.get_operations())
+    return any(map(origins.is_made_by_tape, operations))
+
+
+def writes(function: Any) -> bool:
+    """Return whether a traced function writes variables, other than to initialize them."""
+    if _INITIALIZATION in str(function.name):
+        return False
+    graphs = _tf_private.function_graphs(function).values()
+    return any(writes_variables(one.type) for graph in graphs for one in graph.get_operations())

@@ -1,0 +1,149 @@
+"""A profile that is scaled by what a run measured.
+
+::
+
+                     seconds that its devices computed in a step of the run
+    factor of a kind = ------------------------------------------------------
+       of device      seconds that the profile predicts for the run's plan
+
+All curves of the kind are multiplied by its factor. Layers alone are measured on an idle machine;
+in a run, devices share memory, power and cores, and fetch weights while they compute.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evener.cost_model.assignment import assignment_of
+from evener.cost_model.busy import busy_seconds
+from evener.cost_model.prediction import predict_plan
+from evener.errors import PlanError, ProfileError
+from evener.feedback.run_times import MeasuredRun, RunTimes
+from evener.profile import CostProfile, LayerTimes
+from evener.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """How much longer one kind of device computed than predicted.
+
+    Args:
+        predicted_seconds: In a step, all devices of the kind together.
+        measured_seconds: In a step of the run.
+    """
+
+    predicted_seconds: float
+    measured_seconds: float
+
+    @property
+    def value(self) -> float:
+        """What the times are multiplied by."""
+        return self.measured_seconds / self.predicted_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """A profile after a run.
+
+    Args:
+        profile: With scaled times.
+        factors: By kind of device; kinds that computed nothing in the run are not in it.
+        step_seconds: What the scaled profile predicts for a step of the run.
+        run: The run.
+    """
+
+    profile: CostProfile
+    factors: Mapping[str, Factor]
+    step_seconds: float
+    run: MeasuredRun
+
+    def lines(self) -> list[str]:
+        """Return a line for each kind of device, and one for the step of the run."""
+        found: list[str] = []
+        for kind in self.profile.times:
+            factor = self.factors.get(kind)
+            if factor is None:
+                found.append(f"{kind}: as it was, because it computed nothing in the run")
+                continue
+            measured = format_seconds(factor.measured_seconds)
+            predicted = format_seconds(factor.predicted_seconds)
+            found.append(f"{kind}: times {factor.value:.2f} (computed {measured}, not {predicted})")
+        measured = format_seconds(self.run.times.step_seconds)
+        predicted = format_seconds(self.step_seconds)
+        return [*found, f"a step of the run took {measured}; with these times, {predicted}"]
+
+
+def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
+    """Scale the times of a profile, kind by kind, to those that a run measured.
+
+    Only the forward and backward passes of layers, and the adding of gradients of micro-batches,
+    are scaled; updates, links and the overhead of a step stay.
+
+    Args:
+        profile: Of the model and the devices of the run.
+        run: With a plan for them.
+
+    Raises:
+        ProfileError: PROF-052 if the run had other devices, PROF-053 if its plan is for another
+            model.
+    """
+    _check_devices(profile, run.times)
+    plan = run.plan.with_shares(run.times.samples)
+    try:
+        found = assignment_of(plan, profile.model, profile.cluster, run.times.batch_size)
+    except PlanError as error:
+        raise ProfileError(
+            "PROF-053",
+            "The plan of the run is not one for the layers of the profile.",
+            why=error.what,
+            fix="Give the profile, or the script, that the plan of the run was made for.",
+        ) from error
+    kinds = {device.name: device.type for device in profile.cluster.devices}
+    predicted: dict[str, float] = {}
+    measured: dict[str, float] = {}
+    for place, seconds in busy_seconds(found, profile).items():
+        device = profile.cluster.devices[place]
+        predicted[device.type] = predicted.get(device.type, 0.0) + seconds
+    for name, seconds in run.times.busy_seconds.items():
+        measured[kinds[name]] = measured.get(kinds[name], 0.0) + seconds
+    factors = {
+        kind: Factor(predicted_seconds=seconds, measured_seconds=measured[kind])
+        for kind, seconds in predicted.items()
+        if seconds > 0 and measured.get(kind, 0.0) > 0
+    }
+    scaled = dataclasses.replace(
+        profile,
+        times={
+            kind: tuple(_scaled(one, factors[kind].value) for one in times)
+            if kind in factors
+            else times
+            for kind, times in profile.times.items()
+        },
+    )
+    after = predict_plan(plan, scaled, run.times.batch_size).step_seconds
+    return Calibrated(profile=scaled, factors=factors, step_seconds=after, run=run)
+
+
+def _scaled(times: LayerTimes, factor: float) -> LayerTimes:
+    return dataclasses.replace(
+        times.scaled(factor), accumulate_seconds=times.accumulate_seconds * factor
+    )
+
+
+def _check_devices(profile: CostProfile, times: RunTimes) -> None:
+    """Refuse a run on devices that the profile does not have, or has as other hardware."""
+    kinds = {device.name: device.type for device in profile.cluster.devices}
+    for name in times.busy_seconds:
+        hardware = times.hardware.get(name, "")
+        # Processors are named by their threads, which a run on stand-ins does not set.
+        is_other = name.startswith("gpu") and hardware != kinds.get(name)
+        if name not in kinds or is_other:
+            there = ", ".join(f"{device} ({kind})" for device, kind in kinds.items())
+            raise ProfileError(
+                "PROF-052",
+                f"The run computed on {name} ({hardware}), which is no device of the profile.",
+                why=f"The profile has {there}.",
+                fix="Measure the script on the devices of the run, with --devices.",
+            )

@@ -1,0 +1,181 @@
+"""`evener.pin`: pins layers, models, functions and blocks to a device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.errors import PlacementError
+from evener.pinning import (
+    colocation,
+    layers,
+    losses,
+    optimizers,
+)
+from evener.pinning.names import short_name, tf_name
+from evener.pinning.scope import on_device
+
+T = TypeVar("T")
+
+
+class _PinnedBlocks(threading.local):
+    def __init__(self) -> None:
+        self.blocks: list[tuple[str, contextlib.ExitStack]] = []
+
+
+_pinned = _PinnedBlocks()
+
+
+@tf.autograph.experimental.do_not_convert
+def pin(device: str | tf.config.LogicalDevice) -> Pin:
+    """Pin a block, a function, a Keras layer or a model to a device.
+
+    Pinned work runs on the device, forward and backward. Its variables are placed there, including
+    those that are built later, with their optimizer slots and updates. This holds in graphs and in
+    eager execution, in Keras's ``fit``, with `tf.GradientTape`, and under `evener.Strategy`.
+
+    - ``with evener.pin("gpu:1"):`` pins the operations inside, and layers that are created inside.
+    - ``@evener.pin("gpu:1")`` pins a function, wherever it is called.
+    - ``evener.pin("gpu:1")(layer)`` pins a Keras layer or model, and returns it. Its sublayers
+      are pinned too, unless they are pinned themselves.
+
+    An inner pin takes precedence over an outer one.
+
+    Args:
+        device: ``"gpu:1"``, ``"cpu:0"``, TensorFlow's names (``"/GPU:1"``,
+            ``"/device:GPU:1"``), or a `tf.config.LogicalDevice`.
+
+    Returns:
+        A context manager and decorator. It is reusable, also in several threads at once.
+
+    Raises:
+        PlacementError: PLACE-001 if this is not a device name, PLACE-002 if it names a physical
+            device, PLACE-003 if there is no such device.
+
+    Example:
+        >>> import evener, keras
+        >>> first = evener.pin("cpu:0")(keras.layers.Dense(64, activation="relu"))
+        >>> with evener.pin("cpu:0"):
+        ...     second = keras.layers.Dense(4)
+        >>> model = keras.Sequential([keras.Input((8,)), first, second])
+        >>> first.kernel.value.device
+        '/job:localhost/replica:0/task:0/device:CPU:0'
+    """
+    colocation.install()
+    layers.install(innermost)
+    losses.install()
+    optimizers.install()
+    return Pin(tf_name(device))
+
+
+def innermost() -> str:
+    """Return the device of the innermost pinned block of this thread, or an empty string."""
+    return _pinned.blocks[-1][0] if _pinned.blocks else ""
+
+
+class Pin:
+    """Pins work to one device. Created by `pin`.
+
+    Args:
+        tf_device: TensorFlow's name of the device.
+    """
+
+    def __init__(self, tf_device: str) -> None:
+        self._device = tf_device
+
+    @property
+    def device(self) -> str:
+        """The device, such as ``"gpu:1"``."""
+        return short_name(self._device)
+
+    def __repr__(self) -> str:
+        return f"evener.pin({self.device!r})"
+
+    def __enter__(self) -> Pin:
+        stack = contextlib.ExitStack()
+        stack.enter_context(on_device(self._device))
+        _pinned.blocks.append((self._device, stack))
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        device, stack = _pinned.blocks.pop()
+        stack.__exit__(*exception)
+        if device != self._device:
+            raise PlacementError(
+                "PLACE-010",
+                f"A block pinned to {self.device} ended before the inner block pinned to "
+                f"{short_name(device)}.",
+                why="Pinned blocks of a thread must be nested; operations run on the device of the "
+                "innermost one. asyncio tasks, and generators suspended inside a block, interleave "
+                "their blocks.",
+                fix="Do not use `await` or `yield` inside of a pinned block.",
+            )
+
+    def __call__(self, what: T) -> T:
+        """Pin a function, a Keras layer or a model.
+
+        Raises:
+            PlacementError: PLACE-004 for any other object, PLACE-005 if a layer has variables on
+                another device that are already in use.
+        """
+        if isinstance(what, keras.Layer):
+            layers.pin_layer(what, self._device)
+            return what
+        given: Any = what
+        if _runs_later(given):
+            raise _not_pinnable(given)
+        if inspect.isroutine(given) or isinstance(given, functools.partial):
+            return self._function(given)
+        if _tf_private.is_traced_function(given):
+            return self._function(given)
+        raise _not_pinnable(given)
+
+    def _function(self, function: Any) -> Any:
+        def pinned(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        # The attributes of a `tf.function` must not be copied to another function.
+        return _named_as(pinned, function)
+
+
+def _named_as(pinned: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    return functools.update_wrapper(pinned, function, updated=())
+
+
+def _runs_later(what: Any) -> bool:
+    """Return whether the body of a function runs after its call returned, outside of the pin."""
+    checks = (
+        inspect.isgeneratorfunction,
+        inspect.iscoroutinefunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(check(what) for check in checks)
+
+
+def _not_pinnable(what: Any) -> PlacementError:
+    kind = type(what).__name__
+    name = f"the class {what.__name__}" if isinstance(what, type) else f"a {kind}"
+    why = "Only Keras layers, models, functions and blocks can be pinned."
+    fix = "Pin a function that calls it."
+    if isinstance(what, type):
+        fix = f"Pin an instance of it: evener.pin(device)({what.__name__}(...))."
+    elif _runs_later(what):
+        name = f"{getattr(what, '__qualname__', 'a function')!r}, a generator or a coroutine,"
+        why = "Its body runs after the call has returned, outside of the pin."
+        fix = "Pin a block inside it, without yield or await: with evener.pin(device): ..."
+    elif isinstance(what, keras.optimizers.Optimizer):
+        why = "Its slots and updates are placed on the devices of the variables it trains."
+        fix = "Pin the layers of these variables."
+    elif isinstance(what, tf.Variable | tf.Tensor | keras.Variable):
+        why = "It is already placed on a device."
+        fix = "Create it inside `with evener.pin(device):`."
+    return PlacementError("PLACE-004", f"{name} cannot be pinned.", why=why, fix=fix)

@@ -1,0 +1,17 @@
+"""The search for the best plan."""
+
+from __future__ import annotations
+
+from evener.planner.planning import BatchSize, Planned, check_plan, plan_profile
+from evener.planner.search import Candidate, Choices, SearchResult, search_plan
+
+__all__ = [
+    "BatchSize",
+    "Candidate",
+    "Choices",
+    "Planned",
+    "SearchResult",
+    "check_plan",
+    "plan_profile",
+    "search_plan",
+]

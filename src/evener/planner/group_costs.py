@@ -1,0 +1,324 @@
+"""What a group of devices costs as one replica: its cuts, and its time and memory by samples."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evener.cost_model.assignment import (
+    ReplicaAssignment,
+    Span,
+)
+from evener.cost_model.meetings import is_in_parts, phase_seconds, phases_of
+from evener.cost_model.passes import passes_are_apart
+from evener.cost_model.stage_memory import StageMemory, StepWay, stage_memory
+from evener.planner.cuts import best_cuts
+from evener.planner.groupings import Group
+from evener.profile import CostProfile, Curve
+
+_MOST_STAGES = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How a replica is computed, besides on how many samples.
+
+    Args:
+        cuts: Where each stage begins, and the number of layers.
+        num_micro_batches: As in a plan.
+        in_flight: As in a plan.
+    """
+
+    cuts: tuple[int, ...]
+    num_micro_batches: int
+    in_flight: int
+
+    @classmethod
+    def of(cls, replica: ReplicaAssignment) -> Shape:
+        """Return the shape of a replica."""
+        return cls(
+            cuts=(0, *(span.end for span in replica.spans)),
+            num_micro_batches=replica.num_micro_batches,
+            in_flight=replica.in_flight,
+        )
+
+    def assigned(self, group: Group, samples: int) -> ReplicaAssignment:
+        """Return the replica with a number of samples."""
+        num_micro_batches = min(self.num_micro_batches, samples)
+        return ReplicaAssignment(
+            samples=samples,
+            spans=self.spans(group),
+            num_micro_batches=num_micro_batches,
+            in_flight=min(self.in_flight, num_micro_batches),
+        )
+
+    def spans(self, group: Group) -> tuple[Span, ...]:
+        """Return the stages on the devices of a group."""
+        return tuple(
+            Span(device, first, end)
+            for device, (first, end) in zip(group, itertools.pairwise(self.cuts), strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What the weights of a group's devices cost.
+
+    Args:
+        arrival_seconds: Until the weights are there.
+        departure_seconds: Until the gradients are with their owners.
+        update_seconds: The longest update among its devices.
+    """
+
+    arrival_seconds: float = 0.0
+    departure_seconds: float = 0.0
+    update_seconds: float = 0.0
+
+
+class GroupCosts:
+    """Costs of groups for one profile and one choice of what is recomputed.
+
+    Args:
+        profile: What layers cost.
+        recompute: Whether each layer is computed again.
+    """
+
+    def __init__(self, profile: CostProfile, recompute: tuple[bool, ...]) -> None:
+        self.profile = profile
+        self.recompute = recompute
+        self._layers = profile.model.layers
+        has_meetings = profile.model.last_meeting >= 0
+        self._phases = phases_of(self._layers) if has_meetings else []
+        # What the first k layers need more where they are owned, and not fetched.
+        more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
+        self._own = list(itertools.accumulate(more, initial=0))
+        self._total = functools.cache(self._curves)
+        self._route = functools.cache(self._links_of)
+        self._memory_of = functools.cache(self._memory_of_span)
+        self._sums = functools.cache(self._sums_of_type)
+        # The same replica is looked at in several groupings, rounds and ways to choose owners.
+        self._passes = functools.cache(self._makespan)
+        self._stages = functools.cache(self._curves_of_stages)
+        self._adding = functools.cache(self._adding_of_stages)
+
+    def seconds(self, group: Group, shape: Shape, samples: int, exchange: Exchange) -> float:
+        """Return the time of a step, by the formula for pipelines."""
+        makespan, forwards, backwards = self._passes(group, shape, samples)
+        arriving = max(0.0, exchange.arrival_seconds - forwards)
+        leaving = max(0.0, exchange.departure_seconds - backwards)
+        return makespan + arriving + leaving + exchange.update_seconds
+
+    def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
+        """Return the time of a step without that of weights."""
+        return self._passes(group, shape, samples)[0]
+
+    def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
+        """Return the time of all passes, and of both passes of one micro-batch."""
+        if samples == 0:
+            return 0.0, 0.0, 0.0
+        count = min(shape.num_micro_batches, samples)
+        size = samples / count
+        forward, both, stages = self._stages(group, shape.cuts)
+        # All micro-batches but the first add their gradients up.
+        added = 1 - 1 / count
+        forwards = forward(size)
+        total = both(size) + added * sum(self._adding(group, shape.cuts))
+        longest = max(stage(size) + added * adding for stage, adding in stages)
+        if len(group) == 1:
+            makespan = count * total
+        else:
+            once = total + 2 * self._crossing(group, shape.cuts, size)
+            in_flight = min(shape.in_flight, count)
+            makespan = once + (count - 1) * max(longest, once / in_flight)
+        replica = shape.assigned(group, samples)
+        if self._phases and is_in_parts(replica):
+            met = sum(
+                phase_seconds(one, replica, self.recompute, self.profile) for one in self._phases
+            )
+            makespan = max(makespan, met)
+        return makespan, forwards, total - forwards
+
+    def _curves_of_stages(
+        self, group: Group, cuts: tuple[int, ...]
+    ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...]]:
+        """Return the sum of forward passes, that of all passes, and what each stage takes.
+
+        Of a stage: its passes, and adding up its gradients.
+        """
+        found = [
+            self._total(self._type(device), first, end)
+            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        ]
+        adding = self._adding(group, cuts)
+        stages = tuple(
+            dict.fromkeys((Curve.total(p), a) for p, a in zip(found, adding, strict=True))
+        )
+        if len(stages) > _MOST_STAGES:
+            # Of many stages, one curve through their maxima: exact where curves were measured.
+            places = sorted({samples for stage, _ in stages for samples, _ in stage.points})
+            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in places))
+            stages = ((most, max(adding)),)
+        forward = Curve.total(one for one, _ in found)
+        return forward, Curve.total(one for passes in found for one in passes), stages
+
+    def _adding_of_stages(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, ...]:
+        return tuple(
+            math.fsum(
+                one.accumulate_seconds for one in self.profile.times[self._type(device)][first:end]
+            )
+            for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
+        )
+
+    def most_samples(
+        self,
+        group: Group,
+        shape: Shape,
+        limit: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
+    ) -> int:
+        """Return how many samples fit into the memory of a group's devices, up to a limit.
+
+        Args:
+            group: The devices.
+            shape: How they compute.
+            limit: The most samples that are asked for.
+            owned: For each device what it needs for the variables that it owns, beyond fetching
+                all weights.
+            is_alone: Whether no other group computes.
+        """
+        # True where they do not fit: so it is with more.
+        return bisect.bisect_left(
+            range(1, limit + 1),
+            True,
+            key=lambda samples: any(
+                left < 0
+                for left in self.room(group, shape, samples, owned, is_alone=is_alone).values()
+            ),
+        )
+
+    def room(
+        self,
+        group: Group,
+        shape: Shape,
+        samples: int,
+        owned: Mapping[int, float],
+        *,
+        is_alone: bool,
+    ) -> dict[int, float]:
+        """Return the bytes that the devices of a group have left, those without a limit left out.
+
+        The arguments are those of `most_samples`.
+        """
+        left: dict[int, float] = {}
+        num_micro_batches = min(shape.num_micro_batches, samples)
+        in_flight = min(shape.in_flight, num_micro_batches)
+        size = samples / num_micro_batches
+        spans = zip(group, itertools.pairwise(shape.cuts), strict=True)
+        for stage, (device, (first, end)) in enumerate(spans):
+            memory = self.profile.cluster.devices[device].memory_bytes
+            if memory is not None:
+                memory_of = self._memory_of(first, end, num_micro_batches > 1, is_alone)
+                alive = max(1, min(num_micro_batches, in_flight - stage))
+                needed = memory_of.weights + memory_of.total(num_micro_batches, alive, size)
+                left[device] = memory - needed - owned.get(device, 0.0)
+        return left
+
+    def cut(
+        self, group: Group, num_micro_batches: int, size: float, own_part: float | None
+    ) -> tuple[int, ...] | None:
+        """Return the best cuts of a group; None if none fit into the memory of its devices.
+
+        Args:
+            group: The devices.
+            num_micro_batches: Of the replica.
+            size: The samples of a micro-batch.
+            own_part: Which part of its variables each stage owns; None to leave memory aside.
+        """
+        num_stages, num_layers = len(group), len(self._layers)
+        if num_stages == 1:
+            return (0, num_layers)
+        cluster = self.profile.cluster
+        in_flight = min(num_stages, num_micro_batches)
+
+        apart, joint = (
+            [self._sums(self._type(device), size, is_apart) for device in group]
+            for is_apart in (True, False)
+        )
+
+        def seconds(stage: int, first: int, end: int) -> float:
+            sums = apart if passes_are_apart(end, self.recompute) else joint
+            return sums[stage][end] - sums[stage][first]
+
+        def fits(stage: int, first: int, end: int) -> bool:
+            memory = cluster.devices[group[stage]].memory_bytes
+            if memory is None or own_part is None:
+                return True
+            alive = max(1, min(num_micro_batches, in_flight - stage))
+            own = (self._own[end] - self._own[first]) * own_part
+            needed = self._memory_of(first, end, num_micro_batches > 1, False)
+            total = needed.weights + needed.total(num_micro_batches, alive, size)
+            return own + total <= memory
+
+        return best_cuts(num_stages, num_layers, num_micro_batches, seconds, fits)
+
+    def _type(self, device: int) -> str:
+        return self.profile.cluster.devices[device].type
+
+    def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
+        times, apart = self.profile.times[type_name], passes_are_apart(end, self.recompute)
+        return (
+            Curve.total(one.forward for one in times[first:end]),
+            Curve.total(
+                curve
+                for one, again in zip(times[first:end], self.recompute[first:end], strict=True)
+                for curve in one.backward_curves(again=again, apart=apart)
+            ),
+        )
+
+    def _sums_of_type(self, type_name: str, size: float, apart: bool) -> list[float]:
+        """Return the seconds of the first k layers, forward and backward, for each k."""
+        times = self.profile.times[type_name]
+        return list(
+            itertools.accumulate(
+                (
+                    one.forward(size) + one.backward_seconds(size, again=again, apart=apart)
+                    for one, again in zip(times, self.recompute, strict=True)
+                ),
+                initial=0.0,
+            )
+        )
+
+    def _crossing(self, group: Group, cuts: tuple[int, ...], size: float) -> float:
+        """Return how long a micro-batch of some samples travels between all stages."""
+        latency, per_sample = self._route(group, cuts)
+        return latency + per_sample * size
+
+    def _links_of(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, float]:
+        latency = per_sample = 0.0
+        for (one, other), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
+            link = self.profile.cluster.link(one, other)
+            latency += link.latency_seconds
+            per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
+        return latency, per_sample
+
+    def _memory_of_span(
+        self, first: int, end: int, accumulates: bool, is_alone: bool
+    ) -> StageMemory:
+        """Return what a stage needs that owns nothing."""
+        model = self.profile.model
+        is_whole = end - first == len(self._layers)
+        in_order = accumulates or any(self.recompute) or not is_whole
+        way = StepWay(
+            recompute=self.recompute,
+            has_order=in_order,
+            waits=in_order or model.updates_wait or is_alone,
+            meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
+            is_alone=is_alone,
+        )
+        return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)

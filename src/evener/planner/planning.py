@@ -1,0 +1,285 @@
+"""A plan for a profile: the best one, what it costs, and what else there was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from evener.cost_model.assignment import HOST_OWNER, Assignment, assignment_of, plan_of
+from evener.cost_model.busy import busy_seconds
+from evener.cost_model.prediction import Prediction, predict
+from evener.errors import PlanError
+from evener.plan.names import HOST
+from evener.plan.parts import Predicted
+from evener.plan.plan import Plan
+from evener.planner.alternatives import alternatives, as_alternatives, lacks, rejected
+from evener.planner.groupings import MOST_FOR_ALL, kind_of
+from evener.planner.search import Candidate, Choices, SearchResult, search_plan
+from evener.profile import Cluster, CostProfile
+from evener.units import format_bytes
+
+BatchSize = int | Literal["max", "auto"]
+"""Samples. ``"max"``: as many as fit at once. ``"auto"``: the fewest with nearly most a second."""
+
+_MOST_SAMPLES = 2**20
+_NEARLY = 0.95
+_WORTH = 1.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan with what it costs.
+
+    Args:
+        plan: With `Plan.predicted` and `Plan.rejected`.
+        batch_size: Samples of the global batch.
+        prediction: What a step costs.
+        profile: From which it is predicted.
+        remedies: What would make the step faster, the most first.
+        problem: Which device lacks memory for it; empty if none does.
+    """
+
+    plan: Plan
+    batch_size: int
+    prediction: Prediction
+    profile: CostProfile
+    remedies: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def plan_profile(
+    profile: CostProfile, batch_size: BatchSize, choices: Choices | None = None
+) -> Planned:
+    """Return the best plan.
+
+    Args:
+        profile: What the model and the devices cost.
+        batch_size: See `BatchSize`.
+        choices: What may be chosen; by default all.
+
+    Raises:
+        PlanError: PLAN-042 for a batch size that cannot be, PLAN-043 if nothing fits.
+    """
+    choices = choices or Choices()
+    check_batch_size(batch_size)
+    if isinstance(batch_size, str):
+        num_samples, found = _chosen(profile, batch_size, choices)
+    else:
+        num_samples = batch_size
+        found = search_plan(profile, num_samples, choices)
+    if found.best is None:
+        raise _nothing_fits(profile, num_samples, found, choices)
+    best = found.best
+    others = [*alternatives(profile, num_samples), *as_alternatives(found.considered, profile)]
+    plan = plan_of(best.assignment, profile.model, profile.cluster)
+    return Planned(
+        plan=dataclasses.replace(
+            plan,
+            predicted=predicted(best.assignment, best.prediction, profile),
+            rejected=rejected(best, others, profile),
+        ),
+        batch_size=num_samples,
+        prediction=best.prediction,
+        profile=profile,
+        remedies=tuple(_remedies(profile, num_samples, best, choices)),
+    )
+
+
+def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
+    """Return what a plan costs that somebody has written, whether it fits or not.
+
+    Args:
+        plan: For devices of the profile, and layers of its model.
+        profile: What they cost.
+        batch_size: Samples of the global batch.
+
+    Raises:
+        PlanError: PLAN-042 for a batch size that cannot be, PLAN-029, PLAN-040 or PLAN-041 if the
+            plan is not for these devices and layers.
+    """
+    check_batch_size(batch_size, words=False)
+    assignment = assignment_of(plan, profile.model, profile.cluster, batch_size)
+    found = predict(assignment, profile)
+    return Planned(
+        plan=dataclasses.replace(plan, predicted=predicted(assignment, found, profile)),
+        batch_size=batch_size,
+        prediction=found,
+        profile=profile,
+        problem=lacks(found.memory, profile),
+    )
+
+
+def predicted(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Predicted:
+    """Return the prediction of an assignment by the names of the devices, as a plan holds it."""
+    names = {place: device.name for place, device in enumerate(profile.cluster.devices)}
+    names[HOST_OWNER] = HOST
+    busy = busy_seconds(assignment, profile)
+    return Predicted(
+        step_seconds=prediction.step_seconds,
+        peak_bytes={names[place]: needed.total for place, needed in prediction.memory.items()},
+        busy_seconds={names[place]: seconds for place, seconds in busy.items()},
+        batch_size=assignment.batch_size,
+    )
+
+
+def check_batch_size(batch_size: object, *, words: bool = True) -> None:
+    """Refuse a batch size that cannot be.
+
+    Args:
+        batch_size: What was given.
+        words: Whether it may be ``"max"`` or ``"auto"``.
+
+    Raises:
+        PlanError: PLAN-042.
+    """
+    if isinstance(batch_size, int) and not isinstance(batch_size, bool):
+        if 1 <= batch_size <= _MOST_SAMPLES:
+            return
+    elif words and batch_size in ("max", "auto"):
+        return
+    raise PlanError(
+        "PLAN-042",
+        f"There is no plan for a batch of {batch_size!r} samples.",
+        why=f"The number of samples must be from 1 to {_MOST_SAMPLES}"
+        + (", or one of the words 'max' and 'auto'." if words else "."),
+        fix="Write for example 256" + (", or max, or auto." if words else "."),
+    )
+
+
+def _chosen(
+    profile: CostProfile, wanted: Literal["max", "auto"], choices: Choices
+) -> tuple[int, SearchResult]:
+    """Return the batch size that was asked for by a word, with the search for it."""
+    # With micro-batches and recomputation, batches of nearly any size fit, and are no faster.
+    at_once = Choices(num_micro_batches=(1,), recompute=False, host=False)
+    if wanted == "max" and search_plan(profile, 1, at_once).best is not None:
+        choices = at_once
+    fitting: list[tuple[int, SearchResult]] = []
+    samples = 1
+    while samples <= _MOST_SAMPLES:
+        found = search_plan(profile, samples, choices)
+        if found.best is None:
+            break
+        fitting.append((samples, found))
+        if wanted == "auto" and _has_levelled(fitting):
+            break
+        samples *= 2
+    if not fitting:
+        return 1, search_plan(profile, 1, choices)
+    if wanted == "auto":
+        most = max(map(_throughput, fitting))
+        return next(one for one in fitting if _throughput(one) >= _NEARLY * most)
+    return _largest(profile, fitting[-1], choices)
+
+
+def _largest(
+    profile: CostProfile, fits: tuple[int, SearchResult], choices: Choices
+) -> tuple[int, SearchResult]:
+    """Return the largest batch between one that fits and its double, to a sixteenth."""
+    low, high = fits[0], 2 * fits[0]
+    step = max(1, low // 16)
+    while high - low > step:
+        middle = (low + high) // 2
+        found = search_plan(profile, middle, choices)
+        if found.best is None:
+            high = middle
+        else:
+            low, fits = middle, (middle, found)
+    return fits
+
+
+def _throughput(one: tuple[int, SearchResult]) -> float:
+    samples, found = one
+    return samples / found.prediction.step_seconds
+
+
+def _has_levelled(found: list[tuple[int, SearchResult]]) -> bool:
+    """Whether the last two doublings gave little."""
+    if len(found) < 3:
+        return False
+    before, last = _throughput(found[-3]), max(map(_throughput, found[-2:]))
+    return last < before * 1.01
+
+
+def _remedies(
+    profile: CostProfile, batch_size: int, best: Candidate, choices: Choices
+) -> Iterator[str]:
+    """Yield what would make the step faster; not for large clusters, where it takes long."""
+    if len(profile.cluster.devices) > MOST_FOR_ALL:
+        return
+    now = best.prediction.step_seconds
+    told: list[tuple[float, str]] = []
+    for label, cluster, device in _changed_clusters(profile.cluster):
+        found = search_plan(dataclasses.replace(profile, cluster=cluster), batch_size, choices)
+        if found.best is None:
+            continue
+        gain = now / found.prediction.step_seconds
+        if gain < _WORTH:
+            continue
+        if device is not None:
+            needed = found.prediction.memory.get(device)
+            had = profile.cluster.devices[device].memory_bytes or 0
+            more = 0 if needed is None else needed.total - had
+            if more <= 0:
+                continue
+            label = f"{format_bytes(more)} more on {label}"
+        told.append((gain, f"{label}: {gain:.2f} times as fast"))
+    for _, text in sorted(told, reverse=True):
+        yield text
+
+
+def _changed_clusters(cluster: Cluster) -> Iterator[tuple[str, Cluster, int | None]]:
+    """Yield clusters with more memory on one device, or faster links."""
+    seen: set[tuple[str, int]] = set()
+    for place, device in enumerate(cluster.devices):
+        kind = kind_of(place, cluster)
+        if device.memory_bytes is not None and kind not in seen:
+            seen.add(kind)
+            devices = list(cluster.devices)
+            devices[place] = dataclasses.replace(device, memory_bytes=None)
+            yield device.name, dataclasses.replace(cluster, devices=tuple(devices)), place
+    machines = tuple(
+        dataclasses.replace(
+            machine,
+            link=dataclasses.replace(
+                machine.link, bytes_per_second=2 * machine.link.bytes_per_second
+            ),
+        )
+        for machine in cluster.machines
+    )
+    yield "links of twice the bandwidth", dataclasses.replace(cluster, machines=machines), None
+
+
+def _nothing_fits(
+    profile: CostProfile, batch_size: int, found: SearchResult, choices: Choices
+) -> PlanError:
+    nearest = min(
+        found.considered,
+        key=lambda one: sum(missing for _, missing in one.shortages),
+        default=None,
+    )
+    why = "No device has memory for it."
+    if nearest is not None:
+        reasons = rejected(None, as_alternatives((nearest,), profile), profile)
+        why = f"What comes nearest is {reasons[0].layout}: {reasons[0].reason}."
+    smaller = batch_size // 2
+    while smaller >= 1 and search_plan(profile, smaller, choices).best is None:
+        smaller //= 2
+    fix = f"Use a batch of {smaller}, which fits." if smaller else _more_memory(nearest, profile)
+    return PlanError(
+        "PLAN-043",
+        f"{profile.model.name or 'The model'} fits nowhere with a batch of {batch_size}.",
+        why=why,
+        fix=fix,
+    )
+
+
+def _more_memory(nearest: Candidate | None, profile: CostProfile) -> str:
+    """Return what would make a model fit of which one sample does not."""
+    if nearest is None:
+        return "Add a device."
+    text = lacks(nearest.prediction.memory, profile)
+    total = sum(missing for _, missing in nearest.shortages)
+    return f"Add devices with {format_bytes(total)} together, or use smaller layers: {text}."

@@ -1,0 +1,290 @@
+"""The search for the best plan.
+
+::
+
+    groupings --> for each: cuts, micro-batches, shares, as if memory had no end
+              --> in the order of that time: the same within memory, until no other can be better
+
+Where memory is short, owners are chosen in several ways (`OwnerWay`), each of them without
+recomputation and with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from evener.cost_model.assignment import (
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    spread_owners,
+)
+from evener.cost_model.estimate import recomputed_layers
+from evener.cost_model.prediction import Prediction, owner_update_seconds
+from evener.planner.candidates import Candidate, Choices, Judge
+from evener.planner.finishing import MOST_GAIN, Start, finish
+from evener.planner.group_costs import GroupCosts
+from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
+from evener.planner.recut import recut
+from evener.planner.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
+from evener.profile import CostProfile, Curve
+
+_SLACK = 1.25
+"""By how much the formula for pipelines may be above the timetable of their tasks."""
+
+_SLACK_OF_MANY = 1.02
+"""The same for clusters of which not every grouping is tried."""
+
+_MOST_PREDICTED = 100
+_MOST_OF_MANY = 6
+_MOST_RECUT, _MOST_POLISHED = 24, 6
+_MOST_LACKING = 6
+
+_MOST_CUTS = 8
+"""How many other cuts of all pipelines of a plan are tried before it is compared with others."""
+
+_NO_SLOWER = 1.0005
+"""Times by which a plan within memory is as fast as one without limits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """What a search has found.
+
+    Args:
+        best: The fastest plan that fits; None if none does.
+        considered: Others, the fastest first; of each grouping one at most.
+    """
+
+    best: Candidate | None
+    considered: tuple[Candidate, ...]
+
+    @property
+    def assignment(self) -> Assignment:
+        """Of the best plan; there must be one."""
+        assert self.best is not None
+        return self.best.assignment
+
+    @property
+    def prediction(self) -> Prediction:
+        """Of the best plan; there must be one."""
+        assert self.best is not None
+        return self.best.prediction
+
+
+def search_plan(
+    profile: CostProfile, batch_size: int, choices: Choices | None = None
+) -> SearchResult:
+    """Return the fastest plan for a batch size that fits into the memory of every device.
+
+    Args:
+        profile: What layers and devices cost.
+        batch_size: Samples of the global batch, at least 1.
+        choices: What may be chosen; by default all.
+    """
+    search = _Search(profile, batch_size, choices or Choices())
+    solved: list[Start] = []
+    ideals: list[Start] = []
+    least_found = math.inf
+    for least, grouping in search.groupings():
+        if search.is_hopeless(least, least_found):
+            break
+        ideal = search.ideal(grouping)
+        if ideal is None or ideal.seconds > least_found * MOST_GAIN:
+            continue
+        found: list[Start] = []
+        if not search.is_hopeless(ideal.seconds, least_found):
+            found = list(search.within_memory(ideal))
+            fastest = min((one.seconds for one in found), default=math.inf)
+            least_found = min(least_found, fastest)
+            lacks = fastest > ideal.seconds * _NO_SLOWER
+            ideal = dataclasses.replace(ideal, lacks_memory=lacks)
+        solved += found
+        ideals.append(ideal)
+    best, considered = search.ranked(solved, ideals)
+    without = {one.grouping for one in solved}
+    unlimited = [one for one in ideals if one.lacks_memory and one.grouping not in without]
+    lacking = [
+        search.judge.candidate(one.grouping, one.assignment)
+        for one in sorted(unlimited, key=lambda one: one.seconds)[:_MOST_LACKING]
+    ]
+    return SearchResult(
+        best=best, considered=tuple(sorted([*considered, *lacking], key=search.judge.rank))
+    )
+
+
+class _Search:
+    """The costs that a search looks up again and again.
+
+    Args:
+        profile: As for `search_plan`.
+        batch_size: As for `search_plan`.
+        choices: As for `search_plan`.
+    """
+
+    def __init__(self, profile: CostProfile, batch_size: int, choices: Choices) -> None:
+        self._profile = profile
+        self._batch_size = batch_size
+        self._choices = choices
+        self.judge = Judge(profile, choices)
+        machines = profile.cluster.machines
+        # The engine keeps variables on the host of one machine alone.
+        on_host = any("cpu:" in device.name for device in profile.cluster.devices)
+        self._host = choices.host and len(machines) == 1 and not on_host
+        near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
+        self._host_may_be_fast = self._host and (near or self._host_updates_fast())
+        self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
+        self._sample_seconds = functools.cache(self._least_sample_seconds)
+        again = recomputed_layers(profile.model)
+        recomputed = [(False,) * len(again)]
+        if choices.recompute and any(again):
+            recomputed.append(again)
+        self._solvers = [
+            Solver(
+                GroupCosts(profile, layers),
+                batch_size,
+                choices.num_micro_batches,
+                as_fast=1.0005 + choices.simpler_within,
+            )
+            for layers in recomputed
+        ]
+
+    def groupings(self) -> list[tuple[float, Grouping]]:
+        """Return the groupings with a time that none of their plans is below, in its order."""
+        found = groupings_of(self._profile.cluster, len(self._profile.model.layers))
+        return sorted((self._least_seconds(one), one) for one in found)
+
+    def is_hopeless(self, seconds: float, least_found: float) -> bool:
+        """Whether a time by the formula is too long to look closer."""
+        return seconds > least_found * (_SLACK if self._few else _SLACK_OF_MANY)
+
+    def ideal(self, grouping: Grouping) -> Start | None:
+        """Return the best plan of a grouping if memory had no end."""
+        ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
+        solved = [self._solvers[0].solve(grouping, way) for way in ways]
+        found = [one for one in solved if one is not None]
+        best = min(found, key=lambda one: one[0], default=None)
+        if best is None:
+            return None
+        return Start(seconds=best[0], grouping=grouping, assignment=best[1])
+
+    def within_memory(self, ideal: Start) -> Iterator[Start]:
+        """Yield plans of a grouping that fit, until one is as fast as without limits of memory."""
+        grouping = ideal.grouping
+        for solver in self._solvers:
+            for way in owner_ways(grouping, self._profile.cluster, host=self._host):
+                solved = solver.solve(grouping, way)
+                if solved is None:
+                    continue
+                yield Start(seconds=solved[0], grouping=grouping, assignment=solved[1])
+                if solved[0] <= ideal.seconds * _NO_SLOWER:
+                    return
+                if not self._few:
+                    break
+
+    def ranked(
+        self, solved: Sequence[Start], ideals: Sequence[Start]
+    ) -> tuple[Candidate | None, list[Candidate]]:
+        """Return the best plan by the timetable of its tasks, and the best of other groupings."""
+        candidates = self._best_of_groupings(solved)
+        if self._few:
+            candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
+            candidates.sort(key=self.judge.rank)
+            candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
+            candidates.sort(key=self.judge.rank)
+        least = self.judge.rank(candidates[0])[0] if candidates else math.inf
+        found = [_start(one) for one in candidates]
+        recomputed = [one for one in solved if any(one.assignment.recompute)]
+        candidates += finish([*found, *recomputed, *ideals], self.judge, least, host=self._host)
+        first: dict[Grouping, Candidate] = {}
+        for one in sorted(candidates, key=self.judge.rank):
+            first.setdefault(one.grouping, one)
+        best, *others = first.values() or [None]
+        return best, [one for one in others if one is not None]
+
+    def _best_of_groupings(self, solved: Sequence[Start]) -> list[Candidate]:
+        """Return the best plan of each grouping by the timetable of its tasks."""
+        first: dict[Grouping, Candidate] = {}
+        for start in sorted(solved, key=lambda one: one.seconds)[:_MOST_PREDICTED]:
+            if not self._few and len(first) == _MOST_OF_MANY:
+                break
+            grouping = start.grouping
+            one = self.judge.candidate(grouping, start.assignment)
+            before = first.get(grouping)
+            if one.fits and (before is None or self.judge.rank(one) < self.judge.rank(before)):
+                first[grouping] = one
+        # Groups that get no samples leave the same plan.
+        distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
+        for one in sorted(first.values(), key=self.judge.rank):
+            distinct.setdefault(one.assignment.replicas, one)
+        return list(distinct.values())
+
+    def _recut(self, candidate: Candidate) -> Candidate:
+        """Return a candidate with the best of some other cuts."""
+        assignment = candidate.assignment
+        layers, cluster = self._profile.model.layers, self._profile.cluster
+        if assignment.owners != spread_owners(layers, assignment.replicas, cluster):
+            return candidate
+        ways = [
+            recut(one, assignment.recompute, self._profile) or [one] for one in assignment.replicas
+        ]
+        others = (
+            dataclasses.replace(
+                assignment, replicas=replicas, owners=spread_owners(layers, replicas, cluster)
+            )
+            # The best of each by estimate, then the second of each, and so on.
+            for replicas in itertools.islice(_together(ways), _MOST_CUTS)
+        )
+        best = min(itertools.chain([assignment], others), key=self.judge.seconds)
+        return candidate if best is assignment else self.judge.candidate(candidate.grouping, best)
+
+    def _polished(self, candidate: Candidate) -> Candidate:
+        """Return a candidate that no small change makes better."""
+        grouping, counts = candidate.grouping, self._choices.num_micro_batches
+        better = self.judge.polished(grouping, candidate.assignment, counts, host=self._host)
+        return self.judge.candidate(grouping, better)
+
+    def _host_updates_fast(self) -> bool:
+        """Whether the host updates all variables faster than the devices do together."""
+        profile = self._profile
+        places = range(len(profile.model.layers))
+        host = sum(owner_update_seconds(place, HOST_OWNER, profile) for place in places)
+        types = [device.type for device in profile.cluster.devices]
+        slowest = max(sum(one.update_seconds for one in profile.times[name]) for name in set(types))
+        return host < slowest / len(types)
+
+    def _least_seconds(self, grouping: Grouping) -> float:
+        devices = [device for group in grouping for device in group]
+        types = [self._profile.cluster.devices[device].type for device in devices]
+        return self._batch_size / sum(1 / self._sample_seconds(type_name) for type_name in types)
+
+    def _least_sample_seconds(self, type_name: str) -> float:
+        """Return the least time of a sample on a type of device, in batches of any size."""
+        times = self._profile.times[type_name]
+        total = Curve.total(curve for one in times for curve in (one.forward, one.backward))
+        best = min(seconds / samples for samples, seconds in total.points)
+        if len(total.points) > 1:
+            (first, low), (last, high) = total.points[-2:]
+            best = min(best, (high - low) / (last - first))
+        return max(best, 1e-15)
+
+
+def _start(candidate: Candidate) -> Start:
+    return Start(
+        seconds=candidate.prediction.step_seconds,
+        grouping=candidate.grouping,
+        assignment=candidate.assignment,
+    )
+
+
+def _together(
+    ways: Sequence[Sequence[ReplicaAssignment]],
+) -> Iterator[tuple[ReplicaAssignment, ...]]:
+    """Yield the first of each, then the second of each; who has no more keeps the last."""
+    for place in range(max(map(len, ways))):
+        yield tuple(some[min(place, len(some) - 1)] for some in ways)

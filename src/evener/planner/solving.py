@@ -1,0 +1,383 @@
+"""The best assignment of one grouping: cuts, micro-batches, shares and owners.
+
+Each depends on the others: shares on the cuts, cuts on the samples of a micro-batch, the traffic of
+weights on owners, owners on the memory that samples leave. They are found in rounds.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evener.cost_model.assignment import (
+    EACH_MACHINE,
+    HOST_OWNER,
+    Assignment,
+    ReplicaAssignment,
+    by_machine,
+    holders_of,
+    spread_owners,
+)
+from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
+from evener.cost_model.memory import predict_memory, shortages
+from evener.cost_model.prediction import update_seconds
+from evener.cost_model.stage_memory import gradients_wait
+from evener.planner.filling import Vessel, fill
+from evener.planner.group_costs import Exchange, GroupCosts, Shape
+from evener.planner.groupings import (
+    MOST_FOR_ALL,
+    Group,
+    Grouping,
+    is_over_machines,
+    kind_of,
+)
+from evener.planner.owner_choice import owners_that_fit, owning_bytes
+from evener.profile import Cluster
+
+_MOST_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerWay:
+    """How owners are chosen.
+
+    Args:
+        rule: ``"unlimited"``: as the engine does, as if memory had no end. ``"spread"``: as the
+            engine does. ``"by room"``: by the memory that samples leave. ``"host"``: the host owns
+            all.
+        reserved: A kind of device that keeps room for all variables; None: samples come first.
+        host: Whether the host owns what has no room on devices.
+    """
+
+    rule: Literal["unlimited", "spread", "by room", "host"]
+    reserved: tuple[str, int] | None = None
+    host: bool = False
+
+
+UNLIMITED = OwnerWay(rule="unlimited")
+UNLIMITED_HOST = OwnerWay(rule="unlimited", host=True)
+
+
+def owner_ways(grouping: Grouping, cluster: Cluster, *, host: bool) -> Iterator[OwnerWay]:
+    """Yield the ways that are tried within memory."""
+    yield OwnerWay(rule="spread")
+    if is_over_machines(grouping, cluster):
+        return
+    yield OwnerWay(rule="by room")
+    kinds = {kind_of(device, cluster) for group in grouping for device in group}
+    if 1 < len(kinds) and sum(map(len, grouping)) <= MOST_FOR_ALL:
+        for kind in sorted(kinds):
+            yield OwnerWay(rule="by room", reserved=kind)
+    if host:
+        yield OwnerWay(rule="by room", host=True)
+        yield OwnerWay(rule="host", host=True)
+
+
+_KindKey = tuple[object, ...]
+
+
+class Solver:
+    """Finds assignments of groupings.
+
+    Args:
+        costs: Of groups.
+        batch_size: Samples of the global batch.
+        num_micro_batches: The numbers of micro-batches that are tried, rising.
+        as_fast: Fewer micro-batches are better where they take no more than so many times as long.
+    """
+
+    def __init__(
+        self,
+        costs: GroupCosts,
+        batch_size: int,
+        num_micro_batches: Sequence[int],
+        *,
+        as_fast: float = 1.0005,
+    ) -> None:
+        self._costs = costs
+        self._model = costs.profile.model
+        self._cluster = costs.profile.cluster
+        self._batch_size = batch_size
+        self._num_micro_batches = num_micro_batches
+        self._as_fast = as_fast
+
+    def solve(self, grouping: Grouping, way: OwnerWay) -> tuple[float, Assignment] | None:
+        """Return the time by the formula for pipelines, and the assignment; None if none fits."""
+        kinds = self._kinds(grouping)
+        samples = dict.fromkeys(kinds, max(1, self._batch_size // len(grouping)))
+        exchanges = dict.fromkeys(kinds, Exchange())
+        owned = self._reserved(grouping, way)
+        best: tuple[float, Assignment] | None = None
+        for _ in range(2 if way.rule == "unlimited" else _MOST_ROUNDS):
+            found = [
+                _Kind(
+                    groups=groups,
+                    options=self._options(groups[0], samples[key], len(grouping), way),
+                    costs=self._costs,
+                    exchange=exchanges[key],
+                    limited=way.rule != "unlimited",
+                    owned=owned,
+                    is_alone=len(grouping) == 1,
+                )
+                for key, groups in kinds.items()
+            ]
+            replicas = self._filled(found)
+            owners = None if replicas is None else self._owners(replicas, way)
+            if replicas is None or owners is None:
+                return best
+            assignment = Assignment(
+                replicas=tuple(replicas), owners=owners, recompute=self._costs.recompute
+            )
+            if way.rule == "spread":
+                owned = self._owned(assignment)
+            exchanges = self._exchanges(kinds, assignment)
+            seconds = self._seconds(kinds, replicas, exchanges)
+            if (best is None or seconds < best[0]) and self._fits(assignment, way):
+                best = seconds, assignment
+            samples = _samples_of(kinds, replicas)
+        return best
+
+    def _kinds(self, grouping: Grouping) -> dict[_KindKey, list[Group]]:
+        """Return groups that cost the same, together."""
+        kinds: dict[_KindKey, list[Group]] = {}
+        for group in grouping:
+            links = tuple(self._cluster.link(a, b) for a, b in itertools.pairwise(group))
+            key = (tuple(kind_of(device, self._cluster) for device in group), links)
+            kinds.setdefault(key, []).append(group)
+        return kinds
+
+    def _options(self, group: Group, samples: int, num_groups: int, way: OwnerWay) -> list[Shape]:
+        """Return the shapes in which a replica may be computed."""
+        own_part = {"unlimited": None, "spread": 1 / num_groups}.get(way.rule, 0.0)
+        options: list[Shape] = []
+        for count in self._num_micro_batches:
+            # Up to the next that is tried: a replica may get more samples than in the last round.
+            if count >= 2 * samples:
+                break
+            # Deep pipelines are never full with fewer micro-batches than half their stages.
+            if len(group) > 2 * MOST_FOR_ALL and 2 * count < len(group):
+                continue
+            cuts = self._costs.cut(group, count, max(1.0, samples / count), own_part)
+            if cuts is not None:
+                in_flight = min(len(group), count)
+                options.append(Shape(cuts=cuts, num_micro_batches=count, in_flight=in_flight))
+        return options
+
+    def _seconds(
+        self,
+        kinds: Mapping[_KindKey, list[Group]],
+        replicas: Sequence[ReplicaAssignment],
+        exchanges: Mapping[_KindKey, Exchange],
+    ) -> float:
+        """Return the time of the slowest replica by the formula."""
+        key_of = {group[0]: (key, group) for key, groups in kinds.items() for group in groups}
+        different: dict[object, float] = {}
+        for replica in replicas:
+            key, group = key_of[replica.spans[0].device]
+            shape = Shape.of(replica)
+            if (key, shape, replica.samples) not in different:
+                different[key, shape, replica.samples] = self._costs.seconds(
+                    group, shape, replica.samples, exchanges[key]
+                )
+        return max(different.values())
+
+    def _fits(self, assignment: Assignment, way: OwnerWay) -> bool:
+        """Whether every device has the memory; owners that were spread may have moved since."""
+        if way.rule == "unlimited":
+            return True
+        live = [
+            [max(1, min(one.num_micro_batches, one.in_flight - k)) for k in range(len(one.spans))]
+            for one in assignment.replicas
+        ]
+        seconds = [
+            self._costs.compute_seconds(one.devices, Shape.of(one), one.samples)
+            for one in assignment.replicas
+        ]
+        needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
+        return not any(shortages(needs, self._cluster))
+
+    def _filled(self, kinds: Sequence[_Kind]) -> list[ReplicaAssignment] | None:
+        limits = [kind.limits(self._batch_size) for kind in kinds]
+        vessels = [
+            Vessel(
+                seconds=kind.timed(limit),
+                compute_seconds=kind.computing(limit),
+                count=len(kind.groups),
+            )
+            for kind, limit in zip(kinds, limits, strict=True)
+        ]
+        counts = fill(vessels, self._batch_size)
+        if counts is None:
+            return None
+        replicas: list[ReplicaAssignment] = []
+        for kind, limit, of_kind in zip(kinds, limits, counts, strict=True):
+            shapes = {n: kind.best(n, limit, self._as_fast) for n in set(of_kind) if n}
+            replicas += [
+                shapes[samples].assigned(group, samples)
+                for group, samples in zip(kind.groups, of_kind, strict=True)
+                if samples
+            ]
+        return replicas
+
+    def _owners(
+        self, replicas: Sequence[ReplicaAssignment], way: OwnerWay
+    ) -> tuple[int, ...] | None:
+        if way.rule == "host" or way == UNLIMITED_HOST:
+            return (HOST_OWNER,) * len(self._model.layers)
+        if way.rule != "by room":
+            return spread_owners(self._model.layers, replicas, self._cluster)
+        room: dict[int, float] = {}
+        for replica in replicas:
+            group = replica.devices
+            left = self._costs.room(
+                group, Shape.of(replica), replica.samples, {}, is_alone=len(replicas) == 1
+            )
+            room |= {device: left.get(device, math.inf) for device in group}
+        return owners_that_fit(
+            self._model,
+            replicas,
+            room,
+            allow_host=way.host,
+            sums_wait=gradients_wait(self._model, replicas, self._costs.recompute),
+        )
+
+    def _reserved(self, grouping: Grouping, way: OwnerWay) -> dict[int, float]:
+        """Return the room that devices keep for variables before samples are shared out."""
+        if way.reserved is None:
+            return {}
+        of_kind = [
+            device
+            for group in grouping
+            for device in group
+            if kind_of(device, self._cluster) == way.reserved
+        ]
+        model = self._model
+        needed = model.owned_bytes + model.weight_bytes * (len(grouping) - 2)
+        return dict.fromkeys(of_kind, max(0, needed) / len(of_kind))
+
+    def _owned(self, assignment: Assignment) -> dict[int, float]:
+        """Return what devices need for what they own, beyond fetching all weights."""
+        layers = self._model.layers
+        holders = holders_of(assignment.replicas, len(layers))
+        waits = gradients_wait(self._model, assignment.replicas, assignment.recompute)
+        owned: dict[int, float] = {}
+        shared: dict[tuple[int, ...], tuple[int, int]] = {}
+        for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
+            if owner == EACH_MACHINE:
+                variables, gradients = shared.get(devices, (0, 0))
+                shared[devices] = (
+                    variables + layer.owned_bytes - layer.weight_bytes,
+                    gradients + layer.gradient_bytes,
+                )
+            else:
+                more = owning_bytes(layer, len(devices), sums_wait=waits)
+                owned[owner] = owned.get(owner, 0.0) + more
+        for devices, (variables, gradients) in shared.items():
+            for here in by_machine(devices, self._cluster).values():
+                num_waiting = len(here) - 1 if waits else len(here)
+                more = (variables + gradients * num_waiting) / len(here)
+                for device in here:
+                    owned[device] = owned.get(device, 0.0) + more
+        return owned
+
+    def _exchanges(
+        self, kinds: Mapping[_KindKey, list[Group]], assignment: Assignment
+    ) -> dict[_KindKey, Exchange]:
+        profile = self._costs.profile
+        travel = exchange_seconds(assignment, self._model, self._cluster)
+        none = ExchangeSeconds()
+        update = update_seconds(assignment, profile)
+        return {
+            key: Exchange(
+                arrival_seconds=max(travel.get(d, none).arrival for group in groups for d in group),
+                departure_seconds=max(
+                    travel.get(d, none).departure for group in groups for d in group
+                ),
+                update_seconds=max(
+                    update.get(d, 0.0) for group in groups for d in (*group, HOST_OWNER)
+                ),
+            )
+            for key, groups in kinds.items()
+        }
+
+
+def _samples_of(
+    kinds: Mapping[_KindKey, list[Group]], replicas: Sequence[ReplicaAssignment]
+) -> dict[_KindKey, int]:
+    """Return the most samples of a replica of each kind, at least 1."""
+    by_first = {replica.spans[0].device: replica.samples for replica in replicas}
+    return {
+        key: max(1, *(by_first.get(group[0], 0) for group in groups))
+        for key, groups in kinds.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Groups that cost the same, and the shapes in which they may compute.
+
+    Args:
+        groups: The groups.
+        options: The shapes, by rising numbers of micro-batches.
+        costs: Of groups.
+        exchange: Of their weights.
+        limited: Whether memory limits them.
+        owned: See `GroupCosts.most_samples`.
+        is_alone: Whether one group computes everything.
+    """
+
+    groups: list[Group]
+    options: list[Shape]
+    costs: GroupCosts
+    exchange: Exchange
+    limited: bool
+    owned: Mapping[int, float]
+    is_alone: bool
+
+    def limits(self, batch_size: int) -> list[int]:
+        """Return for each shape the most samples that fit into memory."""
+        if not self.limited:
+            return [batch_size] * len(self.options)
+        fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
+        return [
+            self.costs.most_samples(fullest, shape, batch_size, self.owned, is_alone=self.is_alone)
+            for shape in self.options
+        ]
+
+    def timed(self, limits: list[int]) -> Callable[[int], float]:
+        """Return the time by samples, of the best shape that fits."""
+        group = self.groups[0]
+        return self._least(limits, lambda s, n: self.costs.seconds(group, s, n, self.exchange))
+
+    def computing(self, limits: list[int]) -> Callable[[int], float]:
+        """Return the time by samples without that of weights, of the best shape that fits."""
+        group = self.groups[0]
+        return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
+
+    def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
+        """Return the shape that computes some samples in the least time, or nearly."""
+        fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
+        seconds = [
+            self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
+        ]
+        # Of two that are as fast, fewer micro-batches are better.
+        enough = min(seconds) * as_fast
+        return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
+
+    def _least(
+        self, limits: list[int], seconds: Callable[[Shape, int], float]
+    ) -> Callable[[int], float]:
+        @functools.cache
+        def least(samples: int) -> float:
+            if samples == 0:
+                return 0.0
+            fitting = (
+                shape for shape, limit in zip(self.options, limits, strict=True) if samples <= limit
+            )
+            return min((seconds(shape, samples) for shape in fitting), default=math.inf)
+
+        return least

@@ -1,0 +1,76 @@
+"""The costs of the layers of a step that hold on any device: bytes and operations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from evener.engine.flops.flops import flops_per_sample
+from evener.engine.flops.sizes import bytes_per_sample
+from evener.engine.trace.step import TracedStep
+from evener.profile import LayerCosts, ModelCosts
+from evener.profiler.kept import LayerBytes, bytes_of_layers, updates_wait
+from evener.profiler.kinds import kinds_of
+from evener.profiler.meetings import meetings_of
+from evener.profiler.split import SplitStep, split_step
+
+
+def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
+    """Return what the layers of a step need on any device. Nothing is run.
+
+    Args:
+        step: The step, traced with layers, or split already.
+        name: Of the model, for tables.
+
+    Returns:
+        The layers in the order in which samples pass through them. Variables that belong to no
+        layer, such as the totals of metrics, count as state of the last one.
+    """
+    split = step if isinstance(step, SplitStep) else split_step(step)
+    kinds = kinds_of(split)
+    found = bytes_of_layers(split)
+    met = meetings_of(split)
+    layers = [
+        dataclasses.replace(
+            _costs_of(split, k, found[k], kinds[k]),
+            forward_meetings=met[k].forward,
+            backward_meetings=met[k].backward,
+            meeting_bytes=met[k].waiting_bytes,
+        )
+        for k in range(len(split.layers))
+    ]
+    traced = split.traced
+    samples = [
+        tensor
+        for tensor, axis in zip(traced.graph.inputs, traced.batch_axes, strict=False)
+        if axis is not None
+    ]
+    return ModelCosts(
+        name=name,
+        layers=tuple(layers),
+        input_bytes=sum(map(bytes_per_sample, samples)),
+        updates_wait=updates_wait(split),
+    )
+
+
+def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> LayerCosts:
+    owned = dict.fromkeys(("weight", "slot", "state"), 0)
+    is_last = number == len(split.layers) - 1
+    for variable in split.variables:
+        if variable.layer == number or (is_last and variable.layer is None):
+            owned[variable.role] += variable.num_bytes
+    nodes = [node for task in split.layers[number].forward for node in task.nodes]
+    return LayerCosts(
+        name=split.chain.names[number],
+        weight_bytes=owned["weight"],
+        optimizer_bytes=owned["slot"],
+        state_bytes=owned["state"],
+        other_gradient_bytes=max(0, found.gradients - owned["weight"]),
+        update_bytes=found.update,
+        activation_bytes=found.activations,
+        boundary_bytes=found.boundary,
+        workspace_bytes=found.workspace,
+        joint_workspace_bytes=found.joint_workspace,
+        joint_gradient_bytes=found.joint_gradients,
+        forward_flops=flops_per_sample(nodes),
+        kind=kind,
+    )

@@ -1,0 +1,89 @@
+"""The training step of a Keras model, traced from the shapes of its data alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener.engine.trace.step import TracedStep, trace_step
+from evener.errors import ProfileError
+from evener.tf_compat.building import build_from_specs
+from evener.tf_compat.unallocated import unallocated_variables
+
+
+def trace_keras_step(
+    model: keras.Model | Callable[[], keras.Model], x_spec: Any, y_spec: Any = None
+) -> TracedStep:
+    """Trace the training step of a compiled model, as ``fit`` calls it on a batch.
+
+    Args:
+        model: The model, compiled; or a function that makes and compiles it. Of a function, the
+            model has no memory for weights and optimizer state: it need not fit into this machine,
+            and it cannot be run.
+        x_spec: Of one sample, without the axis that counts samples: a `tf.TensorSpec` or a nest.
+        y_spec: Of the target of one sample; None for none.
+
+    Raises:
+        ProfileError: PROF-010 if the model is not compiled.
+
+    Example:
+        >>> import keras, tensorflow as tf
+        >>> from evener.profiler.costs import layer_costs
+        >>> from evener.profiler.keras_step import trace_keras_step
+        >>> def make():
+        ...     layers = [keras.layers.Dense(4, name="hidden"), keras.layers.Dense(1, name="head")]
+        ...     model = keras.Sequential([keras.Input((3,)), *layers])
+        ...     model.compile("adam", "mse")
+        ...     return model
+        >>> step = trace_keras_step(make, tf.TensorSpec([3]), tf.TensorSpec([1]))
+        >>> [(one.name, one.weight_bytes, one.optimizer_bytes) for one in layer_costs(step).layers]
+        [('hidden', 64, 128), ('head', 20, 40)]
+    """
+    with made_model(model) as made:
+        if not made.compiled:
+            raise ProfileError(
+                "PROF-010",
+                f"The model {made.name!r} is not compiled.",
+                why="What a training step costs depends on its loss and its optimizer.",
+                fix="Call model.compile(optimizer, loss) first.",
+            )
+        return _trace(made, (x_spec,) if y_spec is None else (x_spec, y_spec))
+
+
+@contextlib.contextmanager
+def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
+    """Give a model; one that a function makes has no memory for its variables, then and inside.
+
+    Args:
+        model: The model, or the function.
+    """
+    if isinstance(model, keras.Model):
+        yield model
+    else:
+        with unallocated_variables():
+            yield model()
+
+
+def _trace(model: Any, data: Any) -> TracedStep:
+    leaves = tf.nest.flatten(data)
+    symbolic = [keras.KerasTensor([None, *one.shape], one.dtype.name) for one in leaves]
+    build_from_specs(model, tf.nest.pack_sequence_as(data, symbolic))
+
+    @tf.autograph.experimental.do_not_convert
+    def step(*tensors: Any) -> Any:
+        return model.train_step(tf.nest.pack_sequence_as(data, tensors))
+
+    traced = trace_step(
+        step,
+        [tf.TensorSpec([None, *one.shape], one.dtype) for one in leaves],
+        [0] * len(leaves),
+        autograph=False,
+        with_layers=True,
+    )
+    # A traced function refers to its variables weakly.
+    vars(traced.concrete)["_evener_model"] = model
+    return traced

@@ -1,0 +1,88 @@
+"""`evener.make_plan`: from a Keras model, or a profile, to the best plan for some devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evener.errors import ProfileError
+from evener.planner import BatchSize, Planned
+from evener.planner.planning import check_batch_size, plan_profile
+from evener.profile import CostProfile
+from evener.versions import check_installed
+
+if TYPE_CHECKING:
+    import keras
+
+_MOST_MEASURED = 256
+"""Samples up to which layers are measured for a batch that is to be chosen."""
+
+
+def make_plan(
+    costs: CostProfile | keras.Model | Callable[[], keras.Model],
+    batch_size: BatchSize,
+    *,
+    devices: str | Sequence[str] | None = None,
+    x_spec: Any = None,
+    y_spec: Any = None,
+    remeasure: bool = False,
+) -> Planned:
+    """Measure the training step of a Keras model, and search the plan with the fastest step.
+
+    The model is not trained, and may not belong to a strategy: make another one in the scope of
+    ``Strategy(planned.plan)``. Layers that were measured on such devices before are not measured
+    again.
+
+    Args:
+        costs: A compiled Keras model; or a function that makes and compiles it, for a model
+            that this machine cannot hold: its variables take no memory. Or a profile, such as
+            `evener.profile.serialise.read_profile` returns; then nothing is measured.
+        batch_size: Samples of the global batch, from 1; ``"max"``: the most that fit at once;
+            ``"auto"``: the fewest with nearly the most samples per second. For words, layers are
+            measured up to 256 samples.
+        devices: A device spec, or the names of devices; None for ``EVENER_DEVICES``, else all.
+        x_spec: Of what the model is given for one sample, without the axis that counts samples: a
+            nest of `tf.TensorSpec`. None for the model's inputs.
+        y_spec: Of the target of one sample. None for what the compiled losses take.
+        remeasure: Whether layers are measured that were measured before.
+
+    Returns:
+        The plan (`Planned.plan`) with what it costs, and the profile that it was made from.
+
+    Raises:
+        PlanError: PLAN-042 for a batch size that cannot be, PLAN-043 if nothing fits.
+        ProfileError: PROF-010 if the model is not compiled, PROF-060 if it is not built and there
+            is no ``x_spec``, PROF-061 if it belongs to a strategy, PROF-062 if devices or specs are
+            given with a profile.
+        DeviceError: If the devices cannot be used.
+
+    Warns:
+        EvenerWarning: PROF-020 if the times of layers are estimated.
+
+    Example:
+        >>> import evener
+        >>> from evener.clusters import cluster_named, datasheet_profile, model_named
+        >>> costs = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060"))
+        >>> evener.make_plan(costs, 64).plan.layout
+        'data parallel'
+    """
+    check_batch_size(batch_size)
+    if isinstance(costs, CostProfile):
+        if not (devices is None and x_spec is None and y_spec is None):
+            raise ProfileError(
+                "PROF-062",
+                "A profile is planned for its own devices and data.",
+                why="devices, x_spec and y_spec say how a model is measured; the profile of "
+                f"{costs.model.name or 'a model'} is measured already.",
+                fix="Leave them out, or give the model.",
+            )
+        return plan_profile(costs, batch_size)
+    # A profile is planned for without TensorFlow.
+    check_installed()
+    from evener.profiler.keras_profile import profile_model
+
+    most = _MOST_MEASURED if isinstance(batch_size, str) else batch_size
+    profile = profile_model(
+        costs, most, devices=devices, x_spec=x_spec, y_spec=y_spec, remeasure=remeasure
+    )
+    return plan_profile(profile, batch_size)

@@ -1,0 +1,307 @@
+"""The times of the layers of a step on a device, measured layer by layer.
+
+Every layer is called alone, with made-up values, so that a device measures a model that it could
+not hold: the weights and activations of one layer at a time are there. Layers of one kind are
+measured once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.ownership import tf_device
+from evener.engine.partition.tasks import Task
+from evener.engine.trace.step import TracedStep
+from evener.errors import ProfileError
+from evener.profile import Curve, LayerTimes
+from evener.profiler.clock import Calls, Clock
+from evener.profiler.device_speed import DeviceSpeed, measure_device
+from evener.profiler.estimate import estimated_times
+from evener.profiler.indices import index_limits
+from evener.profiler.kinds import kind_of_rest, kinds_of
+from evener.profiler.known import KnownTimes
+from evener.profiler.split import LayerTasks, SplitStep, split_step
+from evener.profiler.synthetic import NotMeasurableError, Values
+from evener.profiler.workspace import measured_workspace
+
+Progress = Callable[[int, int, str], object]
+"""Called with the layers done, their number, and the name of the layer that comes next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """How long a device takes for a step.
+
+    Attributes:
+        layers: Of every layer, in the order of the chain.
+        overhead_seconds: Once per step, what belongs to no layer: metrics, counters.
+        not_measured: For each layer that could not be called alone a text that names it and says
+            why; its times are estimated from its operations and bytes.
+        in_step: How many times as long as one by one the layers take in one call, one after the
+            other; 1 if that was not measured. The times of the layers hold it already.
+    """
+
+    layers: tuple[LayerTimes, ...]
+    overhead_seconds: float
+    not_measured: tuple[str, ...]
+    in_step: float = 1.0
+
+
+def measure_layers(
+    step: TracedStep | SplitStep,
+    device: str,
+    batch_sizes: Sequence[int],
+    *,
+    progress: Progress | None = None,
+) -> tuple[LayerTimes, ...]:
+    """Return how long a device takes for every layer of a step. See `measure_step`."""
+    return measure_step(step, device, batch_sizes, progress=progress).layers
+
+
+def measure_step(
+    step: TracedStep | SplitStep,
+    device: str,
+    batch_sizes: Sequence[int],
+    *,
+    progress: Progress | None = None,
+    speed: DeviceSpeed | None = None,
+    clock: Clock | None = None,
+    whole_at: int | None = None,
+    before: KnownTimes | None = None,
+) -> StepTimes:
+    """Return how long a device takes for a step, layer by layer.
+
+    Args:
+        step: The step, traced with layers, or split already.
+        device: The name of the device, such as ``"gpu:0"``.
+        batch_sizes: The numbers of samples to measure at, each above 0.
+        progress: Called before every layer.
+        speed: Of the device, for what cannot be measured; measured if it is needed.
+        clock: Measures on the device; another one for tests.
+        whole_at: Samples for which the device has memory for all layers together, which are then
+            called in one step too: a layer that is called again and again finds its weights in the
+            cache. None to leave it out.
+        before: What was measured on such a device before, and is not measured again.
+
+    Raises:
+        ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
+    """
+    split = step if isinstance(step, SplitStep) else split_step(step, device=device)
+    name = tf_device(device)
+    sizes = _checked(batch_sizes)
+    before = before or KnownTimes()
+    measuring = _Measuring(split, clock, name, sizes)
+    at = ", ".join(map(str, sizes))
+    known: dict[str, LayerTimes] = {}
+    reasons: dict[str, str] = {}
+    kinds = kinds_of(split)
+    counts = Counter(kinds)
+    for number, (kind, tasks) in enumerate(zip(kinds, split.layers, strict=True)):
+        if progress is not None:
+            progress(number, len(kinds), split.chain.names[number])
+        if kind in known:
+            continue
+        try:
+            known[kind] = before.layer(
+                f"layer {kind} at {at}",
+                functools.partial(measuring.layer, tasks),
+                num_layers=counts[kind],
+            )
+        except NotMeasurableError as error:
+            speed = speed or measure_device(device)
+            reasons[kind] = str(error)
+            known[kind] = estimated_times(tasks, speed, batch_sizes)
+    in_step = 1.0
+    if whole_at is not None and not reasons:
+        alone = sum(known[k].forward(whole_at) + known[k].backward(whole_at) for k in kinds)
+        with contextlib.suppress(NotMeasurableError):
+            together = before.seconds(
+                f"step {_digest(kinds)} at {whole_at}",
+                functools.partial(measuring.together, split.layers, whole_at),
+            )
+            in_step = together / alone if alone else 1.0
+    return StepTimes(
+        layers=tuple(known[kind].scaled(in_step) for kind in kinds),
+        in_step=in_step,
+        overhead_seconds=before.seconds(
+            f"rest {kind_of_rest(split)} at {sizes[0]}", measuring.rest
+        ),
+        not_measured=tuple(
+            f"{layer}: {reasons[kind]}"
+            for layer, kind in zip(split.chain.names, kinds, strict=True)
+            if kind in reasons
+        ),
+    )
+
+
+def _digest(kinds: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(kinds).encode()).hexdigest()[:16]
+
+
+def _checked(batch_sizes: Sequence[int]) -> list[int]:
+    sizes = sorted(set(batch_sizes))
+    if not sizes or sizes[0] < 1:
+        raise ProfileError(
+            "PROF-011",
+            f"Layers cannot be measured at {list(batch_sizes)} samples.",
+            why="A time as a function of samples needs at least one number of samples, and each "
+            "of them must be above 0.",
+            fix="Give for example batch_sizes=[1, 4, 16, 64].",
+        )
+    return sizes
+
+
+class _Measuring:
+    """Measures the layers of a step on a device."""
+
+    def __init__(
+        self, split: SplitStep, clock: Clock | None, device: str, batch_sizes: Sequence[int]
+    ) -> None:
+        self._split = split
+        self._clock = clock
+        self._device = device
+        self._batch_sizes = batch_sizes
+        self._variables = {one.handle: one for one in split.variables}
+        shapes = {one.handle: one.shape for one in split.variables}
+        self._limits = index_limits(split.traced.graph, shapes)
+
+    def layer(self, tasks: LayerTasks) -> LayerTimes:
+        """Return the times of a layer.
+
+        Raises:
+            NotMeasurableError: If it cannot be called alone.
+        """
+        forward = self._calls(tasks.forward)
+        # One call of both passes: kernels of the second use what those of the first keep for them.
+        both = self._calls((*tasks.forward, *tasks.backward)) if tasks.backward else forward
+        sizes = self._batch_sizes
+        first = _curve([(size, self._run(forward, size)) for size in sizes])
+        whole = first
+        if both is not forward:
+            whole = _curve([(size, self._run(both, size)) for size in sizes])
+        backward = _difference(whole, first)
+        apart = self._calls(tasks.backward)
+        update = self._run(self._calls(tasks.once), sizes[0])
+        return LayerTimes(
+            forward=first,
+            backward=backward,
+            backward_apart=self._apart(apart, backward),
+            update_seconds=update,
+            workspace=self._workspace([one for one in (forward, apart) if one is not None]),
+        )
+
+    def _apart(self, calls: Calls | None, joint: Curve) -> Curve | None:
+        """Return the time of a backward pass in a call of its own, as a stage makes it.
+
+        A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it
+        the gradient takes more than ten times as long. What would be less than in a call of both
+        passes is noise.
+        """
+        if calls is None:
+            return None
+        try:
+            took = [(size, self._run(calls, size)) for size in self._batch_sizes]
+            return _curve([(size, max(seconds, joint(size))) for size, seconds in took])
+        except NotMeasurableError:
+            return None
+
+    def _workspace(self, passes: Sequence[Calls]) -> Curve | None:
+        """Return what the passes need while they are computed, the greater of both."""
+        points: list[tuple[float, float]] = []
+        try:
+            for num_samples in self._batch_sizes:
+                found = [self._workspace_of(one, num_samples) for one in passes]
+                if None in found:
+                    return None
+                points.append((num_samples, max((one or 0 for one in found), default=0)))
+        except NotMeasurableError:
+            return None
+        return Curve(tuple(points))
+
+    def _workspace_of(self, calls: Calls, num_samples: int) -> int | None:
+        arguments, _variables = self._arguments(calls, num_samples)
+        with _told_if_refused():
+            return measured_workspace(calls, arguments, self._device)
+
+    def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
+        """Return the time of both passes of all layers in one call."""
+        tasks = [task for layer in layers for task in layer.forward]
+        tasks += [task for layer in reversed(layers) for task in layer.backward]
+        return self._run(self._calls(tasks), num_samples)
+
+    def rest(self) -> float:
+        """Return the time of what belongs to no layer, as far as it can be measured.
+
+        A step is called from Python once; layers are measured without such a call.
+        """
+        self._clock = self._clock or Clock(self._device)
+        total = self._clock.overhead
+        for task in self._split.rest:
+            try:
+                total += self._run(self._calls([task]), self._batch_sizes[0])
+            except NotMeasurableError:
+                continue
+        return total
+
+    def _calls(self, tasks: Sequence[Task]) -> Calls | None:
+        functions = [self._split.build(task) for task in tasks]
+        # A value that is read and kept would make every write copy the variable.
+        functions = [one for one in functions if not (one.is_stateful and one.is_read_only)]
+        return Calls(functions, self._device) if functions else None
+
+    def _run(self, calls: Calls | None, num_samples: int) -> float:
+        """Return the time of calls for so many samples."""
+        if calls is None:
+            return 0.0
+        arguments, _variables = self._arguments(calls, num_samples)
+        self._clock = self._clock or Clock(self._device)
+        with _told_if_refused():
+            return self._clock.measure(calls, arguments)
+
+    def _arguments(self, calls: Calls, num_samples: int) -> tuple[list[Any], Values]:
+        """Return values for calls, and what keeps their variables."""
+        values = Values(num_samples, self._variables, self._limits)
+        with tf.device(self._device):
+            return [values.of(one) for one in calls.arguments], values
+
+
+@contextlib.contextmanager
+def _told_if_refused() -> Iterator[None]:
+    """Say that a layer cannot be measured where operations refuse values that are made up.
+
+    So do those that gather rows by numbers which other operations find, as the update of an
+    embedding by RMSprop.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        raise NotMeasurableError("its operations refuse values that are made up") from error
+
+
+def _curve(points: Sequence[tuple[float, float]]) -> Curve:
+    """Return the curve of measured points, without what is noise for certain.
+
+    Other programs only make a measurement longer, and more samples take no less time: what took
+    longer than more samples did was disturbed.
+    """
+    least = math.inf
+    kept: list[tuple[float, float]] = []
+    for samples, seconds in reversed(points):
+        least = min(least, seconds)
+        kept.append((samples, least))
+    return Curve(tuple(reversed(kept)))
+
+
+def _difference(both: Curve, first: Curve) -> Curve:
+    """Return the time of the second of two passes, from that of both in one call."""
+    pairs = zip(both.points, first.points, strict=True)
+    return _curve([(samples, max(total - own, 0.0)) for (samples, total), (_, own) in pairs])

@@ -1,0 +1,134 @@
+"""Orders for replicas of which several stages share a device, by simulation.
+
+A clock ticks, and every task takes one tick. At each tick every device begins the best of
+the tasks that it could begin: greedy list scheduling. What it begins in which order is the
+device's order of tasks.
+
+::
+
+    stages on a, b, a; 1F1B with 3 in flight (micro-batch.stage)
+
+    tick     0    1    2    3    4    5    6    7    8    9
+    a      F0.0 F1.0 F0.2 B0.2 F1.2 B1.2 B0.0 B1.0 F2.0 ...
+    b       .   F0.1 F1.1  .   B0.1  .   B1.1  .    .   F2.1 ...
+
+It cannot get stuck. Micro-batches begin and pass every stage in one order, so the oldest that
+is alive finds no stage full of later ones: its next task can begin, or a stage is full of
+micro-batches that wait for their weights' gradients alone, which can begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evener.plan.parts import Replica, ScheduleName
+from evener.schedule.orders import live_limit
+from evener.schedule.task import Task, TaskKind, dependencies
+
+# What is begun first, of the tasks that can begin.
+_PREFERRED: dict[ScheduleName, tuple[TaskKind, ...]] = {
+    "1f1b": ("backward", "forward"),
+    "gpipe": ("forward", "backward"),
+    "zero_bubble": ("backward", "forward", "weights"),
+}
+
+
+@dataclass(slots=True)
+class _Begun:
+    """How many tasks of each kind a stage has begun."""
+
+    forward: int = 0
+    backward: int = 0
+    weights: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Merging:
+    """The state of the simulation."""
+
+    replica: Replica
+    ended: set[Task] = field(default_factory=set[Task])
+    begun: list[_Begun] = field(default_factory=list[_Begun])
+
+    def __post_init__(self) -> None:
+        self.begun = [_Begun() for _ in self.replica.stages]
+
+    def best(self, stages: Sequence[int]) -> Task | None:
+        """Return what a device with these stages begins, or None if it must wait.
+
+        Of one kind it is that of the deepest stage, so that what was begun is soon over.
+        Forwards of GPipe are all kept until the wave is: there the first stage is first, as
+        most devices wait for it.
+        """
+        for kind in _PREFERRED[self.replica.schedule]:
+            is_shallow_first = self.replica.schedule == "gpipe" and kind == "forward"
+            for stage in stages if is_shallow_first else reversed(stages):
+                task = self._ready(kind, stage)
+                if task is not None:
+                    return task
+        return None
+
+    def end(self, task: Task) -> None:
+        counts = self.begun[task.stage]
+        setattr(counts, task.kind, getattr(counts, task.kind) + 1)
+        self.ended.add(task)
+
+    def _ready(self, kind: TaskKind, stage: int) -> Task | None:
+        """Return the next task of a kind in a stage if it can begin."""
+        number: int = getattr(self.begun[stage], kind)
+        if number == self.replica.num_micro_batches or not self._is_allowed(kind, stage):
+            return None
+        task = Task(kind, stage, self._micro_batch(kind, number))
+        needed = dependencies(task, num_stages=len(self.replica.stages))
+        return task if self.ended.issuperset(needed) else None
+
+    def _wave(self, number: int) -> range:
+        begin = number - number % self.replica.in_flight
+        return range(begin, min(begin + self.replica.in_flight, self.replica.num_micro_batches))
+
+    def _micro_batch(self, kind: TaskKind, number: int) -> int:
+        """Return which micro-batch is the one of that number in the order of a stage."""
+        if self.replica.schedule == "gpipe" and kind == "backward":
+            wave = self._wave(number)
+            return wave[-1] - (number - wave[0])
+        return number
+
+    def _is_allowed(self, kind: TaskKind, stage: int) -> bool:
+        """Whether the limits allow a stage its next task of a kind."""
+        begun, in_flight = self.begun[stage], self.replica.in_flight
+        if self.replica.schedule == "gpipe":
+            if kind == "forward":
+                return begun.backward >= self._wave(begun.forward)[0]
+            return begun.forward >= self._wave(begun.backward)[-1] + 1
+        if kind != "forward":
+            return True
+        # So the weights' gradients cannot fall behind without bound.
+        if self.replica.schedule == "zero_bubble" and begun.forward - begun.weights >= in_flight:
+            return False
+        return begun.forward - begun.backward < live_limit(stage, in_flight)
+
+
+def merged_orders(
+    replica: Replica, stages_of_devices: Sequence[Sequence[int]]
+) -> tuple[tuple[Task, ...], ...]:
+    """Return one order of tasks per device.
+
+    Args:
+        replica: Of which all tasks are put in order, within the limits of its schedule.
+        stages_of_devices: For each device the numbers of its stages, ascending.
+    """
+    state = _Merging(replica=replica)
+    orders: list[list[Task]] = [[] for _ in stages_of_devices]
+    num_kinds = len(_PREFERRED[replica.schedule])
+    num_left = num_kinds * len(replica.stages) * replica.num_micro_batches
+    while num_left:
+        # All devices choose before the tick ends anything.
+        chosen = [state.best(stages) for stages in stages_of_devices]
+        for order, task in zip(orders, chosen, strict=True):
+            if task is not None:
+                order.append(task)
+                state.end(task)
+                num_left -= 1
+        assert any(chosen), f"no task can begin: {replica}"
+    return tuple(map(tuple, orders))

@@ -1,0 +1,106 @@
+"""Speeds of devices and links. No number of seconds that a real clock says is compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from evener.errors import ProfileError
+from evener.profile import ClusterDevice
+from evener.profiler.device_speed import (
+    DeviceSpeed,
+    LinkSpeed,
+    Stopwatch,
+    make_cluster,
+    measure_device,
+    measure_links,
+)
+
+GPUS = tuple(ClusterDevice(name=f"gpu:{k}", type="A", memory_bytes=8) for k in range(2))
+
+
+class Said(Stopwatch):
+    """Runs everything once and says times in turns."""
+
+    def __init__(self, *seconds: float) -> None:
+        super().__init__()
+        self._seconds = list(seconds)
+
+    def least(self, call: Callable[[], Any]) -> float:
+        call()
+        return self._seconds.pop(0)
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_a_device_has_speeds_above_zero() -> None:
+    speed = measure_device("cpu:1", ("float32",))
+    assert speed.flops_per_second() > 0
+    assert speed.bytes_per_second > 0
+    assert speed.launch_seconds > 0
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_speeds_are_what_the_stopwatch_says() -> None:
+    # 64 small additions; 4 of 32 MiB, which are read and written; 2 products of 128 x 128.
+    speed = measure_device("cpu:0", ("float64",), Said(64e-6, 4 * 0.001001, 0.01))
+    assert speed.launch_seconds == pytest.approx(1e-6)
+    assert speed.bytes_per_second == pytest.approx(2 * (1 << 25) / 0.001)
+    assert speed.flops == (("float64", pytest.approx(4 * 128**3 / 0.01)),)
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_links_are_what_the_stopwatch_says() -> None:
+    # 8 hops: small ones that change the device and that do not, then large ones.
+    there, here, far, near = 8 * 3e-5, 8 * 1e-5, 8 * 0.00302, 8 * 0.001
+    (link,) = measure_links(("cpu:1",), Said(there, here, far, near))
+    assert link.devices == ("cpu:1", "cpu:0")
+    assert link.latency_seconds == pytest.approx(2e-5)
+    assert link.bytes_per_second == pytest.approx((1 << 25) / 0.002)
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_devices_of_one_memory_have_no_limit() -> None:
+    (link,) = measure_links(("cpu:0", "cpu:1"), Said(1e-5, 1e-5, 1e-3, 1e-3))
+    assert link == LinkSpeed(
+        devices=("cpu:0", "cpu:1"), bytes_per_second=math.inf, latency_seconds=0.0
+    )
+
+
+def test_a_dtype_that_was_not_measured_is_as_fast_as_the_first() -> None:
+    speed = DeviceSpeed(
+        flops=(("float32", 2.0), ("float16", 8.0)), bytes_per_second=1.0, launch_seconds=1.0
+    )
+    assert [speed.flops_per_second(one) for one in ("float16", "float64")] == [8.0, 2.0]
+
+
+def link(one: str, other: str, speed: float, latency: float = 0.0) -> LinkSpeed:
+    return LinkSpeed(devices=(one, other), bytes_per_second=speed, latency_seconds=latency)
+
+
+def test_a_cluster_has_the_slowest_links() -> None:
+    more = (*GPUS, ClusterDevice(name="gpu:2", type="B"))
+    links = (
+        link("gpu:0", "gpu:1", 40.0, 1e-6),
+        link("gpu:2", "gpu:0", 10.0, 2e-6),
+        link("gpu:1", "gpu:2", 20.0, 9e-6),
+        *(link(one.name, "cpu:0", 5.0 + k, 1e-5) for k, one in enumerate(more)),
+    )
+    cluster = make_cluster(more, links, name="desk")
+    (machine,) = cluster.machines
+    assert cluster.name == "desk"
+    assert (machine.link.bytes_per_second, machine.link.latency_seconds) == (10.0, 9e-6)
+    assert (machine.host_link.bytes_per_second, machine.host_link.latency_seconds) == (5.0, 1e-5)
+
+
+def test_one_device_needs_no_link_to_another() -> None:
+    cluster = make_cluster(GPUS[:1], [link("gpu:0", "cpu:0", 5.0)])
+    assert cluster.machines[0].link.bytes_per_second == math.inf
+
+
+def test_a_link_that_is_missing_is_named() -> None:
+    with pytest.raises(ProfileError, match="PROF-012") as raised:
+        make_cluster(GPUS, [link("gpu:0", "cpu:0", 5.0), link("gpu:1", "cpu:0", 5.0)])
+    assert "gpu:0 and gpu:1" in raised.value.what
