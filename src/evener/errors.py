@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _DEVICE = re.compile(r"(cpu|gpu|tpu):\d+")
 
@@ -95,6 +95,20 @@ class EvenerWarning(UserWarning):
 def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> None:
     """Warn in the house form, as an `EvenerWarning`."""
     warnings.warn(EvenerWarning(house_form(code, what, why, fix)), stacklevel=stacklevel + 1)
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return names for a message, with the number of those that are left out.
+
+    Args:
+        names: The names, as they are to be read.
+        most: The number of names to write, above 0.
+
+    >>> listed(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,11 +17,15 @@ WIDTH = 120
 _HTML = '<pre style="white-space:pre;overflow-x:auto;line-height:normal">{code}</pre>'
 
 
-def standard_output() -> Console:
-    """Return the console of standard output, of a fixed width if that is not a terminal."""
+def standard_output(*, highlight: bool = True) -> Console:
+    """Return the console of standard output, of a fixed width if that is not a terminal.
+
+    Args:
+        highlight: Whether rich colours numbers and paths.
+    """
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console()
-    return Console(width=WIDTH)
+        return Console(highlight=highlight)
+    return Console(highlight=highlight, width=WIDTH)
 
 
 def text_of(show: Callable[[Console], None], width: int = 100) -> str:

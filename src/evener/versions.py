@@ -57,6 +57,15 @@ SUPPORTED = (
 )
 
 
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Return all numbers in the text of a version.
+
+    >>> version_numbers("12.5.82")
+    (12, 5, 82)
+    """
+    return tuple(int(text) for text in re.findall(r"\d+", version))
+
+
 def check_installed() -> None:
     """Refuse versions of TensorFlow and Keras that evener does not work with.
 

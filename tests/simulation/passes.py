@@ -225,7 +225,7 @@ class PassBuilder:
             return once
         end = self._replica.spans[task.stage].end
         apart = passes_are_apart(end, self._recompute) or layer <= self._last_meeting
-        added = (1 - 1 / self._replica.num_micro_batches) * times.accumulate_seconds
+        added = self._replica.accumulations * times.accumulate_seconds
         backward = times.backward_seconds(samples, again=self._recompute[layer], apart=apart)
         if not self._is_split:
             return backward + added

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.options import TimeLimitOption
+from evener.cli.options import DEFAULT_LIMIT_SECONDS, TimeLimitOption
 
 if TYPE_CHECKING:
     from evener.profile import ModelCosts
 
-_DEFAULT_LIMIT_SECONDS = 600.0
 _MOST_SAMPLES = 2**20
 _MOST_DEVICES = 256
 
@@ -51,7 +50,7 @@ def estimate(
             help="Divide the batch, the weights and the optimizer state over so many devices.",
         ),
     ] = 1,
-    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
+    time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,

@@ -25,6 +25,9 @@ TimeLimitOption = Annotated[
     ),
 ]
 
+DEFAULT_LIMIT_SECONDS = 600.0
+"""Time limit for a script up to the end of the measurement of its first training step."""
+
 DevicesOption = Annotated[
     str | None,
     typer.Option(

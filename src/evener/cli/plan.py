@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption, TimeLimitOption
+from evener.cli.options import (
+    DEFAULT_LIMIT_SECONDS,
+    DevicesOption,
+    NoGpuNamesOption,
+    TimeLimitOption,
+)
 
 if TYPE_CHECKING:
     from evener.feedback.run_times import MeasuredRun
     from evener.launch.plan_subprocess import StepCosts
     from evener.profile import CostProfile
-
-_DEFAULT_LIMIT_SECONDS = 600.0
 
 
 def plan(
@@ -107,7 +110,7 @@ def plan(
         ),
     ] = False,
     no_gpu_names: NoGpuNamesOption = False,
-    time_limit: TimeLimitOption = _DEFAULT_LIMIT_SECONDS,
+    time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the plan as one JSON object.")
     ] = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from evener.cli.options import DevicesOption, NoGpuNamesOption
+from evener.cli.options import DEFAULT_LIMIT_SECONDS, DevicesOption, NoGpuNamesOption
 
 if TYPE_CHECKING:
     from evener.devices.spec import DeviceSpec
@@ -190,6 +190,7 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
             as_module=read.module is not None,
             devices=layout.devices,
             gpu_names=gpu_names,
+            time_limit=DEFAULT_LIMIT_SECONDS,
         )
     if costs.batch_size is None:
         raise RunError(

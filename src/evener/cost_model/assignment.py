@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from evener.errors import PlanError, did_you_mean
+from evener.errors import PlanError, did_you_mean, listed
 from evener.plan.layer_paths import matches, stage_of
 from evener.plan.names import HOST, HOST_DEVICE
 from evener.plan.owners import owner_of
@@ -83,6 +83,11 @@ class ReplicaAssignment:
     def micro_batch(self) -> float:
         """The samples of a micro-batch; in the mean, where they do not divide."""
         return self.samples / self.num_micro_batches
+
+    @property
+    def accumulations(self) -> float:
+        """Gradient additions per micro-batch, in the mean: the first one has nothing to add to."""
+        return 1 - 1 / self.num_micro_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +296,7 @@ def _spans(
     if len(replica.stages) == 1:
         return (Span(places[replica.stages[0].device], 0, len(model.layers)),)
     names = [layer.name for layer in model.layers]
+    layers = listed([repr(name) for name in names], 12)
     numbers: list[int] = []
     for name in names:
         found = stage_of(name, replica.stages)
@@ -303,7 +309,7 @@ def _spans(
                     "PLAN-040",
                     f"replicas[{number}].stages[{index}] names {pattern!r}, but the model "
                     f"{model.name!r} has no such layer.",
-                    why=f"Its layers are {_listed(names)}.{did_you_mean(pattern, names)}",
+                    why=f"Its layers are {layers}.{did_you_mean(pattern, names)}",
                     fix="Correct the pattern, or profile the model again if it has changed.",
                 )
     if numbers != sorted(numbers) or len(set(numbers)) < len(replica.stages):
@@ -311,7 +317,7 @@ def _spans(
             "PLAN-041",
             f"The stages of replicas[{number}] cannot be costed.",
             why="Each stage must have layers, and samples must pass the stages in their order: "
-            f"the layers {_listed(names)} are in the stages {numbers}.",
+            f"the layers {layers} are in the stages {numbers}.",
             fix="Give each stage layers that follow one another.",
         )
     return tuple(
@@ -343,9 +349,3 @@ def _is_host_rule(name: str, plan: Plan) -> bool:
     assert not isinstance(plan.owners, str)
     rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
     return owner_of(f"{name}/kernel", rules) == f"<{HOST}>"
-
-
-def _listed(names: Sequence[str]) -> str:
-    most = 12
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(name) for name in names[:most]) + more

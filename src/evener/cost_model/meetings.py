@@ -122,7 +122,6 @@ def _stages(
 ) -> Iterator[float]:
     """Yield what each stage takes for a micro-batch in a phase."""
     size = replica.micro_batch
-    added = 1 - 1 / replica.num_micro_batches
     for span in replica.spans:
         times = profile.times[profile.cluster.devices[span.device].type]
         forward = (times[k].forward(size) for k in span.layers if k in phase.forward)
@@ -132,7 +131,7 @@ def _stages(
                 again=recompute[k],
                 apart=k not in phase.forward or span.end < len(recompute) or any(recompute),
             )
-            + added * times[k].accumulate_seconds
+            + replica.accumulations * times[k].accumulate_seconds
             for k in span.layers
             if k in phase.backward
         )

@@ -33,7 +33,6 @@ def span_seconds(
         meets: Whether parts of the batch meet, which parts the passes of all layers up to there.
     """
     micro_batch = replica.micro_batch
-    added = 1 - 1 / replica.num_micro_batches
     times = profile.times[profile.cluster.devices[span.device].type]
     last_meeting = profile.model.last_meeting if meets else -1
     is_apart = passes_are_apart(span.end, recompute)
@@ -42,7 +41,7 @@ def span_seconds(
         again, apart = recompute[place], is_apart or place <= last_meeting
         forward += times[place].forward(micro_batch)
         backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
-        backward += added * times[place].accumulate_seconds
+        backward += replica.accumulations * times[place].accumulate_seconds
     return forward, backward
 
 
@@ -67,14 +66,16 @@ def weights_seconds(
         profile: What layers cost.
     """
     times = profile.times[profile.cluster.devices[span.device].type]
-    added = 1 - 1 / replica.num_micro_batches
     apart = passes_are_apart(span.end, recompute)
     total = 0.0
     for place in span.layers:
         one = times[place]
         # Activations are computed again for the gradients of activations.
         backward = one.backward_seconds(replica.micro_batch, again=False, apart=apart)
-        total += weights_part(place, profile.model) * backward + added * one.accumulate_seconds
+        total += (
+            weights_part(place, profile.model) * backward
+            + replica.accumulations * one.accumulate_seconds
+        )
     return total
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evener.errors import house_form
+from evener.errors import house_form, listed
 from evener.units import format_bytes
 
 ENVIRONMENT_GUIDE = "https://www.tensorflow.org/install/pip"
@@ -69,7 +69,7 @@ def cuda_13_packages(packages: Sequence[str], cuda_version: str | None) -> Probl
         code="DEV-103",
         what="CUDA 13 packages are installed, but TensorFlow is built for CUDA 12.",
         why=f"TensorFlow is built for CUDA {cuda_version or '12'} and cannot load CUDA 13 "
-        f"libraries; these are installed: {_listed(packages)}.",
+        f"libraries; these are installed: {listed(packages, 4)}.",
         fix=f"pip uninstall {' '.join(packages)}, then {_INSTALL}.",
     )
 
@@ -219,8 +219,3 @@ def no_gpu() -> Problem:
         fix="give the container or virtual machine a GPU (--gpus all), or use cpu:2 for two "
         "stand-ins on the CPU.",
     )
-
-
-def _listed(names: Sequence[str], limit: int = 4) -> str:
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more

@@ -11,6 +11,7 @@ from evener.devices.match import shown_by_cuda
 from evener.devices.nvml import NvmlGpu, NvmlMachine
 from evener.devices.problem import Problem
 from evener.devices.tensorflow_view import TensorFlowGpu, TensorFlowView
+from evener.versions import version_numbers
 
 DEFAULT_MIN_FREE_BYTES = 512 * 2**20
 DEFAULT_MIN_MULTIPROCESSORS = 8
@@ -92,7 +93,7 @@ def why_old_driver(situation: Situation) -> Problem | None:
     knows = machine.cuda_driver_version
     if knows is not None and knows[0] >= (_major(cuda) or 0):
         return None
-    if _numbers(machine.driver_version) >= _numbers(minimum):
+    if version_numbers(machine.driver_version) >= version_numbers(minimum):
         return None
     return problem.driver_too_old(machine.driver_version, minimum, cuda)
 
@@ -129,7 +130,3 @@ def _why_ignored(gpu: NvmlGpu, situation: Situation) -> Problem | None:
 def _major(version: str | None) -> int | None:
     match = re.match(r"\d+", version or "")
     return int(match.group()) if match else None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(text) for text in re.findall(r"\d+", version))

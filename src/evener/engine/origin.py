@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
 from typing import NamedTuple
 
-import keras
-import tensorflow as tf
-
-import evener
 from evener import _tf_private
 from evener.errors import EvenerWarning, house_form
-
-_OURS = tuple(f"{Path(package.__file__ or '').parent}/" for package in (evener, keras, tf))
+from evener.own_code import is_own
 
 
 class Line(NamedTuple):
@@ -32,9 +26,9 @@ class Line(NamedTuple):
 
 
 def user_line() -> Line:
-    """Return the innermost line outside of evener, Keras and TensorFlow."""
+    """Return the innermost line of a person's own code, through what AutoGraph has rewritten."""
     for file, number in reversed(_tf_private.stack()):
-        if not file.startswith(_OURS) and "/lib/python" not in file and not file.startswith("<"):
+        if is_own(file):
             return Line(file, number)
     return Line("<unknown>", 0)
 

@@ -12,9 +12,6 @@ from evener.launch.step_costs import CostRequest
 from evener.profiler.known import warn_of_estimates
 from evener.versions import check_installed
 
-DEFAULT_LIMIT_SECONDS = 600.0
-"""How long a script and the measuring may take, if nobody says it."""
-
 
 def measured_profile(
     script: str,
@@ -24,7 +21,7 @@ def measured_profile(
     devices: str | None = None,
     batch_size: int | None = None,
     gpu_names: bool = True,
-    time_limit: float = DEFAULT_LIMIT_SECONDS,
+    time_limit: float,
     remeasure: bool = False,
 ) -> StepCosts:
     """Run a script up to its first training step in a subprocess, and measure the step.

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from evener.doctor import Diagnosis, Finding, Rule, Severity
+from evener.terminal import standard_output
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
 # Without a terminal, lines are not broken for one.
-_WIDTH_WITHOUT_TERMINAL = 100
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
@@ -25,7 +25,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
         diagnosis: What the doctor says.
         console: Where to; None for standard output.
     """
-    console = standard_output() if console is None else console
+    console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
     if diagnosis.is_assumed:
@@ -39,23 +39,13 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> Non
 
 def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None:
     """Print the list of all rules."""
-    console = standard_output() if console is None else console
+    console = standard_output(highlight=False) if console is None else console
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("code", "family", "severity", "finds"):
         table.add_column(column, no_wrap=column == "code")
     for rule in rules:
         table.add_row(rule.code, rule.family.value, rule.severity.value, Text(rule.title))
     console.print(table)
-
-
-def standard_output() -> Console:
-    """Return a console for standard output that does not break lines where nobody looks."""
-    console = Console(highlight=False)
-    return (
-        console
-        if console.is_terminal
-        else Console(highlight=False, width=max(console.width, _WIDTH_WITHOUT_TERMINAL))
-    )
 
 
 def _print_finding(finding: Finding, console: Console) -> None:

@@ -11,6 +11,7 @@ from evener.doctor.finding import Severity
 from evener.doctor.queries.imports import first_import
 from evener.doctor.rule import Case, Violation
 from evener.doctor.surroundings import Surroundings
+from evener.versions import version_numbers
 
 # The last TensorFlow for CUDA 11 is 2.14; from 2.15 on it is CUDA 12.
 _FIRST_FOR_CUDA_12 = (2, 15)
@@ -54,7 +55,7 @@ def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Viola
 
 def _driver(around: Surroundings, wanted: int, first: Place) -> Iterator[Violation]:
     driver, minimum = around.machine.driver_version, MINIMUM_DRIVERS.get(wanted)
-    if driver is None or minimum is None or _numbers(driver) >= _numbers(minimum):
+    if driver is None or minimum is None or version_numbers(driver) >= version_numbers(minimum):
         return
     knows = around.machine.cuda_driver_version
     # The library of the driver may be newer than the driver: NVIDIA's compatibility packages.
@@ -75,7 +76,7 @@ def _cuda_of(around: Surroundings) -> int | None:
     version = around.packages.get("tensorflow")
     if version is None:
         return None
-    return 12 if _numbers(version)[:2] >= _FIRST_FOR_CUDA_12 else 11
+    return 12 if version_numbers(version)[:2] >= _FIRST_FOR_CUDA_12 else 11
 
 
 def _major(around: Surroundings, name: str) -> int | None:
@@ -83,9 +84,5 @@ def _major(around: Surroundings, name: str) -> int | None:
     if match:
         return int(match.group(1))
     if name in _TOOLKIT:
-        return next(iter(_numbers(around.packages[name])), None)
+        return next(iter(version_numbers(around.packages[name])), None)
     return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(text) for text in re.findall(r"\d+", version))

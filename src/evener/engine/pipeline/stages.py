@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.sharding.decision import Sharding
 from evener.engine.trace.graph import Node
-from evener.errors import EngineError, did_you_mean
+from evener.errors import EngineError, did_you_mean, listed
 from evener.plan.layer_paths import matches, parts_of_path
 
 _GRADIENTS = ("gradient_tape/", "gradients/")
@@ -185,16 +185,11 @@ def _without_gradients(name: str) -> str:
 
 
 def _no_such_layer(place: str, pattern: str, names: Sequence[str]) -> EngineError:
+    layers = listed([repr(name) for name in names], 12)
     return EngineError(
         "ENG-042",
         f"{place} names {pattern!r}, but there is no such layer.",
-        why=f"Layers that it could be: {_listed(names)}.{did_you_mean(pattern, names)}",
+        why=f"Layers that it could be: {layers}.{did_you_mean(pattern, names)}",
         fix="Write the names of layers as `model.summary()` shows them, with / before a layer "
         "inside a layer.",
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    most = 12
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(name) for name in names[:most]) + more
