@@ -91,10 +91,11 @@ bench: $(STAMP)  ## measure side by side with the peers
 	$(BIN)/python benchmarks/data_parallel.py $(ARGS)
 
 .PHONY: lint
-lint: $(STAMP)  ## style, spelling, import contracts
+lint: $(STAMP)  ## style, words, spelling, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/python tools/check_words.py
 	$(BIN)/lint-imports
 
 .PHONY: type
