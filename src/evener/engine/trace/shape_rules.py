@@ -38,7 +38,7 @@ Abs Acos Acosh AddN Angle Asin Asinh Atan Atanh BatchNormWithGlobalNormalization
 BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1
 BiasAdd Bucketize Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue Conj Cos Cosh Cumprod Dawsn
 Expint FresnelCos FresnelSin PopulationCount Spence StaticRegexReplace StaticRegexFullMatch
-StringLength StringStrip Cumsum CumulativeLogsumexp DepthToSpaceSame Digamma Elu EluGrad
+StringLength StringStrip Cumsum CumulativeLogsumexp Digamma Elu EluGrad
 EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs Floor Identity IdentityN Inv Invert
 IsFinite IsInf IsNan LRN LRNGrad LeakyRelu LeakyReluGrad Lgamma Log Log1p LogSoftmax LogicalNot
 MatrixBandPart MatrixInverse Cholesky MatrixSetDiag MatrixSetDiagV3 Ndtri Neg OnesLike
@@ -48,7 +48,7 @@ Sin Sinh Snapshot Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtG
 StopGradient Tan Tanh TanhGrad TensorScatterAdd TensorScatterUpdate TensorScatterMax
 TensorScatterMin TensorScatterSub ZerosLike InvGrad ReciprocalGrad MaxPoolGrad MaxPool3DGrad
 MaxPoolGradV2 StringToNumber StringToHashBucketFast StringToHashBucketStrong LookupTableFind
-AsString StringLower StringUpper SpaceToBatchSame ParallelDynamicStitchSame DebugIdentityV3
+AsString StringLower StringUpper DebugIdentityV3
 AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV
 """.split()
 
