@@ -88,13 +88,12 @@ def sources_of(
     names: set[str] = set()
     if isinstance(argument, NumberArgument):
         names.add(argument.name)
-    elif not isinstance(argument, TensorArgument):
-        return
-    elif argument.tensor.is_sizes:
-        for size in argument.tensor.value or ():
-            names |= symbols_of(size)
-    else:
-        yield argument.tensor, argument.state
+    elif isinstance(argument, TensorArgument):
+        if argument.tensor.is_sizes:
+            for size in argument.tensor.value or ():
+                names |= symbols_of(size)
+        else:
+            yield argument.tensor, argument.state
         if isinstance(argument.state, Sharded):
             names |= symbols_of(argument.state.rows)
     for name in {source for given in names for source in symbols_of_step(symbol(given))}:

@@ -96,16 +96,11 @@ NO_RULE_FOR_GRADIENTS = frozenset(
 WITHOUT_RULE = pytest.mark.xfail(strict=False, reason="computed once: no rule yet")
 
 
-# A kernel refuses the boxes that it is given on some parts, with an error.
-CRASH = pytest.mark.xfail(strict=False, reason="drawn boxes fail on some parts: to be looked into")
-
-
 def cases(*, gradient: bool = False) -> list[Any]:
     return [
         pytest.param(
             case,
             id=f"{family.__name__.rpartition('.')[2]}-{case.name}",
-            marks=CRASH if case.name == "drawn_boxes" else (),
         )
         for family in FAMILIES
         for case in family.CASES
