@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from evener.engine.costs.chain import NUM_WANTED, Chain, find_chain
 from evener.engine.costs.variables import LayerVariable, find_variables
-from evener.engine.partition.build import TaskFunction, build_task
+from evener.engine.partition.build import build_task
 from evener.engine.partition.reads import merge_reads
-from evener.engine.partition.tasks import Partition, Task, make_tasks
+from evener.engine.partition.tasks import Partition, Task, TaskFunction, make_tasks
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.order import pass_of
 from evener.engine.pipeline.stages import FORWARD, Scopes, find_passes, find_stages

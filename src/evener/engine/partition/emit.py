@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction, build_task
+from evener.engine.partition.build import build_task
 from evener.engine.partition.functions import (
     Argument,
     FunctionBuilder,
@@ -20,7 +20,7 @@ from evener.engine.partition.functions import (
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes, offsets_of, rows_by_samples
-from evener.engine.partition.tasks import Partition
+from evener.engine.partition.tasks import Partition, TaskFunction
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
 from evener.engine.partition.units import units_of

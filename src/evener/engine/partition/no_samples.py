@@ -14,7 +14,7 @@ that it gives for one sample of zeros.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +26,7 @@ from evener.engine.partition.functions import (
     SumArgument,
     TensorArgument,
 )
+from evener.engine.partition.tasks import Partition, TaskFunction
 from evener.engine.sharding.decision import Decision, rows_of
 from evener.engine.sharding.states import (
     REPLICATED,
@@ -39,10 +40,6 @@ from evener.engine.sharding.states import (
 from evener.engine.trace.dims import PartSymbol, Size, symbol
 from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
-
-if TYPE_CHECKING:
-    from evener.engine.partition.build import TaskFunction
-    from evener.engine.partition.tasks import Partition
 
 
 def branches_of(

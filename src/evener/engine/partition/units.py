@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
-from evener.engine.partition.tasks import Partition, Task
+from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
 from evener.engine.sharding.states import Numbers, Sharded, State, serves
