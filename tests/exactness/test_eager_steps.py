@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,25 +31,17 @@ def run_hoisted(source: str, path: str) -> tuple[dict[str, Any], Hoister]:
     hoister = Hoister(strategy, Notes(), is_outside=lambda: not tf.distribute.has_strategy())
     found = hoist_steps(source, path)
     hoister.add(path, found)
-    names: dict[str, Any] = {"__name__": "__main__", HOOK: hoister}
-    exec(compile(found.tree, path, "exec"), names)
-    return names, hoister
-
-
-# In a worker of a parallel run the state of these classes was taken for unknown: the step ran as it
-# is written, with right values, on one device.
-REFUSED_IN_WORKERS = pytest.mark.xfail(strict=False, reason="not hoisted in parallel runs of tests")
-
-
-def cases() -> list[Any]:
-    unsure = ("a class", "an attribute by a name")
-    return [
-        pytest.param(name, marks=REFUSED_IN_WORKERS if name in unsure else ()) for name in CASES
-    ]
+    # The classes of a program say that they are those of its main module, and that says its file.
+    main = ModuleType("__main__")
+    vars(main).update({"__file__": path, HOOK: hoister})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        exec(compile(found.tree, path, "exec"), vars(main))
+    return vars(main), hoister
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CASES)
 def test_the_values_are_those_of_plain_python(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from evener.engine.partition.functions import (
     FunctionBuilder,
     TensorArgument,
 )
-from evener.engine.partition.guards import add_guarded, extra_arguments
+from evener.engine.partition.no_samples import add_guarded, extra_arguments
 from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
 from evener.engine.sharding.decision import Decision, Sharding

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from evener.engine.ownership import tf_device
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.homes import find_homes
 from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
@@ -88,6 +89,33 @@ class Task:
     def is_parts(self) -> bool:
         """Whether it runs on every part, and not once."""
         return self.place.is_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFunction:
+    """The function of a task.
+
+    Attributes:
+        task: The task.
+        builder: The function, with its arguments and outputs.
+        is_stateful: Whether it reads or writes state.
+        is_read_only: Whether it only reads variables.
+        needs_samples: Whether a kernel in it fails on a part without samples.
+        after: The tasks that have to come before it, although it reads nothing of them.
+        added_inside: The results that the calls of a device add up, one after another.
+        by_xla: Whether XLA compiles it.
+        obstacle: Why XLA does not compile it although it was asked to, or an empty text.
+    """
+
+    task: Task
+    builder: FunctionBuilder
+    is_stateful: bool
+    is_read_only: bool
+    needs_samples: bool
+    after: frozenset[Task]
+    added_inside: frozenset[Tensor]
+    by_xla: bool
+    obstacle: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
