@@ -97,7 +97,7 @@ def less_the_mean_of_the_batch(x: Any, w: Any) -> Any:
 def numbers_by_a_seed(x: Any, w: Any) -> Any:
     def of_row(given: tuple[Any, Any]) -> Any:
         row, k = given
-        return row * w * tf.random.stateless_uniform([WIDTH], [k, 7], dtype=row.dtype)
+        return row * w * tf.random.stateless_uniform([WIDTH], tf.stack([k, 7]), dtype=row.dtype)
 
     return tf.map_fn(of_row, (x, tf.range(num(x))), fn_output_signature=x.dtype)
 
@@ -290,7 +290,7 @@ def test_rows_of_sizes_that_only_a_row_knows() -> None:
 def test_compiled_by_xla() -> None:
     """XLA makes lists of sizes that are known when it compiles: the loop is computed once."""
     step = tf.function(rows, jit_compile=True)
-    actual = evener.distribute(step, plan=PLANS["3"], in_axes=(0, None))
+    actual: Any = evener.distribute(step, plan=PLANS["3"], in_axes=(0, None))
     x, w = samples(9)
     with pytest.warns(EvenerWarning, match="ENG-082"):
         results = actual(x, w)

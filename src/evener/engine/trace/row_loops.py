@@ -1,4 +1,4 @@
-"""Loops over rows, as `tf.map_fn` makes them: a round takes one row of lists, and no other.
+"""Loops over rows, as `tf.map_fn` makes them: a round has one row of lists, and no other.
 
 ::
 
@@ -8,8 +8,8 @@
     the gradient           i = pop(), y = pop()      the rows from the last to the first
                            write(d, i, g(read(d, i), y)), sum += h(..)
 
-A part can run such a loop over its own rows. What is certain to be so is found here: all rounds have
-a row of their own, and hand nothing on but lists of rows, and sums.
+A part can run such a loop over its own rows. What is certain to be so is found here: all rounds
+have a row of their own, and hand nothing on but lists of rows, and sums.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Finder:
             tensor = node.outputs[0]
 
     def _find_tests(self, tensor: Tensor) -> bool:
-        """Return whether a condition compares counters with known numbers, and does nothing else."""
+        """Return whether a condition only compares counters with known numbers."""
         tensor = _origin(tensor)
         node, arguments = tensor.node, self._node.bodies["cond"].inputs
         if node.op == "LogicalAnd":

@@ -3,8 +3,8 @@
 A list is seen as the tensor that stacking it gives: elements that are sharded along axis 0 make a
 list that is sharded along axis 1. A list without elements yet becomes what is written to it.
 
-A list that is sharded along axis 0 has the rows of a batch as its elements: every part has a list of
-its own rows. Only loops over rows read and write it, see `row_loops`; elsewhere it is joined.
+A list that is sharded along axis 0 has the rows of a batch as its elements: every part has a list
+of its own rows. Only loops over rows read and write it, see `row_loops`; elsewhere it is joined.
 """
 
 from __future__ import annotations
