@@ -49,8 +49,8 @@ def warn_of_one_device(
 def _cause(report: StepReport) -> str:
     if not report.gathered:
         return (
-            "not as `for batch in dataset`, as with `next(iterator)`: only a loop over a dataset or "
-            "an iterator has steps to partition"
+            "not as `for batch in dataset`, as with `next(iterator)`: only a loop over a dataset "
+            "or an iterator has steps to partition"
         )
     conditions = [one for one in report.gathered if one.operation in CONDITIONS]
     if conditions:
