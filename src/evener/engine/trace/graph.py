@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from evener.engine.trace.row_loops import RowLoop
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-SIDE_EFFECT_FREE = frozenset(
+CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
+"""Operations that fail or return what they are given: they run even if nobody uses it."""
+SIDE_EFFECT_FREE = CHECKS | frozenset(
     {
         # Stateful for the masks of its dropout.
         "CudnnRNNV3",
