@@ -417,7 +417,10 @@ def _pad_gradient(inference: Inference, node: Node) -> Shapes:
 def constant(tensor: Tensor) -> list[int] | None:
     """Return the integers of a constant of any rank, flat, or None if it is none."""
     array = constant_array(tensor)
-    return None if array is None else [int(n) for n in array.ravel()]
+    if array is not None:
+        return [int(n) for n in array.ravel()]
+    numbers = [n for n in tensor.value or () if isinstance(n, int)]
+    return numbers if tensor.value and len(numbers) == len(tensor.value) else None
 
 
 @shape_rule("MatrixDiagV3", "MatrixDiagPartV3")
