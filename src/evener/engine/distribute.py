@@ -19,6 +19,7 @@ from evener.engine.arguments import (
 )
 from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
+from evener.engine.own_loops import warn_of_one_device
 from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
@@ -205,6 +206,7 @@ class DistributedStep(Generic[P, R]):
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
         self._bodies: list[DistributedStep[..., Any]] = []
+        self._has_looped = False
         self._shares = check_shares(shares, num_expected=len(self._names))
 
     @property
@@ -306,7 +308,12 @@ class DistributedStep(Generic[P, R]):
             # A graph of several steps reads the shares in each of them.
             self._sharing = Sharing(self._names, self._shares, measured=False)
         with running_bodies(self._run_body):
-            return self._function(*args, **kwargs)
+            results = self._function(*args, **kwargs)
+        if not self._has_looped:
+            self._has_looped = True
+            bodies = (one for body in self._bodies for one in body.partitioned_steps)
+            warn_of_one_device(self._function, args, kwargs, bodies, self._names)
+        return results
 
     @functools.cached_property
     def _function(self) -> Any:

@@ -32,7 +32,7 @@ from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
 from evener.engine.trace.dims import BATCH, Size, symbols_of
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.graph import CHECKS, Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 
 PARTS = "parts"
@@ -252,7 +252,7 @@ def _is_for_xla(node: Node) -> bool:
 def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]:
     needed: set[Node] = set()
     arguments = {t.node for t in graph.inputs}
-    stack = [node for node in graph if node.has_side_effect]
+    stack = [node for node in graph if node.has_side_effect or node.op in CHECKS]
     for tensor in graph.outputs:
         stack.extend(_sources(tensor, REPLICATED, inference))
     while stack:

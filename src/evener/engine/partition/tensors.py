@@ -166,8 +166,15 @@ class RunTensors:
         return tf.add_n(weighted)
 
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
-        """Join tensor lists element by element."""
+        """Join tensor lists element by element; of rows, one list behind the other."""
         dtype = element_dtype(tensor)
+        if state.axis == 0:
+            return functools.reduce(
+                lambda before, after: tf.raw_ops.TensorListConcatLists(
+                    input_a=before, input_b=after, element_dtype=dtype
+                ),
+                parts,
+            )
         assert tensor.shape is not None
         shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
         per_sample = rows_per_sample(tensor.shape[state.axis], state)

@@ -15,8 +15,16 @@ from evener.engine.trace.dims import (
     symbols_of,
 )
 from evener.engine.trace.graph import Node, Tensor, constant_array
-from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
+from evener.engine.trace.inference import (
+    SHAPE_RULES,
+    UNLIKE_ELEMENTS,
+    Inference,
+    Shape,
+    ShapeRule,
+    of_any_length,
+)
 from evener.engine.trace.matrices import matrix_of
+from evener.engine.trace.row_loops import list_length
 
 Shapes = Sequence["Shape | None"] | None
 
@@ -409,7 +417,10 @@ def _pad_gradient(inference: Inference, node: Node) -> Shapes:
 def constant(tensor: Tensor) -> list[int] | None:
     """Return the integers of a constant of any rank, flat, or None if it is none."""
     array = constant_array(tensor)
-    return None if array is None else [int(n) for n in array.ravel()]
+    if array is not None:
+        return [int(n) for n in array.ravel()]
+    numbers = [n for n in tensor.value or () if isinstance(n, int)]
+    return numbers if tensor.value and len(numbers) == len(tensor.value) else None
 
 
 @shape_rule("MatrixDiagV3", "MatrixDiagPartV3")
@@ -856,48 +867,64 @@ def _new_list(inference: Inference, node: Node) -> Shapes:
 def _list_of_rows(inference: Inference, node: Node) -> Shapes:
     shape = node.inputs[0].shape
     _element(inference, node.inputs[1])
-    return [None if shape is None else (1, *shape[1:])]
+    if shape is None:
+        return [None]
+    return [shape if isinstance(shape[0], Dim) else of_any_length(shape)]
 
 
-def _with_item(node: Node, item: Shape | None) -> Shapes:
-    """A list with one more element: its elements have one shape, or nothing is known of them."""
-    known = node.inputs[0].shape
-    if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
-        return [UNLIKE_ELEMENTS]
-    return [(1, *item)]
-
-
-def _taken_out(inference: Inference, known: Shape | None, element_shape: Tensor) -> Shape | None:
-    asked = _element(inference, element_shape)
-    return asked if known is None or known == UNLIKE_ELEMENTS else known[1:]
+def _taken_out(
+    inference: Inference,
+    node: Node,
+    element_shape: Tensor,
+    *,
+    index: int = 0,
+    is_stacked: bool = False,
+) -> Shape | None:
+    """Return the shape of an element; what only the list knows of it gets a symbol there."""
+    known, asked = node.inputs[0].shape, _element(inference, element_shape)
+    if known is None or known == UNLIKE_ELEMENTS:
+        return asked
+    taken = node.outputs[index]
+    return tuple(
+        inference.new_symbol(taken, axis) if inference.is_of_list(size) else size
+        for axis, size in enumerate(known[1:], start=int(is_stacked))
+    )
 
 
 @shape_rule("TensorListPushBack", "TensorListSetItem")
 def _write(inference: Inference, node: Node) -> Shapes:
-    return _with_item(node, node.inputs[-1].shape)
+    """The elements of a list have one shape, or nothing is known of them."""
+    known, item = node.inputs[0].shape, node.inputs[-1].shape
+    if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
+        return [UNLIKE_ELEMENTS]
+    keeps = node.op == "TensorListSetItem" and not node.bool_attr("resize_if_index_out_of_bounds")
+    length = list_length(node.inputs[0]) if keeps else None
+    return [(length or 1, *item)]
 
 
 @shape_rule("TensorListResize")
 def _resized(inference: Inference, node: Node) -> Shapes:
-    return [node.inputs[0].shape]
+    return [of_any_length(node.inputs[0].shape)]
 
 
 @shape_rule("TensorListGetItem")
 def _get_item(inference: Inference, node: Node) -> Shapes:
-    return [_taken_out(inference, node.inputs[0].shape, node.inputs[2])]
+    return [_taken_out(inference, node, node.inputs[2])]
 
 
 @shape_rule("TensorListPopBack")
 def _popped(inference: Inference, node: Node) -> Shapes:
-    known = node.inputs[0].shape
-    return [known, _taken_out(inference, known, node.inputs[1])]
+    popped = _taken_out(inference, node, node.inputs[1], index=1)
+    return [of_any_length(node.inputs[0].shape), popped]
 
 
 @shape_rule("TensorListStack")
 def _stacked(inference: Inference, node: Node) -> Shapes:
     static = node.static_shapes[0]
-    element = _taken_out(inference, node.inputs[0].shape, node.inputs[1])
+    element = _taken_out(inference, node, node.inputs[1], is_stacked=True)
     if element is None:
         return None
     length = static[0] if static else None
-    return [(inference.new_symbol(node.outputs[0], 0) if length is None else length, *element)]
+    if length is None:
+        length = list_length(node.inputs[0]) or inference.new_symbol(node.outputs[0], 0)
+    return [(length, *element)]

@@ -12,6 +12,7 @@ from evener.engine.trace.dims import Dim, Size, divide, product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.matrices import matrix_of
+from evener.engine.trace.row_loops import list_length
 from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
 
 Values = Sequence["Shape | None"] | None
@@ -431,3 +432,9 @@ def _from_list(inference: Inference, node: Node) -> Values:
 def _element_shape(inference: Inference, node: Node) -> Values:
     shape = node.inputs[0].shape
     return None if shape is None else [shape[1:]]
+
+
+@value_rule("TensorListLength")
+def _list_length(inference: Inference, node: Node) -> Values:
+    length = list_length(node.inputs[0])
+    return None if length is None else [(length,)]
