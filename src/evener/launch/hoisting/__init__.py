@@ -2,6 +2,8 @@
 
 values.py       arguments and results as flat tensors, with what stays Python's beside them
 code.py         which code a step runs, and what it calls: observed while it runs as written
+checks.py       comparisons of what objects of Python hold with what they held
+identities.py   thousands of checks at once, by identity
 guards.py       the values of Python that a step reads; whether they are still the same
 reads.py        what a step reads, found by what was observed of it
 graph.py        which operations its graph may have

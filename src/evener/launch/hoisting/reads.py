@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from evener.analysis.hoisting import Region
 from evener.analysis.hoisting.rewrite import HOOK
+from evener.launch.hoisting.checks import Names
 from evener.launch.hoisting.code import (
     Observed,
     attributes_read,
@@ -20,7 +21,7 @@ from evener.launch.hoisting.code import (
     functions_of,
     globals_read,
 )
-from evener.launch.hoisting.guards import Globals, Guards
+from evener.launch.hoisting.guards import Guards
 from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, take_apart
 
 # Functions that name an attribute by a value.
@@ -100,7 +101,7 @@ class Reads:
 
     structures: list[Any]
     guards: Guards
-    globals: list[Globals]
+    globals: list[Names]
     code: dict[CodeType, dict[str, Any]]
     settings: Any
 
@@ -152,7 +153,7 @@ def reads_of(
         )
         for name, value in _fixed_values(name, structure)
     ]
-    found: list[Globals] = []
+    found: list[Names] = []
     assigned = set(region.results)
     for one, held in code.items():
         check_code(one, {**held, **dict(zip(region.parameters, call.values, strict=True))})
@@ -161,7 +162,7 @@ def reads_of(
             shared = sorted(assigned & {*read, *one.co_freevars})
             if shared:
                 raise CannotHoist(f"{one.co_name} reads {shared[0]}, which the step assigns")
-        found.append(Globals(held, read))
+        found.append(Names("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
         roots += [(one.co_name, f) for f in functions_of(one) if one is not call.body.__code__]
     guards = Guards(roots, names, every=bool(_BY_NAME & {n for g in found for n in g.names}))
