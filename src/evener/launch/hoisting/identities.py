@@ -19,6 +19,7 @@ from typing import Any
 
 from evener.launch.hoisting.checks import Check, Dictionary, List, Names, Set
 
+_CALL: Any = operator.call
 _ARE_DISJOINT: Callable[[Any, Any], bool] = type({}.keys()).isdisjoint
 
 
@@ -83,5 +84,5 @@ class Identities:
             chain.from_iterable(self._collections),
             chain.from_iterable(map(dict.__iter__, self._dictionaries)),
             chain.from_iterable(map(dict.values, self._dictionaries)),
-            chain.from_iterable(map(operator.call, self._getters, self._named)),
+            chain.from_iterable(map(_CALL, self._getters, self._named)),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -22,7 +22,8 @@ from evener.launch.hoisting.code import (
     globals_read,
 )
 from evener.launch.hoisting.guards import Guards
-from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, take_apart
+from evener.launch.hoisting.symbolic import can_be_argument
+from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, Scalar, take_apart
 
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
@@ -55,6 +56,30 @@ class Call:
         tensors: list[Any] = []
         structures = [take_apart(value, tensors) for value in values]
         return cls(body=body, values=values, structures=structures, tensors=tensors)
+
+    def with_numbers(self, places: Iterable[int]) -> Call:
+        """Return a call in which numbers of Python among the arguments are tensors.
+
+        Args:
+            places: Which arguments. One that is no number, or too large, stays a value.
+        """
+        structures, tensors = list(self.structures), list(self.tensors)
+        for place in sorted(places):
+            value = self.values[place]
+            if can_be_argument(value):
+                structures[place] = Scalar(len(tensors), type(value))
+                tensors.append(tf.constant(value, tf.float64))
+        return replace(self, structures=structures, tensors=tensors)
+
+    def numbers_unlike(self, structures: Sequence[Any]) -> set[int]:
+        """Return which arguments are numbers that another call had other values of."""
+        pairs = enumerate(zip(self.structures, structures, strict=True))
+        return {
+            place
+            for place, (mine, its) in pairs
+            if isinstance(mine, Fixed) and can_be_argument(mine.value)
+            if isinstance(its, Scalar | Fixed) and its.kind is mine.kind and mine != its
+        }
 
     @property
     def shapes(self) -> Any:
