@@ -40,7 +40,7 @@ def warn_of_one_device(
     warn_at_user_line(
         "ENG-093",
         f"{graph.name} trains on {devices[0]} alone, although it was distributed.",
-        why=f"It takes its batches itself, and {_cause(report)}.",
+        why=f"It is given no batch, and {_cause(report)}.",
         fix="Write `for batch in dataset` without conditions around the training step, or "
         "distribute a step that has the batch as an argument.",
     )
@@ -49,8 +49,8 @@ def warn_of_one_device(
 def _cause(report: StepReport) -> str:
     if not report.gathered:
         return (
-            "not as `for batch in dataset`, as with `next(iterator)`: only a loop over a dataset "
-            "or an iterator has steps to partition"
+            "has no loop `for batch in dataset`, as with `next(iterator)`, or where it draws all "
+            "rows itself: only bodies of such loops are partitioned"
         )
     conditions = [one for one in report.gathered if one.operation in CONDITIONS]
     if conditions:
