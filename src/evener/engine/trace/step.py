@@ -14,6 +14,7 @@ from evener import _tf_private
 from evener.engine.trace import (  # noqa: F401  (they fill the tables of rules)
     per_row_shapes,
     shape_rules,
+    value_arithmetic,
     value_rules,
 )
 from evener.engine.trace.dims import BATCH
