@@ -897,6 +897,33 @@ for n in (4, 3, 2, 1, 0, -1):
         out.append(float(error.__traceback__.tb_lineno))
 """,
     ),
+    "a number that becomes too large for float32": Case(
+        "all",
+        """
+for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * n
+        w.assign_sub(tf.minimum(0.01 * tape.gradient(loss, w), 0.001))
+        out.append(float(loss))
+    except ValueError as error:
+        out.append(1.0)
+""",
+    ),
+    "a number that is given to a traced function": Case(
+        "changes again and again",
+        """
+@tf.function
+def measure(a, b, n):
+    return tf.reduce_mean((a @ w - b) ** 2) * n
+for n, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = measure(a, b, n)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
+""",
+    ),
     "an integer that becomes a float": Case(
         "all",
         """
