@@ -924,6 +924,25 @@ for n, (a, b) in enumerate(data.repeat(2)):
     out.append(float(loss))
 """,
     ),
+    **{
+        f"attributes that change behind call {call}": Case(
+            "all",
+            f"""
+import types
+config = types.SimpleNamespace(rate=0.1, more=[1.0])
+def measure(a, b):
+    return tf.reduce_mean((a @ w - b) ** 2) * config.rate * config.more[0]
+for i in range(8):
+    with tf.GradientTape() as tape:
+        loss = measure(x[:8], y[:8])
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out += [float(loss), config.rate, config.more[0]]
+    if i == {call}:
+        config.rate, config.more[0] = 0.05, 2.0
+""",
+        )
+        for call in range(4)
+    },
     "an integer that becomes a float": Case(
         "all",
         """
