@@ -717,6 +717,18 @@ for i, (a, b) in enumerate(data.repeat(2)):
 out += losses
 """,
     ),
+    "tf.print in the step": Case(
+        "all",
+        """
+for i, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+    tf.print("step", i, "loss", loss)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    out.append(float(loss))
+""",
+    ),
     "print of a variable under the tape": Case(
         "which may change",
         """
