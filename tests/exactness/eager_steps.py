@@ -717,6 +717,18 @@ for i, (a, b) in enumerate(data.repeat(2)):
 out += losses
 """,
     ),
+    "tf.print in the step": Case(
+        "all",
+        """
+for i, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+    tf.print("step", i, "loss", loss)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    out.append(float(loss))
+""",
+    ),
     "print of a variable under the tape": Case(
         "which may change",
         """
@@ -897,6 +909,52 @@ for n in (4, 3, 2, 1, 0, -1):
         out.append(float(error.__traceback__.tb_lineno))
 """,
     ),
+    "a number that becomes too large for float32": Case(
+        "all",
+        """
+for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * n
+        w.assign_sub(tf.minimum(0.01 * tape.gradient(loss, w), 0.001))
+        out.append(float(loss))
+    except ValueError as error:
+        out.append(1.0)
+""",
+    ),
+    "a number that is given to a traced function": Case(
+        "changes again and again",
+        """
+@tf.function
+def measure(a, b, n):
+    return tf.reduce_mean((a @ w - b) ** 2) * n
+for n, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = measure(a, b, n)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
+""",
+    ),
+    **{
+        f"attributes that change behind call {call}": Case(
+            "all",
+            f"""
+import types
+config = types.SimpleNamespace(rate=0.1, more=[1.0])
+def measure(a, b):
+    return tf.reduce_mean((a @ w - b) ** 2) * config.rate * config.more[0]
+for i in range(8):
+    with tf.GradientTape() as tape:
+        loss = measure(x[:8], y[:8])
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out += [float(loss), config.rate, config.more[0]]
+    if i == {call}:
+        config.rate, config.more[0] = 0.05, 2.0
+""",
+        )
+        for call in range(4)
+    },
     "an integer that becomes a float": Case(
         "all",
         """

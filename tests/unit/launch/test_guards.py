@@ -105,12 +105,13 @@ def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "__defaults__", measure.__defaults__)
 
 
+@pytest.mark.parametrize("num_calls", [0, 2])
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_noticed(name: str) -> None:
+def test_a_change_is_noticed(name: str, num_calls: int) -> None:
     subject = Subject()
     guards = subject.guards()
-    assert guards.changed() is None
-    assert guards.changed() is None
+    for _ in range(num_calls):
+        assert guards.changed() is None
     CHANGES[name](subject)
     assert guards.changed() is not None
 
@@ -133,7 +134,22 @@ def test_a_number_that_was_renewed_is_still_compared() -> None:
     guards = subject.guards()
     subject.table["rate"] = float("0.1")
     assert guards.changed() is None
+    subject.own.parts.append(3)
+    assert guards.changed() == "held[1].parts"
+    subject.own.parts.pop()
     subject.table["rate"] = -0.1
+    assert guards.changed() is not None
+
+
+def test_what_is_kept_beside_a_computation_may_come_and_go() -> None:
+    subject = Subject()
+    guards = subject.guards()
+    for _ in range(30):
+        vars(subject.layer)["_losses_override"] = []
+        assert guards.changed() is None
+        del vars(subject.layer)["_losses_override"]
+        assert guards.changed() is None
+    subject.layer.trainable = False
     assert guards.changed() is not None
 
 

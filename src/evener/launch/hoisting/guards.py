@@ -38,6 +38,8 @@ from evener.launch.hoisting.values import PLAIN, CannotHoist
 
 _LARGEST_ARRAY = 1 << 20
 _LARGEST_LIST = 10_000
+# Identities that differ in every call, though nothing has changed, cost more than they save.
+_MOST_MADE = 20
 _ATOMS = (
     *(*PLAIN, np.generic, np.dtype, tf.DType, tf.TensorShape, tf.TypeSpec, enum.Enum, range, slice),
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
@@ -82,7 +84,9 @@ class Guards:
             # What an unnamed container holds is not named either.
             waiting.extend((inner, name, is_named and named) for inner, name, named in found)
         self._stable, self._unstable = list(self._checks), list[Check]()
-        self._identities: Identities | None = None
+        # At once: the checks have just kept the same values.
+        self._identities = Identities(self._stable)
+        self._num_made = 0
 
     @property
     def known(self) -> set[int]:
@@ -97,16 +101,17 @@ class Guards:
 
     def changed(self) -> str | None:
         """Return what is another value than before, or None."""
-        if self._identities is None:
-            self._identities = Identities(self._stable)
         if self._identities.hold():
             return _first_changed((*self._identities.others, *self._unstable))
         changed = _first_changed(self._checks)
         if changed is None:
             # Equal values that are made anew are compared one by one from now on.
-            self._unstable += [one for one in self._stable if one.was_renewed]
-            self._stable = [one for one in self._stable if not one.was_renewed]
-            self._identities = None
+            self._num_made += 1
+            is_stable = self._num_made < _MOST_MADE
+            stays = [is_stable and not one.was_renewed for one in self._stable]
+            self._unstable += [one for one, s in zip(self._stable, stays, strict=True) if not s]
+            self._stable = [one for one, s in zip(self._stable, stays, strict=True) if s]
+            self._identities = Identities(self._stable)
         return changed
 
     def restore(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import Any
 
 import keras
@@ -27,8 +27,9 @@ from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, Scala
 
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
-# What a step cannot change. It changes no list of Python, or it is not hoisted.
-_CONSTANT = (*PLAIN, np.generic, np.ndarray, tf.Tensor, list, range)
+# What a step cannot change. It changes no list of Python, or it is not hoisted. A module is there
+# for its name alone: `tf.print`.
+_CONSTANT = (*PLAIN, np.generic, np.ndarray, tf.Tensor, list, range, ModuleType)
 
 
 Body = Callable[..., tuple[Any, ...]]

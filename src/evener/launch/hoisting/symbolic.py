@@ -13,6 +13,7 @@ then each of its values has a trace of its own.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -124,6 +125,9 @@ class SymbolicNumber:
             )
         dtype = dtype or (tf.int32 if self._kind is int else tf.float32)
         if dtype in _FLOATS:
+            limit = Constant(float, float(dtype.max))
+            if not self._scope.decide(Operation(_fits, self.expression, limit)):
+                raise ValueError(f"the number is too large for {dtype.name}")
             return tf.cast(self._tensor, dtype)
         if dtype in _INTEGERS and self._kind is int and self._bound <= _LARGEST_INT32:
             return tf.cast(self._tensor, dtype)
@@ -214,6 +218,11 @@ def _as_number(scope: Scope, value: Any) -> SymbolicNumber | None:
     tensor = tf.constant(value, tf.float64) if is_exact else None
     bound = abs(value) if type(value) is int else 0
     return SymbolicNumber(scope, Constant(type(value), value), type(value), tensor, bound)
+
+
+def _fits(number: float, limit: float) -> bool:
+    """Return whether TensorFlow makes a tensor of a number; of infinity and NaN it does."""
+    return not limit < abs(number) < math.inf
 
 
 def _bound_of(function: Any, left: int, right: int) -> int:
