@@ -809,6 +809,9 @@ def _range(inference: Inference, node: Node) -> Shapes:
     if not isinstance(stride, int) or stride < 1:
         return None
     # The operation refuses a limit before the start.
+    numbers = (start[0], limit[0])
+    if all(isinstance(number, int) for number in numbers):
+        return [(len(range(*numbers, stride)),)]  # pyright: ignore[reportArgumentType]
     length = divide(limit[0] - start[0], stride)
     return None if length is None or isinstance(length, int) else [(length,)]
 
@@ -898,8 +901,14 @@ def _write(inference: Inference, node: Node) -> Shapes:
     if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
         return [UNLIKE_ELEMENTS]
     keeps = node.op == "TensorListSetItem" and not node.bool_attr("resize_if_index_out_of_bounds")
-    length = list_length(node.inputs[0]) if keeps else None
+    length = _known_length(inference, node.inputs[0]) if keeps else None
     return [(length or 1, *item)]
+
+
+def _known_length(inference: Inference, tensor: Tensor) -> Size | None:
+    """Return the length of a list; of a number from data only the list itself is a size."""
+    length = list_length(tensor)
+    return length if length is not None and inference.is_made_of_sizes(length) else None
 
 
 @shape_rule("TensorListResize")
@@ -926,5 +935,6 @@ def _stacked(inference: Inference, node: Node) -> Shapes:
         return None
     length = static[0] if static else None
     if length is None:
-        length = list_length(node.inputs[0]) or inference.new_symbol(node.outputs[0], 0)
+        length = _known_length(inference, node.inputs[0])
+        length = length or inference.new_symbol(node.outputs[0], 0)
     return [(length, *element)]

@@ -19,9 +19,10 @@ from evener.engine.sharding.decision import (
     rule,
 )
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size, is_at_least
+from evener.engine.trace.dims import Dim, Size, is_at_least
 from evener.engine.trace.equal_rows import has_equal_rows
 from evener.engine.trace.graph import Node, Tensor, constant_array
+from evener.engine.trace.inference import of_any_length
 from evener.engine.trace.shape_rules import BROADCASTING
 
 UNARY = """
@@ -54,13 +55,22 @@ def elementwise(node: Node, states: Sequence[State]) -> Decision | None:
     target = target_state(node, states, shape)
     if target is None:
         return None
-    if node.op not in _BROADCASTING and len({t.shape for t in node.inputs}) > 1:
+    if node.outputs[0].dtype == tf.variant and target.axis == 0:
+        # Lists of rows: of as many elements in every part, so that all lengths have to be known.
+        if not isinstance(shape[0], Dim) or {t.shape for t in node.inputs} != {shape}:
+            return None
+    if node.op not in _BROADCASTING and len({_shape_of_elements(t) for t in node.inputs}) > 1:
         return None
     wanted = [operand_state(t.shape, shape, target) for t in node.inputs]
     if any(state is None for state in wanted):
         return None
     inputs = as_they_are(node, states, [s for s in wanted if s is not None])
     return Decision(inputs=inputs, outputs=(target,))
+
+
+def _shape_of_elements(tensor: Tensor) -> tuple[Size, ...] | None:
+    """Return a shape; of a tensor list without its length, of which not all is known."""
+    return of_any_length(tensor.shape) if tensor.dtype == tf.variant else tensor.shape
 
 
 def as_they_are(node: Node, states: Sequence[State], wanted: Sequence[State]) -> tuple[State, ...]:
