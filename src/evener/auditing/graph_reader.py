@@ -23,6 +23,7 @@ from evener.auditing.flow import (
 from evener.auditing.origins import Origins
 from evener.auditing.records import Collective, Copy, Fallback, Kind, Operation
 from evener.auditing.tensor_sizes import TensorSizes, num_bytes_of
+from evener.devices.names import qualified_name
 
 _COLLECTIVE = re.compile(
     r"Collective(Reduce|Gather|BcastSend|BcastRecv|AllToAll|ReduceScatter)\w*|Nccl\w+"
@@ -91,7 +92,7 @@ class GraphReader:
             Collective(
                 operation=name,
                 type=node.op,
-                device=device_names.short_name(node.device) or "",
+                device=qualified_name(node.device) or "",
                 num_bytes=self._sizes.num_bytes(name),
                 line=self._line(name),
             )
@@ -108,13 +109,13 @@ class GraphReader:
         for name, node in self._flow.nodes.items():
             if node.op in PLUMBING or (node.op in CALLS and _called(node)):
                 continue
-            used = device_names.short_name(node.device) or ""
+            used = qualified_name(node.device) or ""
             yield self._operation(node, used, self._kinds[name], self._origins.of(node), None)
 
     def _in_functions(self) -> Iterator[_PlacedOperation]:
         """Yield the operations of functions that are not inlined, each once."""
         for name, node in self._flow.nodes.items():
-            used = device_names.short_name(node.device) or ""
+            used = qualified_name(node.device) or ""
             for function in _called(node):
                 yield from self._of_function(function, self._kinds[name], used, name, {name})
 
@@ -156,8 +157,8 @@ class GraphReader:
         return Copy(
             tensor=tensor,
             num_bytes=self._num_bytes(tensor),
-            source=device_names.short_name(send.attr["send_device"].s.decode()) or "",
-            target=device_names.short_name(target) or "",
+            source=qualified_name(send.attr["send_device"].s.decode()) or "",
+            target=qualified_name(target) or "",
             kind=self._kinds.get(name, "forward"),
             line=self._line(name),
             needed_by=self._needed_by(name, target),
@@ -217,7 +218,7 @@ class GraphReader:
             if found is not None:
                 return found
         # Where a CPU device stands in for the requested GPU, `here` is that device.
-        here = asked if placed.made is None else device_names.short_name(placed.made.device)
+        here = asked if placed.made is None else qualified_name(placed.made.device)
         if asked is None or used in (asked, here):
             return None
         if asked not in self._present and here not in self._present:

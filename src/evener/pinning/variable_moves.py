@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning.names import short_name
 
 
 def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) -> None:
@@ -40,14 +40,14 @@ def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) ->
             "replica, and a pinned layer has a single one.",
             fix="Create the model under evener.Strategy, or remove the pin.",
         )
-    elsewhere = [v for v in made if short_name(v.value.device) != short_name(device)]
+    elsewhere = [v for v in made if device_name(v.value.device) != device_name(device)]
     if not elsewhere:
         return
     user = _user_of(elsewhere)
     if user:
         raise PlacementError(
             "PLACE-005",
-            f"The layer {layer.name!r} has variables on {short_name(elsewhere[0].value.device)}, "
+            f"The layer {layer.name!r} has variables on {device_name(elsewhere[0].value.device)}, "
             f"and {user}.",
             why="A tf.Variable cannot change its device. A new variable would replace it, and its "
             "current user would keep the old one.",

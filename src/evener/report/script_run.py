@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.text import Text
 
+from evener.devices.names import tf_device
 from evener.engine import Strategy
-from evener.engine.ownership import tf_device
 from evener.errors import house_form
 from evener.feedback.deviation import deviation
 from evener.feedback.run_times import RunTimes, run_times

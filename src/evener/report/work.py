@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.engine import Strategy
-from evener.engine.ownership import device_name
 from evener.plan import split_batch
 
 Step = tuple[tuple[float, float], ...]

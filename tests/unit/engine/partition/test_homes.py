@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition.homes import HOST, canonical_device
+from evener.devices.names import canonical_device
+from evener.engine.partition.homes import HOST
 from unit.engine.partition.steps import node_of, partitioned, tasks_of
 
 
