@@ -98,7 +98,7 @@ def test_what_is_no_program_is_a_finding(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((), "give the program to look at"),
+        ((), "give the program to check"),
         (("train.py", "--", "--epochs"), "only run with --run"),
         (("--explain", "RUN-07"), "Did you mean"),
         (("--nonsense",), "--nonsense"),
