@@ -202,7 +202,7 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
     [
         ("plan", "give one of a script, --profile, or --model with --cluster"),
         ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
-        ("plan --model bert-large", "--model is planned for the devices of a --cluster"),
+        ("plan --model bert-large", "--model needs --cluster"),
         ("plan --cluster a.yaml train.py", "--cluster needs --model"),
         ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
         ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),

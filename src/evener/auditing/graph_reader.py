@@ -67,14 +67,16 @@ class GraphReader:
         written = flow_of(placed.written.node)
         kinds = kinds_of(written, self._origins)
         self._kinds = kinds_after(self._flow, written, kinds, self._origins)
-        self._library = {one.signature.name: one for one in placed.graph.library.function}
+        self._library = {
+            function.signature.name: function for function in placed.graph.library.function
+        }
         self._sizes = TensorSizes(placed.graph, placed.inputs, drawn)
         self._present = device_names.present()
         self._placed_operations = [*self._inlined(), *self._in_functions()]
 
     def operations(self) -> tuple[Operation, ...]:
         """Return all operations, including those of functions that are not inlined."""
-        return tuple(one.operation for one in self._placed_operations)
+        return tuple(placed.operation for placed in self._placed_operations)
 
     def copies(self) -> tuple[Copy, ...]:
         """Return all tensors that are copied from one device to another."""
@@ -103,7 +105,7 @@ class GraphReader:
     def fallbacks(self) -> tuple[Fallback, ...]:
         """Return the operations that do not run on their requested GPU."""
         found = map(self._fallback, self._placed_operations)
-        return tuple(one for one in found if one is not None)
+        return tuple(fallback for fallback in found if fallback is not None)
 
     def _inlined(self) -> Iterator[_PlacedOperation]:
         for name, node in self._flow.nodes.items():
@@ -183,11 +185,13 @@ class GraphReader:
 
     def _needed_by(self, name: str, device: str) -> Any:
         consumers = [
-            one
-            for one in self._flow.outputs.get(name, ())
-            if self._flow.nodes[one].device == device
+            consumer
+            for consumer in self._flow.outputs.get(name, ())
+            if self._flow.nodes[consumer].device == device
         ]
-        return next((line for one in consumers if (line := self._line(one)) is not None), None)
+        return next(
+            (line for consumer in consumers if (line := self._line(consumer)) is not None), None
+        )
 
     def _fallback(self, placed: _PlacedOperation) -> Fallback | None:
         operation = placed.operation
@@ -244,7 +248,7 @@ def _called(node: Any) -> list[str]:
     for value in node.attr.values():
         if value.HasField("func"):
             names.append(value.func.name)
-        names += [one.name for one in value.list.func]
+        names += [function.name for function in value.list.func]
     return names
 
 
