@@ -82,7 +82,7 @@ def _known(given: str) -> str:
     """Return a code, or the beginning of one, in capitals."""
     code = given.strip().upper()
     codes = [rule.code for rule in all_rules()]
-    if code and any(one.startswith(code) for one in codes):
+    if code and any(known.startswith(code) for known in codes):
         return code
     raise RunError(
         "RUN-011",
@@ -119,11 +119,11 @@ def _codes(path: Path, table: Mapping[str, object], key: str) -> list[str] | Non
     value = table.get(key)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _wrong(path, f"`{key}` is {value!r}", 'It must be a list of codes: ["DOC-201"].')
     codes = cast("list[str]", value)
     try:
-        return [_known(one) for one in codes]
+        return [_known(code) for code in codes]
     except RunError as error:
         raise _wrong(path, f"`{key}`: {error.what}", error.why) from error
 

@@ -177,10 +177,10 @@ _Group = tuple[Violation, tuple[str, ...]]
 def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     """Return one finding for each cause, and for each line of a rule."""
     by_cause: dict[tuple[object, ...], list[Violation]] = {}
-    for rule, one in sorted(reported, key=lambda pair: _order(*pair)):
-        severity = one.severity or rule.severity
-        cause = (rule.code, severity, one.cause or (one.why, one.fix))
-        by_cause.setdefault(cause, []).append(one)
+    for rule, violation in sorted(reported, key=lambda pair: _order(*pair)):
+        severity = violation.severity or rule.severity
+        cause = (rule.code, severity, violation.cause or (violation.why, violation.fix))
+        by_cause.setdefault(cause, []).append(violation)
     by_line: dict[tuple[str, str, int], list[_Group]] = {}
     severities: dict[tuple[str, str, int], Severity] = {}
     for (code, severity, *_), (first, *others) in by_cause.items():
@@ -191,32 +191,42 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
 
-def _order(rule: Rule, one: Violation) -> tuple[int, str, int, str]:
-    return (one.severity or rule.severity).rank, one.place.path, one.place.line, rule.code
+def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
+    return (
+        (violation.severity or rule.severity).rank,
+        violation.place.path,
+        violation.place.line,
+        rule.code,
+    )
 
 
 def _also(first: Place, others: list[Violation]) -> tuple[str, ...]:
     """Return the further lines of a finding, as its evidence."""
-    places = dict.fromkeys(one.place for one in others if one.place != first)
+    places = dict.fromkeys(violation.place for violation in others if violation.place != first)
     lines = [
-        f"also {f'line {one.line}' if one.path == first.path else f'{one.path}:{one.line}'}"
-        + (f": {one.text}" if one.text else "")
-        for one in list(places)[:_MOST_LINES]
+        f"also {f'line {place.line}' if place.path == first.path else f'{place.path}:{place.line}'}"
+        + (f": {place.text}" if place.text else "")
+        for place in list(places)[:_MOST_LINES]
     ]
     return (*lines, *([f"and {len(places) - len(lines)} more"] if len(places) > len(lines) else []))
 
 
 def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group]) -> Finding:
     first = groups[0][0]
-    evidence = [text for one, _ in groups for text in one.evidence or (one.place.text,) if text]
+    evidence = [
+        text
+        for violation, _ in groups
+        for text in violation.evidence or (violation.place.text,)
+        if text
+    ]
     evidence += [text for _, also in groups for text in also]
     return Finding(
         code=line[0],
         severity=severity,
         file=first.place.path,
         line=first.place.line,
-        what=" ".join(dict.fromkeys(one.what for one, _ in groups)),
-        why=" ".join(dict.fromkeys(one.why for one, _ in groups)),
-        fix="\n".join(dict.fromkeys(one.fix for one, _ in groups)),
+        what=" ".join(dict.fromkeys(violation.what for violation, _ in groups)),
+        why=" ".join(dict.fromkeys(violation.why for violation, _ in groups)),
+        fix="\n".join(dict.fromkeys(violation.fix for violation, _ in groups)),
         evidence=tuple(dict.fromkeys(evidence)),
     )

@@ -51,7 +51,7 @@ def catching(module: Module, node: ast.AST) -> ast.Try | None:
 
 
 def _is_main(test: ast.expr) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(test))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test))
 
 
 def _is_endless(node: ast.AST) -> bool:

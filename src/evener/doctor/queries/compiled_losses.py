@@ -55,8 +55,8 @@ def _functions(
         if value.steps:
             continue
         if isinstance(value.node, ast.List | ast.Tuple):
-            for one in value.node.elts:
-                yield from _functions(program, value.module, one)
+            for element in value.node.elts:
+                yield from _functions(program, value.module, element)
         elif isinstance(value.node, FUNCTIONS):
             yield value.module, value.node, getattr(value.node, "name", "a lambda")
         elif isinstance(value.node, ast.Call):

@@ -36,7 +36,7 @@ class Setting:
 def settings(program: Program) -> list[Setting]:
     """Return the lines that set environment variables, file by file."""
     found = [*_assigned(program), *_called(program)]
-    return sorted(found, key=lambda one: (one.place.path, one.place.line))
+    return sorted(found, key=lambda setting: (setting.place.path, setting.place.line))
 
 
 def reads(program: Program, name: str) -> bool:

@@ -89,7 +89,7 @@ def scalar_returns(
     found: list[tuple[Term, ast.expr]] = []
     for returned in returns_of(function):
         terms = terms_of(program, module, returned)
-        if not terms or any(one.reduction is not Reduction.SCALAR for one in terms):
+        if not terms or any(term.reduction is not Reduction.SCALAR for term in terms):
             return []
         found.append((terms[0], returned))
     return found
@@ -166,8 +166,8 @@ class _Walk:
             reduction = Reduction.EACH
         elif name.startswith(("tf.", "keras.ops.", "keras.backend.")) and node.args:
             # An elementwise function keeps the number of values.
-            for one in node.args:
-                yield from self.terms(module, one, by)
+            for operand in node.args:
+                yield from self.terms(module, operand, by)
             return
         elif Kind.LOSS in self._program.kinds(module, node.func):
             reduction = self._of_loss_object(module, node)
@@ -184,7 +184,7 @@ class _Walk:
             reduction = argument(made, None, "reduction")
             if reduction is not None:
                 text = f"{self._program.constant(where, reduction)} {ast.unparse(reduction)}"
-                is_each = not any(one in text.lower() for one in ("sum", "mean", "auto"))
+                is_each = not any(word in text.lower() for word in ("sum", "mean", "auto"))
                 return Reduction.EACH if is_each else Reduction.SCALAR
         return Reduction.SCALAR
 
@@ -198,7 +198,7 @@ class _Walk:
         if isinstance(node, ast.Attribute):
             origins = self._program.origins(module, node)
             return not self._program.kinds(module, node) and all(
-                one.node is node or isinstance(one.node, ast.Constant) for one in origins
+                origin.node is node or isinstance(origin.node, ast.Constant) for origin in origins
             )
         return isinstance(node, ast.Name) and node.id in _SETTINGS
 

@@ -88,8 +88,8 @@ def is_beside_strategy(program: Program, fit: Call) -> bool:
     if not made or len(made) != len(bindings):
         return False
     made += program.made_by(fit.module, owner)
-    here = [program.context.in_scope(*one) is False for one in made[: len(bindings)]]
-    return all(here) and not any(program.context.in_scope(*one) for one in made)
+    here = [program.context.in_scope(*site) is False for site in made[: len(bindings)]]
+    return all(here) and not any(program.context.in_scope(*site) for site in made)
 
 
 @functools.lru_cache(maxsize=4)
@@ -134,7 +134,7 @@ def trains(program: Program) -> bool:
 def places_of_training(program: Program) -> list[Place]:
     """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
     lines = [call.place for call in trainings(program)]
-    return lines + [one.module.place(one.step) for one in updates(program)]
+    return lines + [update.module.place(update.step) for update in updates(program)]
 
 
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:

@@ -54,7 +54,9 @@ class Looping:
         if self._entries.open_since is None or now - self._entries.open_since < _POLL_SECONDS:
             self._serial = 0
             return
-        counted = max((int(one.iterations.numpy()) for one in list(self._optimizers)), default=0)
+        counted = max(
+            (int(optimizer.iterations.numpy()) for optimizer in list(self._optimizers)), default=0
+        )
         num_new = counted - self._counted
         if serial != self._serial:
             self._serial, self._counted, self._asked = serial, counted, now
