@@ -27,7 +27,6 @@ NOT_YET = (
     "src/evener/analysis",
     "src/evener/clusters",
     "src/evener/cost_model",
-    "src/evener/doctor",
     "src/evener/engine",
     "src/evener/feedback",
     "src/evener/launch",

@@ -15,7 +15,7 @@ def explain(code: str) -> str | None:
     """Return the help page of a code, as Markdown; None for an unknown code.
 
     Args:
-        code: Of a finding, of an error or of a warning; small letters do as well.
+        code: Code of a finding, an error or a warning, in any case.
 
     Example:
         >>> print(explain("data-011"))

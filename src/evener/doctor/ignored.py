@@ -1,4 +1,4 @@
-"""Findings that a comment on their line takes back: ``# evener: ignore[DOC-201]``."""
+"""Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMENT = re.compile(r"#\s*evener:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGN
 
 
 class Ignored:
-    """Which lines a program takes back by comments.
+    """Findings that comments in a program suppress.
 
     Args:
         program: The program.
@@ -38,13 +38,13 @@ class Ignored:
 
 
 def _comments(program: Program, path: str) -> dict[int, str]:
-    """Return the comments of a file that speak to evener, by line."""
+    """Return the comments of a file that ignore codes, by line."""
     module = next((candidate for candidate in program.modules if candidate.path == path), None)
     lines = module.lines if module is not None else _lines_of(path)
     found = {n: line for n, line in enumerate(lines, start=1) if _COMMENT.search(line)}
     if module is None or not found:
         return found
-    # A string is no comment.
+    # The pattern may also be in a string, which is not a comment.
     tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline)
     return {
         token.start[0]: token.string
@@ -54,7 +54,7 @@ def _comments(program: Program, path: str) -> dict[int, str]:
 
 
 def _lines_of(path: str) -> list[str]:
-    """Return the lines of a file that is no module of the program, such as requirements.txt."""
+    """Return the lines of a file that is not a module, such as requirements.txt."""
     if Path(path).suffix not in (".txt", ".toml", ".yml", ".yaml"):
         return []
     try:

@@ -1,4 +1,4 @@
-"""How large the batches are that a program trains on, and where that is written."""
+"""Sizes of the batches that a program trains on, and the lines that set them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BatchSize:
     """The size of the global batches of one training.
 
     Args:
-        module: Where the size is given.
+        module: Module in which the size is given.
         call: ``.batch(...)``, or ``fit(..., batch_size=...)``.
         node: The expression that is given; None for the default of ``fit``.
-        use: What takes the batches: ``fit`` or ``experimental_distribute_dataset``.
-        size: What it is, as far as that is known.
+        use: Call that takes the batches: ``fit`` or ``experimental_distribute_dataset``.
+        size: Size, as far as it is known.
         is_fit: Whether Keras's ``fit`` takes them.
     """
 

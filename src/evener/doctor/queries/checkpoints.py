@@ -1,4 +1,4 @@
-"""What a program saves and loads of its training, and by which names."""
+"""Checkpoints, weights and models that a program saves and loads, and their file names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class File:
 
     @property
     def module(self) -> Module:
-        """Return where the line stands."""
+        """Return the module that contains the line."""
         return self.call.module
 
 

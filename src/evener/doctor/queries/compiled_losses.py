@@ -17,9 +17,9 @@ class CompiledLoss:
     """A loss of the program's own that is given to ``compile``.
 
     Args:
-        name: What it is called.
+        name: Name of the loss.
         call: ``compile``.
-        module: Where the function stands.
+        module: Module that contains the function.
         function: The function of true and predicted values.
         in_strategy: Whether the model trains under a strategy.
     """

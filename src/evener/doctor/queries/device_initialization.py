@@ -1,4 +1,4 @@
-"""What starts TensorFlow's devices: from then on nothing about them can be changed.
+"""Calls that start TensorFlow's devices, after which their configuration is fixed.
 
 Measured with TensorFlow 2.21 and Keras 3.15. The import starts nothing, nor do listing physical
 devices, seeds, policies, layers without weights of their own, and models without an input shape.

@@ -1,4 +1,4 @@
-"""How the names of files end that a program writes."""
+"""Endings of the names of files that a program writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many GPUs a program sees, and which lines are about GPUs."""
+"""Number of GPUs that a program sees, and lines that concern GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GPU_NAME = re.compile(r"gpu", re.IGNORECASE)
 def hides_all(value: str) -> bool:
     """Return whether a value of ``CUDA_VISIBLE_DEVICES`` leaves no GPU.
 
-    CUDA goes through the list and stops at the first thing that is no GPU.
+    CUDA stops at the first entry that is not a GPU.
 
     >>> hides_all(""), hides_all("-1"), hides_all("gpu:0"), hides_all("0,1"), hides_all("GPU-5a")
     (True, True, True, False, False)

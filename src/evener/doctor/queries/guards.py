@@ -1,4 +1,4 @@
-"""What is only used where it is there: behind ``try``, ``hasattr``, or a test of the version."""
+"""Uses that are guarded by ``try``, ``hasattr``, or a test of the version."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Module, Program, last_name
 
-# What a missing name or argument raises.
+# Exceptions that a missing name or argument raises.
 _CAUGHT = (
     *("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError"),
     *("NameError", "RuntimeError", "Exception", "BaseException"),
 )
 _TEST = re.compile(r"version|hasattr|getattr|\btf_?[12]\b|type_checking|legacy|find_spec", re.I)
-# How many levels of callers are searched.
+# Number of levels of callers that are searched.
 _DEEPEST = 3
 
 

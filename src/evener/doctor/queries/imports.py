@@ -1,4 +1,4 @@
-"""Where TensorFlow and Keras are imported."""
+"""Imports of TensorFlow and Keras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which classes are layers and models of Keras, and which of its layers hold weights."""
+"""Classes that are layers or models of Keras, and Keras layers without weights."""
 
 from __future__ import annotations
 

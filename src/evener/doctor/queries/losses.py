@@ -1,4 +1,4 @@
-"""How the samples of a loss are reduced to one number, term by term."""
+"""Reduction of the samples of a loss to one number, term by term."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEEPEST = 30
 
 
 class Reduction(enum.Enum):
-    """How many numbers a term has."""
+    """Number of values of a term."""
 
     EACH = "one per sample"
     SCALAR = "one for all samples"
@@ -37,7 +37,7 @@ class Reduction(enum.Enum):
 
 
 class Divisor(enum.Enum):
-    """What a term is divided by."""
+    """Divisor of a term."""
 
     REPLICAS = "the number of replicas"
     GLOBAL_BATCH = "the global batch size"
@@ -46,13 +46,13 @@ class Divisor(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A part of a loss; numbers that do not depend on the samples are none.
+    """A summand of a loss that depends on the samples.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The expression that reduces it.
-        reduction: How many numbers it has.
-        divisors: What it is divided by.
+        reduction: Number of values of the term.
+        divisors: Divisors of the term.
     """
 
     module: Module
@@ -66,7 +66,7 @@ def terms_of(program: Program, module: Module, node: ast.AST) -> tuple[Term, ...
 
     Args:
         program: The program.
-        module: Where the expression stands.
+        module: Module that contains the expression.
         node: The loss.
     """
     return tuple(_Walk(program).terms(module, node, ()))
@@ -75,11 +75,11 @@ def terms_of(program: Program, module: Module, node: ast.AST) -> tuple[Term, ...
 def scalar_returns(
     program: Program, module: Module, function: Function
 ) -> list[tuple[Term, ast.expr]]:
-    """Return, of a loss that returns one number for all samples, its returned values.
+    """Return the returned values of a loss that returns one number for all samples.
 
     Args:
         program: The program.
-        module: Where the function stands.
+        module: Module that contains the function.
         function: A function of true and predicted values.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a number of the program is, in terms of the number of replicas."""
+"""Values of numbers in a program, in terms of the number of replicas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Number:
 
     Args:
         value: The factor.
-        power: How often the number of replicas is in it.
+        power: Exponent of the number of replicas in it.
     """
 
     value: float

@@ -29,7 +29,7 @@ class Pipeline:
         reads_files: Whether it reads files itself.
         generates: Whether it is made by a Python generator.
         is_distributed: Whether a strategy distributes it, and so prefetches.
-        num_parallel_interleaves: How many of its interleaves run in parallel.
+        num_parallel_interleaves: Number of its interleaves that run in parallel.
     """
 
     last: Call

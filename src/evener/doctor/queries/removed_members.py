@@ -1,4 +1,4 @@
-"""Which methods and arguments a program uses that objects of the libraries no longer have."""
+"""Methods and arguments that a program uses and objects of the libraries no longer have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evener.doctor.rule import Case
 # Things of TensorFlow, which Keras 2 does not change; those of `tf.compat.v1` have all members.
 _OF_TENSORFLOW = ("strategy", "dataset")
 _NAMES = frozenset(member.name for member in MEMBERS)
-# What is called so has the argument still, or is no layer and no optimizer.
+# Names that still accept the argument, or are neither a layer nor an optimizer.
 _NOT_MEANT = ("keras.layers.InputLayer", "keras.layers.Input", "keras.optimizers.schedules.")
 
 

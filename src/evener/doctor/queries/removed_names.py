@@ -1,4 +1,4 @@
-"""Which names of TensorFlow and Keras a program uses that they do not have."""
+"""Names that a program uses and the installed TensorFlow and Keras do not have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Missing:
     """A use of a name that does not exist.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The expression or import.
         name: The whole name, as it is written, with the package's full name.
         is_import: Whether it is imported here.

@@ -1,4 +1,4 @@
-"""Which strategies a program makes, over how many devices, and what it does with them."""
+"""Strategies that a program makes, their devices, and their uses."""
 
 from __future__ import annotations
 

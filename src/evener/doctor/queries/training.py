@@ -1,4 +1,4 @@
-"""Where a program trains: ``fit`` and loops of its own."""
+"""Training of a program: ``fit`` and custom loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FITS = ("fit", "fit_generator")
 _UPDATES = ("apply_gradients", "minimize", "apply")
 # Libraries whose models have a `fit` too, and run on no device of TensorFlow.
 _OTHERS = ("catboost", "lightgbm", "prophet", "sklearn", "statsmodels", "xgboost")
-# What Keras calls in the steps of fit.
+# Methods that Keras calls in the steps of fit.
 _BY_KERAS = ("train_step", "compute_loss_and_updates")
 
 
@@ -24,7 +24,7 @@ class Update:
     Args:
         call: ``optimizer.apply_gradients(...)`` or the like.
         step: The line that takes a step: the call, in a loop, that leads to it.
-        module: Where that line stands.
+        module: Module that contains that line.
     """
 
     call: Call
@@ -154,7 +154,7 @@ def ways_to(
 
     Args:
         program: The program.
-        module: Where the node stands.
+        module: Module that contains the node.
         node: The node, which may be in a loop itself.
         seen: The functions that were left on the way; they are not entered again.
 

@@ -1,4 +1,4 @@
-"""How the watched program ends: by an exception, by an exit, by a signal, and at which line."""
+"""End of the watched program: exception, exit or signal, and its line."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Ending:
     """Records how the program ends.
 
     Args:
-        events: Where to.
-        before: Called before the process ends, to write the rest.
+        events: Events to record it in.
+        before: Function that is called before the process ends, to write the rest.
     """
 
     def __init__(self, events: Events, before: Any) -> None:

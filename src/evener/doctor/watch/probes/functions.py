@@ -22,11 +22,11 @@ _MOST_TEXT = 200
 
 
 class Functions:
-    """Counts what is traced, by the lines it is made of, and finds the calls that train.
+    """Counts traces by the lines of the traced function, and finds the calls that train.
 
     Args:
-        events: Where it is recorded.
-        entries: Takes note of calls and gradients.
+        events: Events to record it in.
+        entries: Record of calls and gradients.
     """
 
     def __init__(self, events: Events, entries: Entries) -> None:

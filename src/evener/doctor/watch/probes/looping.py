@@ -15,12 +15,12 @@ _LEAST_STEPS = 2
 
 
 class Looping:
-    """Asks, while one call goes on, how many steps optimizers have counted.
+    """Reads the step counts of optimizers while a call runs.
 
     Args:
-        progress: Takes note of steps.
-        entries: Knows which call goes on.
-        optimizers: Those that were applied so far.
+        progress: Record of steps.
+        entries: Record of the current call.
+        optimizers: Optimizers that were applied so far.
     """
 
     def __init__(self, progress: Progress, entries: Entries, optimizers: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How long the program waits for batches, and how large the first one is."""
+"""Time that the program waits for batches, and the size of the first batch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Waiting:
     the host; Keras draws its batches there.
 
     Args:
-        events: Where what cannot be timed is recorded.
-        clock: Monotonic seconds.
+        events: Events to record iterators in that cannot be timed.
+        clock: Function that returns monotonic seconds.
     """
 
     def __init__(self, events: Events, clock: Callable[[], float]) -> None:
