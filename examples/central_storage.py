@@ -1,13 +1,13 @@
-"""All variables in one place: on the host, or on one of the devices.
+"""All variables on the host, or on one of the devices.
 
     python examples/central_storage.py
     python examples/central_storage.py --owner gpu:0
     python examples/central_storage.py --devices gpu:0,gpu:1 --owner host
 
-Where devices have little memory, a model's weights and the state of its optimizer can stay
-on the host: a device fetches a weight for as long as it computes with it. This is what
-`tf.distribute.experimental.CentralStorageStrategy` is for. What is trained does not depend
-on the owner.
+If devices have little memory, the weights of a model and the state of its optimizer can stay
+on the host: a device fetches a weight only while it computes with it, as with
+`tf.distribute.experimental.CentralStorageStrategy`. The trained weights do not depend on the
+owner.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A function in a process of its own, which is closed on every way out.
+"""A function called in a subprocess, which always ends with the program.
 
-The process begins with a fresh Python, so that it can lay TensorFlow out in its own way. It
-ends when its work is done, when the program that started it is stopped by Ctrl-C or an error,
-and also when that program is killed.
+The subprocess is a new Python process, so it can configure TensorFlow's devices itself. It ends
+when the function returns, when the program that started it is stopped by Ctrl-C or an error, and
+when that program is killed.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ Result = TypeVar("Result")
 
 
 class ChildEnded(Exception):
-    """A process has ended without a result."""
+    """The subprocess has ended without a result."""
 
 
 def run_in_child(function: Callable[[Argument], Result], argument: Argument) -> Result:
-    """Call a function in a process of its own, and return what it returns.
+    """Call a function in a subprocess and return its result.
 
     Args:
-        function: Of a module, so that the process can import it.
-        argument: Can be pickled, as the result can.
+        function: Function of a module, which the subprocess can import.
+        argument: Argument of the function; it and the result are pickled.
 
     Raises:
         EvenerError: What the function raised.
-        ChildEnded: If the process ended by itself, or the function raised another error.
+        ChildEnded: If the subprocess ended without a result, or the function raised another error.
     """
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(function, argument, sender), daemon=True)
     try:
-        # A terminal sends Ctrl-C to every process, and this one alone is to answer it.
+        # A terminal sends Ctrl-C to every process, but only this one must handle it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,11 +1,11 @@
-"""A training loop of one's own, on every device: the loop that runs on one, and three lines.
+"""A custom training loop on all devices: a loop for one device, and three more lines.
 
     python examples/custom_loop.py
     python examples/custom_loop.py --devices gpu:0,gpu:1 --epochs 10
 
 The three lines are marked. The optimizer clips by the norm of the whole batch's gradient and
-its last batch is smaller than the others; weights, loss and accuracy are those of one device
-all the same.
+its last batch is smaller than the others; weights, loss and accuracy still equal those of one
+device.
 
 Exit codes: 0 fine, 1 if the accuracy is not reached.
 """

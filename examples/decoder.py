@@ -1,8 +1,8 @@
-"""A small transformer in plain Keras, which knows nothing of stages or devices.
+"""A small transformer in plain Keras, without any code for stages or devices.
 
-Every part that a stage can hold is a layer of its own: ``embedding``, ``block_0``, ``block_1``
-and so on, ``norm``, ``head``. Each part makes its inner layers itself, so that the paths of
-their variables begin with its name, by which they find their stage.
+A stage holds whole layers: ``embedding``, ``block_0``, ``block_1`` and so on, ``norm``, ``head``.
+Each of them creates its inner layers, so the paths of their variables begin with its name, by
+which they are assigned to a stage.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from keras import layers
 
 
 class Embedding(layers.Layer):
-    """Represents each token, and its place, by numbers.
+    """Embeds tokens and their positions.
 
     Args:
-        num_tokens: How many different tokens there are.
-        width: Numbers for each token.
-        context: How many tokens there are at once.
-        name: Of the layer.
+        num_tokens: Size of the vocabulary.
+        width: Size of a token's vector.
+        context: Number of tokens in a sequence.
+        name: Name of the layer.
     """
 
     def __init__(self, num_tokens: int, width: int, context: int, name: str) -> None:
         super().__init__(name=name)
-        # At first tokens count for more than places: what follows depends most on the last.
+        # Positions start at zero: the next token depends most on the last tokens.
         spread = keras.initializers.RandomNormal(stddev=0.5)
         self.tokens = layers.Embedding(num_tokens, width, spread, name="tokens")
-        self.places = self.add_weight((context, width), "zeros", name="places")
+        self.positions = self.add_weight((context, width), "zeros", name="positions")
 
     def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
-        """Return the numbers for tokens: shape (batch, context, width)."""
-        return self.tokens(tokens) + self.places
+        """Return the vectors of tokens: shape (batch, context, width)."""
+        return self.tokens(tokens) + self.positions
 
 
 class Block(layers.Layer):
-    """Lets each token attend to those before it, and gives the result to a small network.
+    """A transformer block: causal self-attention, then a feed-forward network.
 
     Args:
-        width: Numbers for each token; a multiple of `heads`.
-        heads: Of the attention.
-        name: Of the layer.
+        width: Size of a token's vector; a multiple of `heads`.
+        heads: Number of attention heads.
+        name: Name of the layer.
     """
 
     def __init__(self, width: int, heads: int, name: str) -> None:
         super().__init__(name=name)
         self.norm_1 = layers.LayerNormalization(name="norm_1")
-        # Without biases: the exact gradient of a key's is zero, and Adam would follow rounding.
+        # No biases: that of a key has a gradient of exactly zero, whose rounding Adam amplifies.
         self.attention = layers.MultiHeadAttention(
             heads, width // heads, use_bias=False, name="attention"
         )
@@ -54,7 +54,7 @@ class Block(layers.Layer):
         self.narrow = layers.Dense(width, name="narrow")
 
     def call(self, x: keras.KerasTensor) -> keras.KerasTensor:
-        """Return the numbers for tokens, in the shape in which they were given."""
+        """Return the new vectors of tokens, in the shape of ``x``."""
         normed = self.norm_1(x)
         x = x + self.attention(normed, normed, use_causal_mask=True)
         return x + self.narrow(self.wide(self.norm_2(x)))
@@ -63,15 +63,15 @@ class Block(layers.Layer):
 def make_decoder(
     num_tokens: int, *, context: int, width: int, blocks: int, heads: int, warm_steps: int
 ) -> keras.Model:
-    """Return the model, compiled; `keras.utils.set_random_seed` decides its weights.
+    """Return the model, compiled; its weights depend on `keras.utils.set_random_seed`.
 
     Args:
-        num_tokens: How many different tokens there are.
-        context: How many tokens it is given at once.
-        width: Numbers for each token.
-        blocks: How many blocks there are.
-        heads: Of each attention.
-        warm_steps: Over how many steps the learning rate rises.
+        num_tokens: Size of the vocabulary.
+        context: Number of tokens in a sequence.
+        width: Size of a token's vector.
+        blocks: Number of blocks.
+        heads: Number of attention heads in each block.
+        warm_steps: Number of steps in which the learning rate rises.
     """
     tokens = keras.Input((context,), dtype="int32", name="tokens")
     x = Embedding(num_tokens, width, context, name="embedding")(tokens)
@@ -81,7 +81,7 @@ def make_decoder(
     model = keras.Model(tokens, layers.Dense(num_tokens, name="head")(x), name="decoder")
     rising = keras.optimizers.schedules.PolynomialDecay(1e-4, warm_steps, 1e-3)
     model.compile(
-        # With the usual epsilon, Adam divides rounding by rounding where a gradient is zero.
+        # With the default epsilon, Adam amplifies rounding errors of gradients that are zero.
         optimizer=keras.optimizers.Adam(rising, epsilon=1e-5),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,

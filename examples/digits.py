@@ -1,12 +1,12 @@
-"""Train a small convolutional network on handwritten digits, on every device there is.
+"""Train a small convolutional network on handwritten digits, on all devices.
 
     python examples/digits.py
     python examples/digits.py --devices gpu:0,gpu:1 --shares 2,1
     EVENER_DEVICES=cpu:3 python examples/digits.py --epochs 2
 
 The same network is trained a second time on one device, from the same weights on the same
-batches. At the end stand the accuracy on digits that were not trained on, what each device
-did, and how far the two trainings are apart: by rounding, whatever the devices and shares.
+batches. At the end it prints the accuracy on the test digits, the work of each device, and
+the difference of the two trainings: rounding errors only, whatever the devices and shares.
 
 The digits are those of scikit-learn: 1,797 pictures of 8 x 8, which 43 people wrote.
 Source: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine
@@ -86,7 +86,7 @@ def make_model(num_steps: int) -> keras.Model:
     """Return the network, compiled, with the same weights each time.
 
     Args:
-        num_steps: For how many steps it will be trained.
+        num_steps: Number of training steps, for the learning rate schedule.
     """
     import keras
     from keras import layers
@@ -96,7 +96,7 @@ def make_model(num_steps: int) -> keras.Model:
     for index, filters in enumerate((16, 32, 64), start=1):
         model.add(layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"conv_{index}"))
         model.add(layers.BatchNormalization(momentum=0.9, synchronized=True, name=f"norm_{index}"))
-        # Smooth: at the kink of a ReLU one rounding error decides whether there is a gradient.
+        # Smooth: at the kink of a ReLU, a rounding error can switch the gradient on or off.
         model.add(layers.Activation("gelu"))
         if filters < 64:
             model.add(layers.AveragePooling2D(2))

@@ -1,10 +1,10 @@
-"""A training step written for one device, on all devices, by one line.
+"""A training step written for one device, run on all devices by adding one line.
 
     python examples/distribute_step.py
     python examples/distribute_step.py --devices gpu:0,gpu:1
 
-The loss is a contrastive one: every sample is compared with all others of the batch, so that no
-device can compute its part of the loss by itself. The first step is also computed on one device,
+The loss is contrastive: every sample is compared with all others of the batch, so no device can
+compute its part of the loss alone. The first step is also computed on one device,
 and the difference printed.
 """
 
@@ -65,7 +65,7 @@ def main(
     for epoch in range(1, epochs + 1):
         losses = [float(step(*batch)) for batch in data.batch(BATCH_SIZE)]
         console.print(f"epoch {epoch}/{epochs}  loss {sum(losses) / len(losses):.4f}")
-    gathered = sorted({one.operation for one in step.report().gathered})
+    gathered = sorted({entry.operation for entry in step.report().gathered})
     console.print(f"gathered: {', '.join(gathered) or 'nothing'}")
 
 

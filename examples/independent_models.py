@@ -1,11 +1,11 @@
-"""Several models at once, one on each device, with nothing in common.
+"""Several independent models at once, one on each device.
 
     python examples/independent_models.py
     python examples/independent_models.py --devices gpu:0,gpu:1
 
-Every device tries another learning rate. Each model has its own strategy, its own optimizer
-and its own thread, so all devices are busy at the same time, and each model comes out as if
-it had been trained alone.
+Every device trains with another learning rate. Each model has its own strategy, its own optimizer
+and its own thread, so all devices are busy at the same time, and each model is trained
+as if it were alone.
 """
 
 from __future__ import annotations

@@ -1,27 +1,25 @@
-"""Train a transformer that no single device can hold, cut into stages over several devices.
+"""Train a transformer that does not fit one device, split into stages on several devices.
 
     python examples/pipeline_transformer.py
     python examples/pipeline_transformer.py --blocks 3 --width 128 --batch-size 8 --devices cpu:3
     python examples/pipeline_transformer.py --devices gpu:0@2GiB,gpu:1@2GiB
 
 A decoder reads Python's language reference and learns to continue it, character by
-character. The program shows three things, each in a process of its own:
+character. The program shows three things, each in a subprocess:
 
-1. One device that may use the memory of ``--cap`` runs out of it.
-2. Devices of that memory train the same model on the same batches together: each owns the
-   weights and the optimizer state of its stage, and micro-batches pass through the stages one
-   behind the other (1F1B).
-3. One device without a cap begins the same training: the weights are those of the stages, but
-   for rounding.
+1. One device with a memory cap of ``--cap`` runs out of memory.
+2. Several devices with that cap train the same model on the same batches: each owns the weights
+   and the optimizer state of its stage, and micro-batches pass through the stages (1F1B).
+3. One device without a cap begins the same training: its weights equal those of the stages, up
+   to rounding.
 
-What stands in for what. Without ``--devices`` the devices are four stand-ins, logical CPUs of
-one thread each. TensorFlow caps the memory of a GPU, but not that of a logical CPU. It can
-count the memory of tensors on the CPU, and refuse more than a cap, but for the whole process,
-once it has begun: hence a process for each cap, and one cap of four times ``--cap`` for four
-stand-ins together. What every stand-in owns is held against ``--cap`` by itself; its
-activations are not, since nobody can tell whose they are. With ``--devices gpu:0@2GiB,...`` the
-caps are those of the GPUs, each by itself; ``--cap`` is for GPUs that have none, and without
-any cap the first of the three is left out.
+Without ``--devices``, the devices are four stand-ins: logical CPU devices with one thread each.
+TensorFlow caps the memory of a GPU, but not that of a logical CPU device. It can only cap the
+tensor memory of all CPU devices of a process together: hence a subprocess for each cap, and a cap
+of four times ``--cap`` for four stand-ins. The variables of each stand-in are checked against
+``--cap``; its activations are not, because they are not counted by device. With ``--devices
+gpu:0@2GiB,...`` each GPU has its own cap; ``--cap`` is for GPUs without one, and without any cap
+the first of the three is left out.
 
 The text is `pydoc_data.topics`, which comes with Python: the topics of The Python Language
 Reference, (c) Python Software Foundation, licence PSF-2.0.
@@ -60,7 +58,7 @@ from evener.plan import (
 from evener.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
-    # These take seconds: only the processes that train import them.
+    # These take seconds to import: only the subprocesses import them.
     import keras
     import numpy as np
 
@@ -73,23 +71,23 @@ TEMPERATURE = 0.5
 SAMPLE_CHARACTERS = 80
 # Rounding is 6e-8 for one operation in float32; some steps build on each other.
 TOLERANCE = 1e-4
-# Held for the backward pass, for each character, block and unit of the width: measured.
+# Floats saved for the backward pass, per character, block and unit of width; measured.
 NUMBERS_HELD = 28
-# What the devices may use together, relative to what the stages should need.
+# Memory of all devices together, relative to the estimated need of the stages.
 MARGIN = 1.8
 MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is trained, and how.
+    """Model and training of the example.
 
     Attributes:
-        steps: In all; a multiple of `STEPS_PER_ROUND`.
-        blocks: Of the transformer.
-        width: Numbers by which a character is represented; a multiple of `HEADS`.
-        batch_size: Pieces of text in the whole batch.
-        micro_batches: Into how many parts a batch is cut to pass through the stages.
+        steps: Number of training steps, a multiple of `STEPS_PER_ROUND`.
+        blocks: Number of transformer blocks.
+        width: Size of a character's vector; a multiple of `HEADS`.
+        batch_size: Text samples in the global batch.
+        micro_batches: Number of micro-batches of a batch.
     """
 
     steps: int
@@ -99,18 +97,18 @@ class Settings:
     micro_batches: int
 
     def num_weights(self) -> int:
-        """Return how many numbers the model learns."""
+        """Return the number of trainable parameters."""
         num_characters = len(set(load_text()))
         in_block = 12 * self.width + 9
         outside = 2 * num_characters + CONTEXT + 2
         return (in_block * self.blocks + outside) * self.width + num_characters
 
     def variable_bytes(self) -> int:
-        """Return the bytes of the weights and of the two numbers that Adam keeps for each."""
+        """Return the bytes of the weights and of the two slots of Adam for each."""
         return 3 * 4 * self.num_weights()
 
     def cap_bytes(self, num_devices: int) -> int:
-        """Return a cap for each device that the stages keep easily, and one device does not.
+        """Return a memory cap per device that suffices for the stages, but not for one device.
 
         A stage holds as many micro-batches as there are stages from it to the last.
         """
@@ -124,14 +122,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a process is asked to do.
+    """Work of a subprocess.
 
     Attributes:
-        settings: What is trained.
-        spec: The devices to use.
-        rounds: How long to train.
-        in_stages: Whether in stages, or by Keras alone on the first device.
-        environment: What TensorFlow is to find in the environment when it is imported.
+        settings: Model and training.
+        spec: Devices to use.
+        rounds: Number of rounds to train.
+        in_stages: Whether to train in stages, or by Keras alone on the first device.
+        environment: Environment variables to set before TensorFlow is imported.
         shown: Whether to show the progress.
     """
 
@@ -145,16 +143,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a process has done; what stands last is of a training in stages.
+    """Result of a subprocess; the attributes with defaults are those of a training in stages.
 
     Attributes:
-        losses: Of every round.
-        weights: After the first round, by path.
-        peak_bytes: The most memory that was in use, by GPU, or of all CPUs together.
-        samples_per_second: After the first round, which holds the tracing; None without more.
-        stages: The device of each, its layers, and the bytes of the variables there.
-        tested: The loss on text that is not trained on, before and after.
-        sample: A text, and what the model wrote after it.
+        losses: Loss of every round.
+        weights: Weights after the first round, by path.
+        peak_bytes: Peak memory in use, of each GPU, or of all CPU devices together.
+        samples_per_second: Throughput after the first round, which includes tracing; None if there
+            was only one round.
+        stages: Device of each stage, its layers, and the bytes of the variables there.
+        tested: Loss on the test text, before and after.
+        sample: Prompt, and its continuation by the model.
     """
 
     losses: list[float]
@@ -168,7 +167,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """What came of a job that needs more memory than it has: what TensorFlow says."""
+    """Result of a job that ran out of memory: TensorFlow's message."""
 
     says: str
 
@@ -184,7 +183,7 @@ def load_text() -> str:
 
 
 def cut_text(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the characters of all batches, as numbers, and those of the test.
+    """Return the character indices of all batches, and those of the test.
 
     Returns:
         int32 of shape (steps, batch size, CONTEXT + 1), drawn from the first nine tenths of
@@ -226,18 +225,18 @@ def make_plan(settings: Settings, devices: Sequence[str]) -> evener.Plan:
     return evener.Plan(devices=tuple(map(PlanDevice.named, devices)), replicas=(replica,))
 
 
-# What a process does -----------------------------------------------------------------------
+# The subprocess -----------------------------------------------------------------------
 
 
 def work(job: Job) -> Trained | OutOfMemory:
-    """Train as a job says, in a process made for it."""
+    """Train as a job says, in a subprocess."""
     warnings.formatwarning = short_warning
     # TensorFlow reads these when it is imported.
     os.environ.update(job.environment)
     with quiet_tensorflow(os.environ):
         import tensorflow as tf
     devices = [device.name for device in evener.use_devices(str(job.spec))]
-    # TF32 keeps 10 bits of 23, which is much coarser than what is compared here.
+    # TF32 keeps 10 of 23 mantissa bits, too few for the comparison.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         if job.in_stages:
@@ -250,7 +249,7 @@ def work(job: Job) -> Trained | OutOfMemory:
 
 
 def train_in_stages(job: Job, devices: list[str]) -> Trained:
-    """Train on all devices, and see what was learned."""
+    """Train on all devices, and test the model."""
     plan = make_plan(job.settings, devices)
     strategy = evener.Strategy(plan)
     with strategy.scope():
@@ -289,7 +288,7 @@ def fit(model: keras.Model, job: Job, devices: list[str]) -> Trained:
 
     with Progress(console=Console(quiet=not job.shown)) as progress:
         history = model.fit(
-            # One by one: TensorFlow would count the memory of an array with all of them.
+            # A generator: one array of all batches would count as memory in use.
             ((batch[:, :-1], batch[:, 1:]) for batch in batches),
             epochs=job.rounds,
             steps_per_epoch=STEPS_PER_ROUND,
@@ -307,7 +306,7 @@ def fit(model: keras.Model, job: Job, devices: list[str]) -> Trained:
 
 
 def tested_loss(model: keras.Model, tests: np.ndarray, settings: Settings) -> float:
-    """Return the loss on text that is not trained on."""
+    """Return the loss on the test text."""
     return model.evaluate(tests[:, :-1], tests[:, 1:], batch_size=settings.batch_size, verbose=0)
 
 
@@ -328,7 +327,7 @@ def make_model(settings: Settings) -> keras.Model:
 
 
 def peak_bytes(devices: list[str]) -> tuple[int, ...]:
-    """Return the most memory that was in use, by GPU, or of all CPUs together."""
+    """Return the peak memory in use, of each GPU, or of all CPU devices together."""
     import tensorflow as tf
 
     counted = devices if devices[0].startswith("gpu:") else ["cpu:0"]
@@ -336,7 +335,7 @@ def peak_bytes(devices: list[str]) -> tuple[int, ...]:
 
 
 def continue_text(model: keras.Model, prompt: np.ndarray) -> tuple[str, str]:
-    """Return a text, and what the model writes after it, character by character."""
+    """Return the prompt as text, and its continuation by the model."""
     import numpy as np
 
     characters = sorted(set(load_text()))
@@ -354,13 +353,13 @@ def continue_text(model: keras.Model, prompt: np.ndarray) -> tuple[str, str]:
 
 
 def run(settings: Settings, spec: DeviceSpec, caps: Sequence[int | None], check: bool) -> bool:
-    """Show that one device is not enough and that the stages are; return whether it is so.
+    """Show that one device has too little memory and the stages do not; return the success.
 
     Args:
-        settings: What is trained.
-        spec: The devices of the stages.
-        caps: What each of them may use, in bytes; None for all there is.
-        check: Whether to hold the stages against one device without a cap.
+        settings: Model and training.
+        spec: Devices of the stages.
+        caps: Memory cap of each of them, in bytes; None for no cap.
+        check: Whether to compare the stages with one device without a cap.
     """
     console = Console()
     began = time.perf_counter()
@@ -402,7 +401,7 @@ def counting(caps: Sequence[int | None] = ()) -> dict[str, str]:
     """Return the environment in which TensorFlow counts the memory of the CPU.
 
     Args:
-        caps: Of the stand-ins, in bytes: together they may not use more.
+        caps: Memory caps of the stand-ins, in bytes; their sum is the limit of the process.
     """
     environment = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
     if caps:
@@ -412,7 +411,7 @@ def counting(caps: Sequence[int | None] = ()) -> dict[str, str]:
 
 
 def introduce(console: Console, settings: Settings) -> None:
-    """Print what is trained on what."""
+    """Print the model and the data."""
     text = load_text()
     console.print(
         f"A transformer of {settings.blocks} blocks and width {settings.width} learns to continue "
@@ -429,7 +428,7 @@ def introduce(console: Console, settings: Settings) -> None:
 def report_one_device(
     console: Console, settings: Settings, result: Trained | OutOfMemory, cap: int
 ) -> bool:
-    """Print what came of training on one device; return whether it had too little memory."""
+    """Print the result of training on one device; return whether it ran out of memory."""
     console.print(f"\n1. One device of {format_bytes(cap)}", style="bold")
     if settings.variable_bytes() > cap:
         console.print("The weights and Adam's numbers alone are more than that.")
@@ -446,7 +445,7 @@ def report_one_device(
 def report_stages(
     console: Console, settings: Settings, trained: Trained, caps: Sequence[int | None]
 ) -> bool:
-    """Print what came of the stages; return whether the caps were kept and it has learned."""
+    """Print the result of the stages; return whether the caps were kept and the loss fell."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("device", "layers", "weights and Adam", "cap"):
         table.add_column(heading, justify="left" if heading in ("device", "layers") else "right")
@@ -475,7 +474,7 @@ def report_stages(
 
 
 def report_peaks(console: Console, trained: Trained, caps: Sequence[int | None]) -> None:
-    """Print the most memory that was in use."""
+    """Print the peak memory in use."""
     if len(trained.peak_bytes) == len(trained.stages):
         peaks = ", ".join(map(format_bytes, trained.peak_bytes))
         console.print(f"At most in use, by device: {peaks}.")
@@ -486,7 +485,7 @@ def report_peaks(console: Console, trained: Trained, caps: Sequence[int | None])
 
 
 def report_agreement(console: Console, lone: Trained | OutOfMemory, trained: Trained) -> bool:
-    """Print how far the stages are from one device; return whether by rounding alone."""
+    """Print the difference of the stages to one device; return whether it is within tolerance."""
     from evener.report import compare
 
     if isinstance(lone, OutOfMemory):
@@ -513,11 +512,11 @@ def report_agreement(console: Console, lone: Trained | OutOfMemory, trained: Tra
 def choose_devices(
     text: str | None, cap: int | None, settings: Settings
 ) -> tuple[DeviceSpec, list[int | None]]:
-    """Return the devices, and what each may use.
+    """Return the devices, and the memory cap of each.
 
     Raises:
         SpecError: If the text is not a device spec.
-        typer.BadParameter: If there are too few devices, or nobody can tell how many.
+        typer.BadParameter: If there are too few devices, or their number is unknown.
     """
     spec = spec_from(text, os.environ)
     if spec.source == "default":
@@ -562,37 +561,35 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     *,
     steps: Annotated[
-        int, typer.Option(min=1, help="How long to train; rounded up to rounds of 8 steps.")
+        int, typer.Option(min=1, help="Training steps, rounded up to a multiple of 8.")
     ] = 48,
     blocks: Annotated[int, typer.Option(min=2, help="Blocks of the transformer.")] = 4,
     width: Annotated[
-        int, typer.Option(min=HEADS, help="Numbers for each character; a multiple of 4.")
+        int, typer.Option(min=HEADS, help="Size of a character's vector; a multiple of 4.")
     ] = 320,
-    batch_size: Annotated[int, typer.Option(min=1, help="Pieces of text in the whole batch.")] = 16,
-    micro_batches: Annotated[
-        int, typer.Option(min=1, help="Into how many parts a batch is cut.")
-    ] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Text samples in the global batch.")] = 16,
+    micro_batches: Annotated[int, typer.Option(min=1, help="Micro-batches of a batch.")] = 8,
     devices: Annotated[
         str | None,
         typer.Option(
             metavar="SPEC",
             help="One device for each stage: cpu:4 for four stand-ins, gpu:0,gpu:1, or "
-            "gpu:0@2GiB,gpu:0@2GiB. Without it: the environment's EVENER_DEVICES, else cpu:4.",
+            "gpu:0@2GiB,gpu:0@2GiB. Default: the environment variable EVENER_DEVICES, else cpu:4.",
         ),
     ] = None,
     cap: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="What each device may use, such as 64MiB. Without it: computed for stand-ins "
-            "from the size of the model; for GPUs what the spec says.",
+            help="Memory cap of each device, such as 64MiB. Default: computed from the size of the "
+            "model for stand-ins; the caps of --devices for GPUs.",
         ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check/--no-check", help="Whether to compare with one device.")
     ] = True,
 ) -> None:
-    """Train a transformer in stages, on devices of which none could train it alone."""
+    """Train a transformer in stages, on devices of which none has enough memory for it."""
     if width % HEADS:
         raise typer.BadParameter(f"--width {width} is not a multiple of {HEADS}")
     if micro_batches > batch_size:

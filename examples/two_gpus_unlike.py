@@ -1,12 +1,12 @@
-"""Two devices that do not match: each computes what it can, and holds what it can.
+"""Two devices of different speed and memory: shares and variables are chosen to fit each.
 
     python examples/two_gpus_unlike.py
     python examples/two_gpus_unlike.py --devices gpu:0,gpu:1@10GiB
 
 evener measures how long each device takes for its share of a batch, and rebalances the shares
-while training; variables go where there is room. Without GPUs two stand-ins take their place:
-they are alike, so their shares stay about even. What is trained is what one device would have
-trained.
+while training; variables are placed where memory is free. Without GPUs it uses two stand-ins,
+which are equally fast, so their shares stay about even. The trained weights are those of one
+device.
 """
 
 from __future__ import annotations

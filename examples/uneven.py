@@ -1,15 +1,15 @@
-"""Train a transformer on two devices of unlike memory, of which the small one cannot hold it.
+"""Train a transformer on two devices of different memory; the smaller cannot train it alone.
 
     python examples/uneven.py
     python examples/uneven.py --devices gpu:0@2GiB,gpu:1@1GiB -- --width 512
 
-It runs ``uneven_train.py``, a plain Keras script, with the commands that a person would use:
+It runs ``uneven_train.py``, a plain Keras script, with the commands of evener:
 
-1. ``evener plan``: what the layers cost is measured, and the best plan within the memory of both
-   devices is found.
+1. ``evener plan``: measures the layers, and finds the best plan within the memory of both
+   devices.
 2. Half of each batch on each device, as ``MirroredStrategy`` would do: it runs out of memory.
-3. ``evener run --plan``: the plan trains. The predicted time of a step stands beside the measured.
-4. One device, without a limit: the weights are those of the plan, but for rounding.
+3. ``evener run --plan`` trains with the plan. The predicted and measured step times are compared.
+4. One device, without a limit: the weights equal those of the plan, up to rounding.
 
 Without ``--devices`` they are two stand-ins: logical CPUs of one thread each, of 120 and 60 MiB.
 TensorFlow cannot limit the memory of each, but that of all tensors on the CPU together: in 2 and 3
@@ -103,8 +103,8 @@ def demonstrate(spec: DeviceSpec, args: list[str], folder: Path, console: Consol
 
     console.rule("4. One device, without a limit")
     alone = folder / "alone.npz"
-    one = "cpu:1" if spec.kind == "cpu" else spec.gpus[0].name
-    evener("run", "--devices", one, str(SCRIPT), "--weights", str(alone), *args)
+    single = "cpu:1" if spec.kind == "cpu" else spec.gpus[0].name
+    evener("run", "--devices", single, str(SCRIPT), "--weights", str(alone), *args)
     difference = most_different(planned, alone)
     show(plan, json.loads(report.read_text(encoding="utf-8")), difference, console)
     if difference > TOLERANCE:
@@ -140,9 +140,9 @@ def memory_limit(spec: DeviceSpec) -> dict[str, str]:
     return {"TF_CPU_ALLOCATOR_USE_BFC": "true", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
 
 
-def most_different(one: Path, other: Path) -> float:
+def most_different(weights: Path, other: Path) -> float:
     """Return the largest difference between two files of weights."""
-    with np.load(one) as mine, np.load(other) as theirs:
+    with np.load(weights) as mine, np.load(other) as theirs:
         return max(float(np.abs(mine[name] - theirs[name]).max()) for name in mine.files)
 
 

@@ -1,11 +1,11 @@
-"""Train a small transformer in plain Keras: it knows nothing of devices, plans or memory.
+"""Train a small transformer in plain Keras, without any code for devices, plans or memory.
 
     python examples/uneven_train.py
     evener plan --devices cpu:1@100MiB,cpu:1@50MiB examples/uneven_train.py
 
 It learns to continue Python's language reference (`pydoc_data.topics`, which comes with Python, (c)
 Python Software Foundation, licence PSF-2.0), character by character. With ``--weights FILE`` the
-trained weights are saved as a NumPy file. ``uneven.py`` runs it on devices that do not match.
+trained weights are saved as a NumPy file. ``uneven.py`` runs it on devices of different memory.
 """
 
 from __future__ import annotations

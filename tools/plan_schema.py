@@ -174,7 +174,9 @@ def _of_type(hint: Any) -> dict[str, Any]:
         assert arguments[1] is Ellipsis, hint
         return {"type": "array", "items": _of_type(arguments[0])}
     if origin in (types.UnionType, typing.Union):
-        return _either([_of_type(one) for one in arguments if one is not types.NoneType], hint)
+        return _either(
+            [_of_type(argument) for argument in arguments if argument is not types.NoneType], hint
+        )
     raise TypeError(f"no schema for {hint}")
 
 
@@ -182,10 +184,10 @@ def _either(found: list[dict[str, Any]], hint: Any) -> dict[str, Any]:
     may_be_null = types.NoneType in get_args(hint)
     if len(found) == 1 and may_be_null and "type" in found[0]:
         return {**found[0], "type": [found[0]["type"], "null"]}
-    for one in found:
-        # A list that stands beside words or null is never empty: they say the same.
-        if one.get("type") == "array":
-            one["minItems"] = 1
+    for option in found:
+        # A list that may also be a word or null is never empty: those mean the empty list.
+        if option.get("type") == "array":
+            option["minItems"] = 1
     return {"anyOf": [*found, {"type": "null"}] if may_be_null else found}
 
 

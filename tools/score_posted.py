@@ -1,8 +1,8 @@
-"""Score `evener doctor` on programs that people posted: recall, precision, misses, false alarms.
+"""Score `evener doctor` on posted programs: recall, precision, misses, false alarms.
 
 ``.venv/bin/python tools/score_posted.py FOLDER`` reads the programs of FOLDER that
-``tests/corpus/posted.toml`` names; that file says where they come from, and what is expected of
-each. They are read, not run, and judged for a machine with two GPUs.
+``tests/corpus/posted.toml`` names; that file has their sources and the findings that are expected
+of each. The doctor reads them without running them, and assumes two GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rich.table import Table
 from evener.doctor import Finding, Severity, diagnose
 
 EXPECTATIONS = Path(__file__).parents[1] / "tests/corpus/posted.toml"
-# A call may begin above the line that has to be changed; as in the doctor's own corpus.
+# Tolerance in lines: a call may begin above the line to change. The doctor's corpus has the same.
 NEAR = 2
 NO_RULE = "none"
 _ALSO_LINE = re.compile(r"also line (\d+)")
@@ -34,7 +34,7 @@ _ALSO_LINE = re.compile(r"also line (\d+)")
 class Half(Enum):
     """Halves a and b have the first 100 programs, c and d the second.
 
-    Halves a and c are to work with; b and d are only scored.
+    Halves a and c are for development; b and d are held out.
     """
 
     A = "a"
@@ -45,28 +45,28 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a person wants to be told about one program.
+    """Finding that a program should have, or may have.
 
     Args:
-        code: The rule's code; "none" for what no rule finds.
-        places: Ranges of lines, first and last, each as good to point to as the others.
-        words: What is wrong, in a few words.
-        is_demanded: Whether a doctor that is silent is wrong.
+        code: Code of the rule; "none" if no rule covers the mistake.
+        line_ranges: First and last lines of the ranges in which the finding may be; any will do.
+        words: Mistake, in a few words.
+        is_demanded: Whether the doctor must report it.
     """
 
     code: str
-    places: tuple[tuple[int, int], ...]
+    line_ranges: tuple[tuple[int, int], ...]
     words: str
     is_demanded: bool
 
     def distance(self, line: int) -> int:
-        """Return how many lines away from the nearest place a line is."""
-        return min(max(first - line, line - last, 0) for first, last in self.places)
+        """Return the distance of a line from the nearest range, in lines; 0 inside a range."""
+        return min(max(first - line, line - last, 0) for first, last in self.line_ranges)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A program that somebody posted, by name."""
+    """A posted program, with the expected findings."""
 
     name: str
     half: Half
@@ -75,11 +75,11 @@ class Posted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What the doctor says of one program, against what is expected.
+    """Findings of the doctor in one program, compared with the expectations.
 
     Args:
-        found: The demanded expectations that a finding meets.
-        missed: The other demanded ones.
+        found: Demanded expectations that a finding meets.
+        missed: Demanded expectations that no finding meets.
         right: The findings that meet any expectation.
         wrong: The other findings.
     """
@@ -101,8 +101,8 @@ def read_expectation(text: str, *, is_demanded: bool) -> Expectation:
         raise ValueError(f"not an expectation: {text!r}. Write it as 'CODE LINES words'.")
     code, lines, words = match.groups()
     ends = [part.split("-") for part in lines.split(",")]
-    places = tuple((int(each[0]), int(each[-1])) for each in ends)
-    return Expectation(code=code, places=places, words=words, is_demanded=is_demanded)
+    line_ranges = tuple((int(each[0]), int(each[-1])) for each in ends)
+    return Expectation(code=code, line_ranges=line_ranges, words=words, is_demanded=is_demanded)
 
 
 def read_posted(path: Path, *, is_corrected: bool) -> tuple[Posted, ...]:
@@ -125,7 +125,7 @@ def _posted(table: dict[str, Any], *, is_corrected: bool) -> Posted:
 
 
 def lines_of(finding: Finding) -> tuple[int, ...]:
-    """Return the lines that a finding names: its own, and those that say the same."""
+    """Return the lines that a finding names: its own, and those of its evidence."""
     also = (_ALSO_LINE.match(each) for each in finding.evidence)
     return finding.line, *(int(each[1]) for each in also if each)
 
@@ -133,30 +133,34 @@ def lines_of(finding: Finding) -> tuple[int, ...]:
 def scored(expectations: Iterable[Expectation], findings: Sequence[Finding]) -> Score:
     """Compare findings with expectations.
 
-    A line of a finding meets one demanded expectation: two removed names that stand side by side
-    want two findings.
+    Each line of a finding meets at most one demanded expectation: two removed names in adjacent
+    lines need two findings.
     """
     every = tuple(expectations)
-    demanded = [one for one in every if one.is_demanded]
+    demanded = [expectation for expectation in every if expectation.is_demanded]
     lines = [(finding, line) for finding in findings for line in lines_of(finding)]
     pairs = sorted(
-        (one.distance(line), which, place)
-        for which, one in enumerate(demanded)
-        for place, (finding, line) in enumerate(lines)
-        if one.code == finding.code and one.distance(line) <= NEAR
+        (expectation.distance(line), expected, named)
+        for expected, expectation in enumerate(demanded)
+        for named, (finding, line) in enumerate(lines)
+        if expectation.code == finding.code and expectation.distance(line) <= NEAR
     )
     met: set[int] = set()
     used: set[int] = set()
-    for _, which, place in pairs:
-        if which not in met and place not in used:
-            met.add(which)
-            used.add(place)
-    right = tuple(one for one in findings if any(_meets(one, each) for each in every))
+    for _, expected, named in pairs:
+        if expected not in met and named not in used:
+            met.add(expected)
+            used.add(named)
+    right = tuple(finding for finding in findings if any(_meets(finding, each) for each in every))
     return Score(
-        found=tuple(one for which, one in enumerate(demanded) if which in met),
-        missed=tuple(one for which, one in enumerate(demanded) if which not in met),
+        found=tuple(
+            expectation for expected, expectation in enumerate(demanded) if expected in met
+        ),
+        missed=tuple(
+            expectation for expected, expectation in enumerate(demanded) if expected not in met
+        ),
         right=right,
-        wrong=tuple(one for one in findings if one not in right),
+        wrong=tuple(finding for finding in findings if finding not in right),
     )
 
 
@@ -166,43 +170,46 @@ def _meets(finding: Finding, expected: Expectation) -> bool:
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Where the programs are.", exists=True)],
-    half: Annotated[list[Half] | None, typer.Option(help="Only this half; repeatable.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder of the programs.", exists=True)],
+    half: Annotated[
+        list[Half] | None, typer.Option(help="Half to score; repeatable. Default: all.")
+    ] = None,
     corrected: Annotated[
-        bool, typer.Option("--corrected", help="With the labels that were corrected afterwards.")
+        bool, typer.Option("--corrected", help="Use the labels that were corrected afterwards.")
     ] = False,
 ) -> None:
-    """Judge the posted programs of FOLDER for two GPUs, and print how well the doctor does."""
+    """Score the doctor on the posted programs of FOLDER, assuming two GPUs."""
     console = Console(soft_wrap=True, highlight=False)
     chosen = [
-        one
-        for one in read_posted(EXPECTATIONS, is_corrected=corrected)
-        if not half or one.half in half
+        program
+        for program in read_posted(EXPECTATIONS, is_corrected=corrected)
+        if not half or program.half in half
     ]
-    absent = [one.name for one in chosen if not (folder / one.name).is_file()]
+    absent = [program.name for program in chosen if not (folder / program.name).is_file()]
     if absent:
         console.print(f"{folder} has no {absent[0]}, and {len(absent) - 1} more are missing.")
         raise typer.Exit(2)
     scores: dict[str, Score] = {}
     seconds: list[float] = []
-    for one in chosen:
+    for program in chosen:
         start = time.perf_counter()
-        findings = diagnose(folder / one.name, num_gpus=2).findings
+        findings = diagnose(folder / program.name, num_gpus=2).findings
         seconds.append(time.perf_counter() - start)
-        scores[one.name] = scored(one.expectations, findings)
-    _print_places(console, folder, scores)
+        scores[program.name] = scored(program.expectations, findings)
+    _print_errors(console, folder, scores)
     _print_codes(console, scores.values())
     _print_totals(console, scores.values(), seconds)
 
 
-def _print_places(console: Console, folder: Path, scores: dict[str, Score]) -> None:
+def _print_errors(console: Console, folder: Path, scores: dict[str, Score]) -> None:
     for name, score in scores.items():
-        for one in score.missed:
-            console.print(f"missed  {one.code:8}{folder / name}:{one.places[0][0]}  {one.words}")
+        for expectation in score.missed:
+            position = f"{folder / name}:{expectation.line_ranges[0][0]}"
+            console.print(f"missed  {expectation.code:8}{position}  {expectation.words}")
         for finding in score.wrong:
-            place = f"{folder / name}:{finding.line}"
+            position = f"{folder / name}:{finding.line}"
             console.print(
-                f"wrong   {finding.code:8}{place}  {finding.severity.value}: {finding.what}",
+                f"wrong   {finding.code:8}{position}  {finding.severity.value}: {finding.what}",
                 markup=False,
             )
 
@@ -211,7 +218,7 @@ def _print_codes(console: Console, scores: Iterable[Score]) -> None:
     counts: dict[str, Counter[str]] = {name: Counter() for name in Score.__dataclass_fields__}
     for score in scores:
         for name, counter in counts.items():
-            counter.update(one.code for one in getattr(score, name))
+            counter.update(entry.code for entry in getattr(score, name))
     table = Table("code", *counts)
     for code in sorted(set().union(*counts.values())):
         table.add_row(code, *(str(counter[code]) for counter in counts.values()))
@@ -220,11 +227,11 @@ def _print_codes(console: Console, scores: Iterable[Score]) -> None:
 
 def _print_totals(console: Console, scores: Iterable[Score], seconds: Sequence[float]) -> None:
     every = tuple(scores)
-    found = [one for score in every for one in score.found]
-    missed = [one for score in every for one in score.missed]
-    with_rule = [one for one in missed if one.code != NO_RULE]
-    right = [one for score in every for one in score.right]
-    wrong = [one for score in every for one in score.wrong]
+    found = [expectation for score in every for expectation in score.found]
+    missed = [expectation for score in every for expectation in score.missed]
+    with_rule = [expectation for expectation in missed if expectation.code != NO_RULE]
+    right = [finding for score in every for finding in score.right]
+    wrong = [finding for score in every for finding in score.wrong]
     console.print(f"programs             {len(every)}")
     console.print(f"recall               {_share(len(found), len(missed))}")
     console.print(f"  of what has a rule {_share(len(found), len(with_rule))}")

@@ -69,7 +69,7 @@ class Combination:
 
     @property
     def environment(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         return ROOT / ".tools/matrix" / str(self)
 
 
@@ -81,16 +81,18 @@ def main() -> None:
     unknown = set(words[:end]) - set(map(str, chosen))
     if unknown:
         sys.exit(f"not in the matrix: {', '.join(unknown)}; it has {' '.join(map(str, chosen))}")
-    chosen = [one for one in chosen if not words[:end] or str(one) in words[:end]]
-    outcomes = {one: outcome(one, words[end + 1 :]) for one in chosen}
+    chosen = [
+        combination for combination in chosen if not words[:end] or str(combination) in words[:end]
+    ]
+    outcomes = {combination: outcome(combination, words[end + 1 :]) for combination in chosen}
     print("\nPython-TensorFlow-Keras")
-    for one, text in outcomes.items():
-        print(f"  {one}: {text}")
+    for combination, text in outcomes.items():
+        print(f"  {combination}: {text}")
     sys.exit(any(text == "failed" for text in outcomes.values()))
 
 
 def outcome(combination: Combination, pytest_args: list[str]) -> str:
-    """Install a combination, run the suite, and say how it ended."""
+    """Install a combination, run the suite, and return its outcome."""
     print(f"\n== {combination}", flush=True)
     python = combination.environment / "bin/python"
     if not python.exists():

@@ -60,8 +60,8 @@ def tree_of(
 
 
 def _files_of(module: types.ModuleType) -> list[str]:
-    """Return the parts of a package that an import finds, whether or not it shows them."""
-    return [one.name for one in pkgutil.iter_modules(getattr(module, "__path__", []))]
+    """Return the modules of a package that can be imported, public or not."""
+    return [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", []))]
 
 
 def _is_own(module: types.ModuleType) -> bool:
@@ -81,17 +81,20 @@ def names_of(package: str) -> dict[str, object]:
     if package == "tensorflow":
         # A part of Keras, under another name.
         keras = importlib.import_module("keras._tf_keras.keras")
-        for lazy, real in (("keras", keras), *((one, getattr(keras, one)) for one in LAZY)):
+        for lazy, real in (
+            ("keras", keras),
+            *((attribute, getattr(keras, attribute)) for attribute in LAZY),
+        ):
             names[lazy] = tree_of(real, f"tensorflow.{lazy}", frozenset({id(real)}))
     return names
 
 
 def public_names() -> dict[str, object]:
     """Return the trees of all packages that are installed, with their versions."""
-    packages = [one for one in PACKAGES if importlib.util.find_spec(one) is not None]
+    packages = [package for package in PACKAGES if importlib.util.find_spec(package) is not None]
     return {
-        "versions": {one: importlib.import_module(one).__version__ for one in packages},
-        "names": {one: names_of(one) for one in packages},
+        "versions": {package: importlib.import_module(package).__version__ for package in packages},
+        "names": {package: names_of(package) for package in packages},
     }
 
 

@@ -121,11 +121,11 @@ def connect(addresses: list[str]) -> list[str]:
 
 
 def _lead_names_there() -> None:
-    from evener.engine import ownership
+    from evener.devices import names
 
     instead: dict[Any, Any] = {
-        ownership.tf_device: _in_cluster,
-        ownership.device_name: _in_plan,
+        names.tf_device: _in_cluster,
+        names.device_name: _in_plan,
     }
     modules = [module for name, module in sys.modules.items() if name.startswith("evener.")]
     for module in modules:

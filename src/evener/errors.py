@@ -1,4 +1,4 @@
-"""Every error that evener raises on purpose.
+"""All errors that evener raises on purpose.
 
     EvenerError
       DeviceError   DEV-...   a device spec, a cap, a device that cannot be used
@@ -8,7 +8,7 @@
       RunError      RUN-...   scripts that cannot be run on all devices
       PlacementError  PLACE-...  pins, and steps that cannot be audited
       ProfileError    PROF-...   costs of layers and devices that cannot be measured or read
-    EvenerWarning   the same form, for what goes on all the same
+    EvenerWarning   a warning in the same form
 
 An error says what happened, why, and what to do, under a code that stays the same. The
 command line, the log and the report print the same object.
@@ -33,15 +33,15 @@ class EvenerError(Exception):
     """The root of all errors that evener raises on purpose.
 
     Args:
-        code: The stable name of the error, such as ``"PLAN-012"``.
-        what: One sentence: what happened.
+        code: Stable code of the error, such as ``"PLAN-012"``.
+        what: Sentence that says what happened.
         why: The reason, with the numbers.
-        fix: What the reader can do about it.
+        fix: Remedy for the user.
     """
 
-    # AutoGraph else raises an error of its own in place of one with another signature.
+    # Otherwise AutoGraph replaces the error, because its signature is not a message alone.
     ag_pass_through = True
-    # And Keras a RuntimeError, if it passes through the call of a layer.
+    # Otherwise Keras replaces it by a RuntimeError when it leaves the call of a layer.
     _keras_call_info_injected = True
 
     def __init__(self, code: str, what: str, *, why: str, fix: str) -> None:
@@ -52,7 +52,7 @@ class EvenerError(Exception):
         self.fix = fix
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Keep the error whole when it crosses a process boundary."""
+        """Pickle all fields, so that the error can cross a process boundary."""
         return _rebuild, (type(self), self.code, self.what, self.why, self.fix)
 
 
@@ -85,11 +85,11 @@ class PlacementError(EvenerError, ValueError):
 
 
 class ProfileError(EvenerError, ValueError):
-    """What layers, devices or links cost cannot be measured, or cannot be read."""
+    """The costs of layers, devices or links cannot be measured or read."""
 
 
 class EvenerWarning(UserWarning):
-    """Something a person should know, while the work goes on."""
+    """A warning of evener."""
 
 
 def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> None:
@@ -101,8 +101,8 @@ def listed(names: Sequence[str], most: int) -> str:
     """Return names for a message, with the number of those that are left out.
 
     Args:
-        names: The names, as they are to be read.
-        most: The number of names to write, above 0.
+        names: Names, as they are written in the message.
+        most: Largest number of names to write, above 0.
 
     >>> listed(["a", "b", "c"], 2)
     'a, b and 1 more'

@@ -1,4 +1,4 @@
-"""Which files hold a person's own code, and how their lines are named."""
+"""User code, as opposed to libraries and generated code, and short paths of its files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 _EVENER = str(Path(__file__).parent) + os.sep
 _LIBRARIES = tuple({str(Path(path)) + os.sep for path in sysconfig.get_paths().values() if path})
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# AutoGraph runs a rewritten copy of a function; its lines are nobody's.
+# AutoGraph runs a rewritten copy of a function, whose lines the user does not know.
 _REWRITTEN = "__autograph_generated_file"
 
 
 def is_own(filename: str) -> bool:
-    """Return whether a code's file is a person's own: no library, not evener, not generated.
+    """Return whether a file is user code: no library, not evener, not generated.
 
     >>> is_own("/home/me/train.py"), is_own("<string>")
     (True, False)
@@ -31,9 +31,9 @@ def is_own(filename: str) -> bool:
 
 @functools.cache
 def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the folders of packages that ``pip install --target`` has put in a folder of any name.
+    """Return the folders of packages that ``pip install --target`` installed on ``sys.path``.
 
-    A person's own files may be beside them.
+    Other files beside them are user code.
     """
     found = set()
     for path in paths:
@@ -46,11 +46,11 @@ def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_rewritten(filename: str) -> bool:
-    """Return whether a code's file is a copy of somebody's code that AutoGraph has rewritten."""
+    """Return whether a file holds code that AutoGraph has rewritten."""
     return _REWRITTEN in filename
 
 
 def short_path(path: str) -> str:
-    """Return a path as somebody in this folder would write it."""
+    """Return a path relative to the current folder, if it is below it."""
     below = Path(path)
     return str(below.relative_to(Path.cwd())) if below.is_relative_to(Path.cwd()) else path

@@ -24,10 +24,10 @@ class Supported:
     """A package and its minor versions that evener works with.
 
     Args:
-        title: What people call it.
-        packages: The distributions that may bring it.
-        first: The first minor version.
-        last: The last one; patch releases of it are fine.
+        title: Name in messages.
+        packages: Distributions that contain it; the first is recommended.
+        first: First minor version.
+        last: Last minor version; its patch releases are included.
     """
 
     title: str
@@ -79,10 +79,10 @@ def check_installed() -> None:
 
 
 def check_versions(installed: Mapping[str, str]) -> None:
-    """Do what `check_installed` says, for given versions.
+    """Check given versions, as `check_installed` does.
 
     Args:
-        installed: The name of a distribution to its version, such as ``{"keras": "3.15.1"}``.
+        installed: Version of each distribution by its name, such as ``{"keras": "3.15.1"}``.
 
     Raises:
         EngineError: ENG-091 if a version is outside of its range.
@@ -99,7 +99,7 @@ def check_versions(installed: Mapping[str, str]) -> None:
             f"evener does not work with {supported.title} {installed[name]}.",
             why="it replaces parts of TensorFlow and Keras that change between minor versions; it "
             f"is tested with {_ranges()}.",
-            fix=f"pip install {' '.join(repr(one.requirement) for one in SUPPORTED)}",
+            fix=f"pip install {' '.join(repr(package.requirement) for package in SUPPORTED)}",
         )
 
 
@@ -116,7 +116,8 @@ def _installed() -> dict[str, str]:
 
 def _ranges() -> str:
     return " and ".join(
-        f"{one.title} {_written(one.first)} to {_written(one.last)}" for one in SUPPORTED
+        f"{supported.title} {_written(supported.first)} to {_written(supported.last)}"
+        for supported in SUPPORTED
     )
 
 

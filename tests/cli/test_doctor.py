@@ -49,7 +49,7 @@ def test_a_mistake_is_told_and_nothing_is_run(doctor: Doctor, tmp_path: Path) ->
     done = doctor("train.py", python=("-X", "importtime"))
     assert done.returncode == 1
     assert "ERROR  train.py:7  [RUN-010]" in done.stdout
-    for part in ("| print(loss.numpy())", "Why: ", "Fix: ", "Read, not run"):
+    for part in ("| print(loss.numpy())", "Why: ", "Fix: ", "read, not run"):
         assert part in done.stdout
     assert "evener doctor --explain " in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -98,7 +98,7 @@ def test_what_is_no_program_is_a_finding(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        ((), "give the program to look at"),
+        ((), "give the program to check"),
         (("train.py", "--", "--epochs"), "only run with --run"),
         (("--explain", "RUN-07"), "Did you mean"),
         (("--nonsense",), "--nonsense"),

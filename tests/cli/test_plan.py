@@ -202,11 +202,11 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
     [
         ("plan", "give one of a script, --profile, or --model with --cluster"),
         ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
-        ("plan --model bert-large", "--model is planned for the devices of a --cluster"),
-        ("plan --cluster a.yaml train.py", "--cluster describes devices that are not here"),
+        ("plan --model bert-large", "--model needs --cluster"),
+        ("plan --cluster a.yaml train.py", "--cluster needs --model"),
         ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
         ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),
-        ("plan --model bert-large --cluster a100-8", "say it: N, max or auto"),
+        ("plan --model bert-large --cluster a100-8", "give N, max or auto"),
         ("plan --batch-size 0 train.py", "neither a number of samples above 0"),
         ("plan --batch-size many train.py", "neither a number of samples above 0"),
         ("plan gone.py", "[RUN-001]"),
@@ -216,7 +216,7 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
         ("plan --model x --cluster y --from-run plan.json", "--from-run needs measurements"),
         ("run --report-file gone/run.json train.py", "cannot be written"),
         ("plan --devices cpu:0@x train.py", "[DEV-"),
-        ("plan --profile costs.json -m", "it needs the name of a module"),
+        ("plan --profile costs.json -m", "-m needs the name of a module"),
         ("plan -m gone.train", "[RUN-021]"),
     ],
 )

@@ -12,7 +12,7 @@ from evener.analysis.module import FUNCTIONS, Function, Module
 Step = str | int
 """How a value is taken out of another: ``"each"`` element, ``"enter"`` a context, an index."""
 
-# Not AugAssign: what a name was before stays the better guess of what it is.
+# Not AugAssign: the value before it says more about the kind of the name.
 BINDING = (
     *(ast.Import, ast.ImportFrom, *FUNCTIONS, ast.ClassDef),
     *(ast.Assign, ast.AnnAssign, ast.NamedExpr),
@@ -29,7 +29,7 @@ class Binding:
     Args:
         name: The name.
         statement: The node that binds it.
-        position: From where on it holds: line and column.
+        position: Line and column from which it holds.
         value: An expression, from which ``steps`` lead to the value.
         steps: See `Step`.
         definition: A function or class.
@@ -106,11 +106,11 @@ def _targets(
     elif isinstance(target, ast.Tuple | ast.List):
         given = value.elts if isinstance(value, ast.Tuple | ast.List) and not steps else []
         pairwise = len(given) == len(target.elts)
-        for index, one in enumerate(target.elts):
+        for index, element in enumerate(target.elts):
             if pairwise:
-                yield from _targets(one, given[index], (), statement, position)
+                yield from _targets(element, given[index], (), statement, position)
             else:
-                yield from _targets(one, value, (*steps, index), statement, position)
+                yield from _targets(element, value, (*steps, index), statement, position)
     elif isinstance(target, ast.Starred):
         yield from _targets(target.value, value, (*steps, "each"), statement, position)
 
@@ -118,15 +118,18 @@ def _targets(
 def _parameters(function: Function) -> Iterator[Binding]:
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    for one in named:
-        if one is not None:
+    for parameter in named:
+        if parameter is not None:
             yield Binding(
-                name=one.arg, statement=one, position=start(function), parameter_of=function
+                name=parameter.arg,
+                statement=parameter,
+                position=start(function),
+                parameter_of=function,
             )
 
 
 def start(node: ast.AST) -> Position:
-    """Return where a node begins."""
+    """Return the line and column at which a node begins."""
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 

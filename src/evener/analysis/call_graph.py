@@ -24,10 +24,10 @@ class Call:
     """A call in the program.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The call itself.
-        name: What is called, such as ``"tf.distribute.MirroredStrategy"``; of a method of an
-            object of the program ``".run"``.
+        name: Name of the callee, such as ``"tf.distribute.MirroredStrategy"``; ``".run"`` for a
+            method of an object of the program.
     """
 
     module: Module
@@ -40,14 +40,14 @@ class Call:
         return self.module.place(self.node)
 
     def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:
-        """Return what is given at a position, or by a name; None if nothing is."""
+        """Return the argument at a position or with a name, or None."""
         return argument(self.node, position, name)
 
     @property
     def method(self) -> str:
         """Return the name of the method, or of the function of a module, that is called.
 
-        Of a method that is gone: the name of that which took its place.
+        For a removed method, it is the name of its successor.
         """
         if not isinstance(self.node.func, ast.Attribute):
             return ""
@@ -64,7 +64,7 @@ class Site:
     """A call that leads to a function of the program.
 
     Args:
-        module: Where the call stands.
+        module: Module that contains the call.
         call: The call.
         function: The function it leads to.
         skips_self: Whether the first parameter is the object.
@@ -79,7 +79,7 @@ class Site:
     way: str = "call"
 
     def given_to(self, parameter: str) -> Iterator[tuple[ast.expr, tuple[Step, ...]]]:
-        """Yield what the call gives to a parameter, with what is taken out of it."""
+        """Yield the arguments for a parameter, with the steps that lead from them to its value."""
         names = _positional(self.function)[self.skips_self :]
         positional, keywords = self._given()
         index = names.index(parameter) if parameter in names else None
@@ -88,18 +88,18 @@ class Site:
                 step: tuple[Step, ...] = ("each", index) if len(names) > 1 else ("each",)
                 yield self.call.func.value, step
             return
-        for one in keywords:
-            if one.arg == parameter:
-                yield one.value, ()
+        for given in keywords:
+            if given.arg == parameter:
+                yield given.value, ()
         if index is None:
             return
-        for place, one in enumerate(positional):
-            if isinstance(one, ast.Starred):
-                if place <= index:
-                    yield one.value, (index - place,)
+        for position, given in enumerate(positional):
+            if isinstance(given, ast.Starred):
+                if position <= index:
+                    yield given.value, (index - position,)
                 return
-            if place == index:
-                yield one, ()
+            if position == index:
+                yield given, ()
 
     def _given(self) -> tuple[list[ast.expr], list[ast.keyword]]:
         if self.way != "run":
@@ -113,26 +113,26 @@ class Site:
 
 
 def argument(call: ast.Call, position: int | None, name: str | None) -> ast.expr | None:
-    """Return what a call gives at a position or by a name; None if it gives nothing there."""
+    """Return the argument of a call at a position or with a name, or None."""
     for keyword in call.keywords:
         if keyword.arg is not None and keyword.arg == name:
             return keyword.value
     if position is None:
         return None
     before = call.args[: position + 1]
-    if len(before) <= position or any(isinstance(one, ast.Starred) for one in before):
+    if len(before) <= position or any(isinstance(value, ast.Starred) for value in before):
         return None
     return before[position]
 
 
 def _positional(function: Function) -> list[str]:
     given = function.args
-    named = [one.arg for one in (*given.posonlyargs, *given.args)]
+    named = [parameter.arg for parameter in (*given.posonlyargs, *given.args)]
     return [*named, given.vararg.arg] if given.vararg is not None else named
 
 
 def sites_of(program: Program, call: Call) -> Iterator[Site]:
-    """Yield what a call leads to, also by ``strategy.run`` and ``map``."""
+    """Yield the functions that a call leads to, also by ``strategy.run`` and ``map``."""
     module, node = call.module, call.node
     for where, target in program.targets(module, node):
         if isinstance(target, ast.ClassDef):
@@ -168,4 +168,7 @@ def is_method(module: Module, function: ast.AST) -> bool:
     if not isinstance(module.parents.get(function), ast.ClassDef):
         return False
     decorators = getattr(function, "decorator_list", [])
-    return not any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)
+    return not any(
+        isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
+        for decorator in decorators
+    )

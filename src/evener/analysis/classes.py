@@ -18,11 +18,11 @@ _Assigned = tuple[ast.expr, tuple[Step, ...]]
 
 
 class Classes:
-    """Answers what the classes of a program are made of.
+    """Answers queries about the classes of a program.
 
     Args:
         program: The program.
-        scopes: What names are bound to in each of its files.
+        scopes: Bindings of names in each of its files.
     """
 
     def __init__(self, program: Program, scopes: Mapping[Module, Scopes]) -> None:
@@ -54,9 +54,9 @@ class Classes:
                 # Config.batch_size, without an instance.
                 yield value.module, value.node
             elif isinstance(value.node, ast.arg) and value.node.annotation is not None:
-                for one in self._program.origins(value.module, value.node.annotation):
-                    if isinstance(one.node, ast.ClassDef):
-                        yield one.module, one.node
+                for origin in self._program.origins(value.module, value.node.annotation):
+                    if isinstance(origin.node, ast.ClassDef):
+                        yield origin.module, origin.node
 
     def bases(
         self, module: Module, definition: ast.ClassDef
@@ -74,16 +74,16 @@ class Classes:
     def with_bases(
         self, module: Module, definition: ast.ClassDef
     ) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """Yield a class and the classes of the program that it is made of, once each."""
+        """Yield a class and its bases in the program, once each."""
         waiting: list[tuple[Module, ast.ClassDef]] = [(module, definition)]
         seen = set[ast.AST]()
         while waiting:
-            where, one = waiting.pop(0)
-            if one in seen:
+            where, current = waiting.pop(0)
+            if current in seen:
                 continue
-            seen.add(one)
-            yield where, one
-            for base_module, base in self.bases(where, one):
+            seen.add(current)
+            yield where, current
+            for base_module, base in self.bases(where, current):
                 if isinstance(base, ast.ClassDef):
                     waiting.append((base_module, base))
 
@@ -100,16 +100,16 @@ class Classes:
     def attributes(
         self, module: Module, definition: ast.ClassDef, name: str
     ) -> Iterator[tuple[Module, ast.AST, tuple[Step, ...]]]:
-        """Yield what an attribute of a class's instances may be, its bases' included."""
-        for where, one in self.with_bases(module, definition):
+        """Yield the values that an attribute of instances may have, also by the bases."""
+        for where, base_definition in self.with_bases(module, definition):
             found = False
-            for binding in self._scopes[where].bindings_in(one, name):
+            for binding in self._scopes[where].bindings_in(base_definition, name):
                 found = True
                 if binding.definition is not None:
                     yield where, binding.definition, ()
                 elif binding.value is not None:
                     yield where, binding.value, binding.steps
-            for value, steps in self._assigned_to_self.get((one, name), []):
+            for value, steps in self._assigned_to_self.get((base_definition, name), []):
                 found = True
                 yield where, value, steps
             if found:
@@ -138,4 +138,4 @@ def _class_of_self(module: Module, node: ast.AST) -> ast.ClassDef | None:
         return None
     if node.value.id not in ("self", "cls"):
         return None
-    return next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)
+    return next((outer for outer in module.around(node) if isinstance(outer, ast.ClassDef)), None)

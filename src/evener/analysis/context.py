@@ -1,6 +1,6 @@
-"""What surrounds a line when it runs: a scope, a replica, a loop, a traced function.
+"""Context in which a line runs: a scope, a replica, a loop, a traced function.
 
-Searched in the function first, and then at all calls of the function.
+It is searched in the function first, then at all calls of the function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Holds = Callable[[Module, ast.AST], bool]
 
 
 class Context:
-    """Answers queries on what surrounds the nodes of a program.
+    """Answers queries about the contexts of the nodes of a program.
 
     Args:
         program: The program.
@@ -35,7 +35,7 @@ class Context:
 
     def function(self, module: Module, node: ast.AST) -> Function | None:
         """Return the function right around a node."""
-        return next((one for one in module.around(node) if isinstance(one, FUNCTIONS)), None)
+        return next((outer for outer in module.around(node) if isinstance(outer, FUNCTIONS)), None)
 
     def loops(self, module: Module, node: ast.AST) -> Iterator[Loop]:
         """Yield the loops around a node in its own function, innermost first."""
@@ -101,7 +101,7 @@ class Context:
             kinds = self._program.kinds(module, loop.iter, steps)
             if kinds & {Kind.DATASET, Kind.DISTRIBUTED, Kind.BATCH, Kind.PER_REPLICA}:
                 return True
-        inner = [one for one in ast.walk(loop) if isinstance(one, Loop) and one is not loop]
+        inner = [node for node in ast.walk(loop) if isinstance(node, Loop) and node is not loop]
         return not inner and self._takes_steps(module, loop)
 
     def is_decorated(self, module: Module, function: ast.AST, name: str) -> bool:
@@ -110,14 +110,14 @@ class Context:
 
     def decorator(self, module: Module, function: ast.AST, name: str) -> ast.expr | None:
         """Return the decorator of a name that a function has, called or not; else None."""
-        for one in getattr(function, "decorator_list", []):
-            called = one.func if isinstance(one, ast.Call) else one
+        for decorator in getattr(function, "decorator_list", []):
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
             if self._program.name_of(module, called) == name:
-                return one
+                return decorator
             # functools.partial(tf.function, ...)
-            if isinstance(one, ast.Call) and one.args:
-                if self._program.name_of(module, one.args[0]) == name:
-                    return one
+            if isinstance(decorator, ast.Call) and decorator.args:
+                if self._program.name_of(module, decorator.args[0]) == name:
+                    return decorator
         return None
 
     def _asked(self, about: str, module: Module, node: ast.AST, holds: Holds) -> bool | None:
@@ -146,7 +146,7 @@ class Context:
 
     def is_scoped_here(self, module: Module, node: ast.AST) -> bool:
         """Return whether a node stands in a strategy's scope in its own function."""
-        return any(self.is_scope(module, one) for one in self.contexts(module, node))
+        return any(self.is_scope(module, context) for context in self.contexts(module, node))
 
     def _is_given_to_run(self, module: Module, node: ast.AST) -> bool:
         for outer in module.around(node):

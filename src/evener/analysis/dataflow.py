@@ -26,10 +26,10 @@ class Value:
     """An expression or definition that a value comes from.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: A call, a constant, another expression, a function, a class; or an ``ast.arg``, if
-            nothing is known of what a parameter is given.
-        steps: What is then taken out of it, such as ``("each", 0)``.
+            the argument of a parameter is not known.
+        steps: Steps that lead from it to the value, such as ``("each", 0)``.
     """
 
     module: Module
@@ -39,14 +39,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Link:
-    """One step on the way to an origin: not yet the end."""
+    """An expression on the way to an origin, which leads on to others."""
 
     module: Module
     node: ast.AST
     steps: tuple[Step, ...]
 
 
-# Methods that only a strategy has, and what stands for one.
+# Methods that only a strategy has.
 DISTRIBUTING = ("experimental_distribute_dataset", "distribute_datasets_from_function")
 # Functions whose result has the same elements, or is called in the same way, as the argument.
 _TRANSPARENT = ("iter", "list", "tuple", "sorted", "tqdm", "tf.function", "functools.partial")
@@ -76,7 +76,7 @@ class Values:
         return self._memo.get((node, steps), lambda: self._ends_of(start))
 
     def _ends_of(self, start: _Link) -> tuple[Value, ...]:
-        """Follow all links from one, each once, and return what has no further link."""
+        """Follow all links from a start, each once, and return the ends."""
         found: dict[_Key, Value] = {}
         seen: set[_Key] = set()
         waiting = [start]
@@ -86,11 +86,11 @@ class Values:
             if key in seen or len(link.steps) > _MOST_STEPS:
                 continue
             seen.add(key)
-            for one in self._follow(link.module, link.node, link.steps):
-                if isinstance(one, Value):
-                    found.setdefault((one.node, one.steps), one)
+            for end_or_link in self._follow(link.module, link.node, link.steps):
+                if isinstance(end_or_link, Value):
+                    found.setdefault((end_or_link.node, end_or_link.steps), end_or_link)
                 else:
-                    waiting.append(one)
+                    waiting.append(end_or_link)
         end = Value(module=start.module, node=start.node, steps=start.steps)
         # In the order in which they stand in the program, as far as they do.
         return tuple(found.values()) or (end,)
@@ -111,7 +111,7 @@ class Values:
         elif isinstance(node, ast.IfExp):
             yield from (link(node.body), link(node.orelse))
         elif isinstance(node, ast.BoolOp):
-            yield from (link(one) for one in node.values)
+            yield from (link(value) for value in node.values)
         elif isinstance(node, ast.NamedExpr | ast.Starred | ast.Await):
             yield link(node.value)
         elif isinstance(node, ast.Subscript):
@@ -230,8 +230,8 @@ class Values:
             elements = [v for k, v in pairs if isinstance(k, ast.Constant) and k.value == step[4:]]
         if not elements:
             yield Value(module=module, node=node, steps=steps)
-        for one in elements:
-            yield _link(module, one, steps[1:])
+        for element in elements:
+            yield _link(module, element, steps[1:])
 
 
 def _link(module: Module, node: ast.AST, steps: tuple[Step, ...]) -> _Link:
@@ -263,8 +263,8 @@ def _default_of(function: Function, name: str) -> ast.expr | None:
     positional = [*given.posonlyargs, *given.args]
     pairs = list(zip(reversed(positional), reversed(given.defaults), strict=False))
     pairs += [
-        (one, default)
-        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+        (parameter, default)
+        for parameter, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
         if default is not None
     ]
-    return next((default for one, default in pairs if one.arg == name), None)
+    return next((default for parameter, default in pairs if parameter.arg == name), None)

@@ -34,9 +34,9 @@ class ExecutionOrder:
         """Return the number of a statement, call or expression; None if it may never run."""
         return self._numbers.get(node)
 
-    def is_before(self, one: ast.AST, other: ast.AST) -> bool:
-        """Return whether both run, one before the other."""
-        first, second = self.of(one), self.of(other)
+    def is_before(self, node: ast.AST, other: ast.AST) -> bool:
+        """Return whether both run, the first node before the other."""
+        first, second = self.of(node), self.of(other)
         return first is not None and second is not None and first < second
 
     def _run_module(self, module: Module) -> None:
@@ -54,11 +54,11 @@ class ExecutionOrder:
         if isinstance(node, FUNCTIONS):
             self._number(node)
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            for one in (*decorators, *node.args.defaults):
-                self._visit(module, one)
+            for expression in (*decorators, *node.args.defaults):
+                self._visit(module, expression)
             return
         if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.value:
-            # What is assigned is computed first.
+            # The assigned value is computed first.
             self._visit(module, node.value)
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
@@ -101,7 +101,7 @@ class ExecutionOrder:
         return found
 
     def _import(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
-        by_name = {one.name: one for one in self._program.modules}
+        by_name = {known.name: known for known in self._program.modules}
         asked = replace(module, nodes={type(node): [node]})
         for name, _ in imported_names(asked):
             if name in by_name:

@@ -20,9 +20,9 @@ class Unread:
 
     Args:
         path: The file.
-        line: Where it is not Python; 0 if it could not even be opened.
+        line: Line of the syntax error; 0 if the file could not be opened.
         reason: The message of Python or the system.
-        is_text: Whether there was something to read.
+        is_text: Whether the file could be opened and decoded.
         importer: The file and line that import it; None for the script itself.
     """
 
@@ -38,8 +38,8 @@ class Files:
     """The files of a program.
 
     Attributes:
-        modules: By dotted name, the script first.
-        unread: What could not be read.
+        modules: Modules by dotted name, the script first.
+        unread: Files that could not be read.
     """
 
     modules: dict[str, Module] = field(default_factory=dict)

@@ -178,8 +178,8 @@ class Kinds:
 
     def of_class(self, module: Module, definition: ast.ClassDef) -> Kind | None:
         """Return what instances of a class of the program are, by its bases."""
-        for where, one in self._program.classes.with_bases(module, definition):
-            for _, base in self._program.classes.bases(where, one):
+        for where, base_definition in self._program.classes.with_bases(module, definition):
+            for _, base in self._program.classes.bases(where, base_definition):
                 if isinstance(base, str):
                     kind = next((k for pattern, k in _BASES if fnmatchcase(base, pattern)), None)
                     if kind is not None:
@@ -252,9 +252,9 @@ class Kinds:
             if kind is not None:
                 yield kind
                 return
-        function = next(one for one in module.around(node) if isinstance(one, FUNCTIONS))
+        function = next(outer for outer in module.around(node) if isinstance(outer, FUNCTIONS))
         definition = next(
-            (one for one in module.around(function) if isinstance(one, ast.ClassDef)), None
+            (outer for outer in module.around(function) if isinstance(outer, ast.ClassDef)), None
         )
         if definition is not None and node.arg != "self":
             kind = self.of_class(module, definition)

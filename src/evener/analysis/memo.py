@@ -12,12 +12,13 @@ Result = TypeVar("Result")
 class RecursionSafeMemo(Generic[Key, Result]):
     """Memoizes results, and ends recursion.
 
-    A result that needs one that is being computed gets the empty result for it: the outermost
-    computation collects all. Such a provisional result is only kept until that one is done.
+    A result that depends on one being computed uses the empty result instead, since the outermost
+    computation collects all of them. Such a provisional result is kept only until the outermost
+    computation ends.
 
     Args:
         empty: The result in a recursion, and beyond the greatest depth.
-        deepest: How many computations may be open at once.
+        deepest: Largest number of nested computations.
     """
 
     def __init__(self, empty: Result, *, deepest: int) -> None:

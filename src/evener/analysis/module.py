@@ -17,11 +17,11 @@ class Module:
     """A file that was read.
 
     Args:
-        path: Its absolute path.
+        path: Absolute path.
         name: The dotted name it is imported by; ``"__main__"`` for the script itself.
         tree: Its syntax tree.
         lines: Its text.
-        parents: For each node the node around it.
+        parents: Node around each node.
         nodes: All nodes by their type, from the outside in.
     """
 
@@ -40,11 +40,11 @@ class Module:
 
     def every(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
         """Yield all nodes of some types."""
-        for one in types:
-            yield from self.nodes.get(one, ())
+        for node_type in types:
+            yield from self.nodes.get(node_type, ())
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what is around a node, from the inside out, up to the module."""
+        """Yield the nodes around a node, from the inside out, up to the module."""
         parent = self.parents.get(node)
         while parent is not None:
             yield parent

@@ -10,9 +10,9 @@ class Place:
     """A line of a file.
 
     Args:
-        path: The absolute path.
-        line: From 1; 0 for the file as a whole.
-        text: The line itself, without the spaces around it.
+        path: Absolute path.
+        line: Line number, from 1; 0 for the file as a whole.
+        text: Text of the line, without surrounding spaces.
     """
 
     path: str

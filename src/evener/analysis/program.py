@@ -31,7 +31,7 @@ class Program:
 
     Args:
         script: The absolute path of the script.
-        files: What was read.
+        files: Files that were read.
     """
 
     def __init__(self, script: str, files: Files) -> None:
@@ -82,7 +82,7 @@ class Program:
         found: list[Call] = []
         for module in self.modules:
             nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
-            for node in sorted(nodes, key=lambda one: (one.lineno, one.col_offset)):
+            for node in sorted(nodes, key=lambda call: (call.lineno, call.col_offset)):
                 name = self.name_of(module, node.func)
                 found.append(Call(module=module, node=node, name=name))
         return tuple(found)
@@ -245,11 +245,13 @@ class Program:
                     yield from self.functions_of(value.module, inner, seen | {value.node})
 
     def _has_own_decorator(self, module: Module, function: ast.AST) -> bool:
-        """Return whether a function of the program decorates it: what is called is not known."""
+        """Return whether a function of the program decorates it, so that its call is unknown."""
         return any(
             isinstance(origin.node, FUNCTIONS)
-            for one in getattr(function, "decorator_list", ())
-            for origin in self.origins(module, one.func if isinstance(one, ast.Call) else one)
+            for decorator in getattr(function, "decorator_list", ())
+            for origin in self.origins(
+                module, decorator.func if isinstance(decorator, ast.Call) else decorator
+            )
         )
 
     def call_sites(self, function: ast.AST) -> list[Site]:

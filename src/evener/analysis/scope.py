@@ -43,11 +43,11 @@ class Scopes:
                 self._bindings.setdefault(scope, {}).setdefault(binding.name, []).append(binding)
         for names in self._bindings.values():
             for bindings in names.values():
-                bindings.sort(key=lambda one: one.position)
+                bindings.sort(key=lambda binding: binding.position)
 
     def scope_of(self, node: ast.AST) -> ast.AST:
         """Return the function, class, comprehension or module right around a node."""
-        return next(one for one in self.module.around(node) if isinstance(one, _SCOPES))
+        return next(outer for outer in self.module.around(node) if isinstance(outer, _SCOPES))
 
     def bindings_in(self, scope: ast.AST, name: str) -> list[Binding]:
         """Return all bindings of a name in a scope itself."""

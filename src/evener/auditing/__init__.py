@@ -10,7 +10,7 @@
     flow            the dataflow between nodes, and their kind of work
     origins         the Python operation, and its source line, behind a node
     tensor_sizes    bytes of tensors
-    device_names    device names in graphs
+    device_names    devices that exist, and that operations request
     kernels         which operations have a GPU kernel
     result          the Audit, as a value; does not import TensorFlow
     records         the operations, copies and fallbacks in it; does not import TensorFlow

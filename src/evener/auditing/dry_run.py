@@ -127,6 +127,6 @@ def _compiled(stopped: StoppedCall) -> Placed:
 
 def _device_of_all(inputs: tuple[Any, ...]) -> str:
     """Return the device of a compiled function: that of its variables, else the first GPU."""
-    of_variables = [one.device for one in inputs if one.dtype == tf.resource]
-    gpus = [one.name for one in tf.config.list_logical_devices("GPU")]
+    of_variables = [tensor.device for tensor in inputs if tensor.dtype == tf.resource]
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
     return [*of_variables, *gpus, "/device:CPU:0"][0]

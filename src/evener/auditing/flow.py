@@ -22,7 +22,7 @@ from typing import Any
 from evener.auditing.origins import Origins
 from evener.auditing.records import Kind
 
-# These only carry tensors in and out of functions and devices.
+# Nodes that only move tensors into and out of functions and devices.
 PLUMBING = frozenset(
     "_Arg _Retval _DeviceArg _DeviceRetval _Send _Recv _HostSend _HostRecv NoOp".split()
 )
@@ -41,8 +41,8 @@ class Flow:
 
     Args:
         nodes: The nodes, by name.
-        inputs: For each node the names of its producers.
-        outputs: For each node the names of its consumers.
+        inputs: Names of the producers of each node.
+        outputs: Names of the consumers of each node.
     """
 
     nodes: Mapping[str, Any]
@@ -50,11 +50,11 @@ class Flow:
     outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def before(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
-        """Return all transitive producers of some nodes, without these, up to ``stop``."""
+        """Return all transitive producers of some nodes, without the nodes, up to ``stop``."""
         return _reached(names, self.inputs, stop)
 
     def after(self, names: Iterable[str]) -> set[str]:
-        """Return all transitive consumers of some nodes, without these."""
+        """Return all transitive consumers of some nodes, without the nodes."""
         return _reached(names, self.outputs, frozenset())
 
 
@@ -64,13 +64,17 @@ def flow_of(nodes: Iterable[Any]) -> Flow:
     inputs: dict[str, tuple[str, ...]] = {}
     outputs: dict[str, list[str]] = {name: [] for name in by_name}
     for name, node in by_name.items():
-        taken = dict.fromkeys(one.partition(":")[0] for one in node.input if one[:1] != "^")
+        taken = dict.fromkeys(
+            tensor.partition(":")[0] for tensor in node.input if tensor[:1] != "^"
+        )
         taken.update(dict.fromkeys(_written_before(node, by_name)))
         inputs[name] = tuple(
-            one for one in taken if one in by_name and by_name[one].op != "NextIteration"
+            producer
+            for producer in taken
+            if producer in by_name and by_name[producer].op != "NextIteration"
         )
-        for one in inputs[name]:
-            outputs[one].append(name)
+        for producer in inputs[name]:
+            outputs[producer].append(name)
     return Flow(
         nodes=by_name,
         inputs=inputs,
@@ -128,13 +132,13 @@ def kinds_after(
         elif made is not None and made in by_operation:
             found[name] = by_operation[made]
     for name in reversed([name for name in flow.nodes if name not in found]):
-        consumers: set[Kind] = {found.get(one, "forward") for one in flow.outputs[name]}
+        consumers: set[Kind] = {found.get(consumer, "forward") for consumer in flow.outputs[name]}
         found[name] = consumers.pop() if len(consumers) == 1 else "forward"
     return found
 
 
 def in_loops(flow: Flow) -> set[str]:
-    """Return the nodes that run once for each iteration of a loop."""
+    """Return the nodes that run in every iteration of a loop."""
     enters = [name for name, node in flow.nodes.items() if node.op == "Enter"]
     exits = frozenset(name for name, node in flow.nodes.items() if node.op == "Exit")
     inside = _reached(enters, flow.outputs, exits)
@@ -159,11 +163,13 @@ def _written_before(node: Any, by_name: Mapping[str, Any]) -> list[str]:
     """Return the writes of a variable on which a read of it has a control dependency."""
     if node.op != "ReadVariableOp":
         return []
-    earlier = [by_name.get(one[1:]) for one in node.input if one.startswith("^")]
+    earlier_nodes = [by_name.get(control[1:]) for control in node.input if control.startswith("^")]
     return [
-        one.name
-        for one in earlier
-        if one is not None and writes_variables(one.op) and one.input[0] == node.input[0]
+        earlier.name
+        for earlier in earlier_nodes
+        if earlier is not None
+        and writes_variables(earlier.op)
+        and earlier.input[0] == node.input[0]
     ]
 
 
@@ -193,7 +199,7 @@ def _join_unknown(flow: Flow, made: Mapping[str, Any], gradient: set[str]) -> No
     # In reverse, so that one of them can follow another.
     for name in reversed(unknown):
         consumers = flow.outputs[name]
-        if consumers and all(one in gradient for one in consumers):
+        if consumers and all(consumer in gradient for consumer in consumers):
             gradient.add(name)
 
 

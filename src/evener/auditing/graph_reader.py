@@ -23,6 +23,7 @@ from evener.auditing.flow import (
 from evener.auditing.origins import Origins
 from evener.auditing.records import Collective, Copy, Fallback, Kind, Operation
 from evener.auditing.tensor_sizes import TensorSizes, num_bytes_of
+from evener.devices.names import qualified_name
 
 _COLLECTIVE = re.compile(
     r"Collective(Reduce|Gather|BcastSend|BcastRecv|AllToAll|ReduceScatter)\w*|Nccl\w+"
@@ -66,14 +67,16 @@ class GraphReader:
         written = flow_of(placed.written.node)
         kinds = kinds_of(written, self._origins)
         self._kinds = kinds_after(self._flow, written, kinds, self._origins)
-        self._library = {one.signature.name: one for one in placed.graph.library.function}
+        self._library = {
+            function.signature.name: function for function in placed.graph.library.function
+        }
         self._sizes = TensorSizes(placed.graph, placed.inputs, drawn)
         self._present = device_names.present()
         self._placed_operations = [*self._inlined(), *self._in_functions()]
 
     def operations(self) -> tuple[Operation, ...]:
         """Return all operations, including those of functions that are not inlined."""
-        return tuple(one.operation for one in self._placed_operations)
+        return tuple(placed.operation for placed in self._placed_operations)
 
     def copies(self) -> tuple[Copy, ...]:
         """Return all tensors that are copied from one device to another."""
@@ -91,7 +94,7 @@ class GraphReader:
             Collective(
                 operation=name,
                 type=node.op,
-                device=device_names.short_name(node.device) or "",
+                device=qualified_name(node.device) or "",
                 num_bytes=self._sizes.num_bytes(name),
                 line=self._line(name),
             )
@@ -102,19 +105,19 @@ class GraphReader:
     def fallbacks(self) -> tuple[Fallback, ...]:
         """Return the operations that do not run on their requested GPU."""
         found = map(self._fallback, self._placed_operations)
-        return tuple(one for one in found if one is not None)
+        return tuple(fallback for fallback in found if fallback is not None)
 
     def _inlined(self) -> Iterator[_PlacedOperation]:
         for name, node in self._flow.nodes.items():
             if node.op in PLUMBING or (node.op in CALLS and _called(node)):
                 continue
-            used = device_names.short_name(node.device) or ""
+            used = qualified_name(node.device) or ""
             yield self._operation(node, used, self._kinds[name], self._origins.of(node), None)
 
     def _in_functions(self) -> Iterator[_PlacedOperation]:
         """Yield the operations of functions that are not inlined, each once."""
         for name, node in self._flow.nodes.items():
-            used = device_names.short_name(node.device) or ""
+            used = qualified_name(node.device) or ""
             for function in _called(node):
                 yield from self._of_function(function, self._kinds[name], used, name, {name})
 
@@ -156,8 +159,8 @@ class GraphReader:
         return Copy(
             tensor=tensor,
             num_bytes=self._num_bytes(tensor),
-            source=device_names.short_name(send.attr["send_device"].s.decode()) or "",
-            target=device_names.short_name(target) or "",
+            source=qualified_name(send.attr["send_device"].s.decode()) or "",
+            target=qualified_name(target) or "",
             kind=self._kinds.get(name, "forward"),
             line=self._line(name),
             needed_by=self._needed_by(name, target),
@@ -182,11 +185,13 @@ class GraphReader:
 
     def _needed_by(self, name: str, device: str) -> Any:
         consumers = [
-            one
-            for one in self._flow.outputs.get(name, ())
-            if self._flow.nodes[one].device == device
+            consumer
+            for consumer in self._flow.outputs.get(name, ())
+            if self._flow.nodes[consumer].device == device
         ]
-        return next((line for one in consumers if (line := self._line(one)) is not None), None)
+        return next(
+            (line for consumer in consumers if (line := self._line(consumer)) is not None), None
+        )
 
     def _fallback(self, placed: _PlacedOperation) -> Fallback | None:
         operation = placed.operation
@@ -217,7 +222,7 @@ class GraphReader:
             if found is not None:
                 return found
         # Where a CPU device stands in for the requested GPU, `here` is that device.
-        here = asked if placed.made is None else device_names.short_name(placed.made.device)
+        here = asked if placed.made is None else qualified_name(placed.made.device)
         if asked is None or used in (asked, here):
             return None
         if asked not in self._present and here not in self._present:
@@ -243,7 +248,7 @@ def _called(node: Any) -> list[str]:
     for value in node.attr.values():
         if value.HasField("func"):
             names.append(value.func.name)
-        names += [one.name for one in value.list.func]
+        names += [function.name for function in value.list.func]
     return names
 
 

@@ -29,7 +29,7 @@ class Kernel:
     """A kernel that runs an operation on a GPU device.
 
     Args:
-        dtypes: For each attribute that it restricts, the names of the supported dtypes.
+        dtypes: Names of the supported dtypes, for each attribute that it restricts.
         on_host: Whether all its inputs and outputs are in host memory.
     """
 
@@ -74,7 +74,7 @@ def why_not_on_gpu(op_type: str, dtypes: Mapping[str, str]) -> NotOnGpu | None:
     """Return why an operation does not run on a GPU, or None if it does.
 
     Args:
-        op_type: Such as ``"MatMul"``.
+        op_type: Type of the operation, such as ``"MatMul"``.
         dtypes: The names of its dtype attributes, such as ``{"T": "int32"}``.
 
     >>> why_not_on_gpu("MatMul", {"T": "float32"}) is None
@@ -143,10 +143,10 @@ def _installed(op_type: str) -> tuple[Kernel, ...]:
     return merged(
         Kernel(
             dtypes={
-                one.name: tuple(
-                    tf.dtypes.as_dtype(dtype).name for dtype in one.allowed_values.list.type
+                constraint.name: tuple(
+                    tf.dtypes.as_dtype(dtype).name for dtype in constraint.allowed_values.list.type
                 )
-                for one in kernel.constraint
+                for constraint in kernel.constraint
             },
             on_host=_is_on_host(kernel, definition),
         )

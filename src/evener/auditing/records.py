@@ -18,7 +18,8 @@ REASONS: tuple[Reason, ...] = (
     "no_such_device",
     "beside",
 )
-# TensorFlow does these on purpose, for shapes and counters, and to colocate with a variable.
+# TensorFlow places these on the host on purpose: shapes and counters, and operations that it
+# colocates with a variable.
 _NO_FINDINGS = ("host_memory", "beside")
 
 VERSION = 1
@@ -47,7 +48,7 @@ class Operation:
 
     Args:
         name: Its name in the placed graph.
-        type: Such as ``"MatMul"``.
+        type: Type of the operation, such as ``"MatMul"``.
         asked: The device that the program requests; None if it requests none.
         used: The device on which it runs.
         kind: Its kind of work.
@@ -99,7 +100,7 @@ class Collective:
 
     Args:
         operation: Its name.
-        type: Such as ``"CollectiveReduceV2"``.
+        type: Type of the operation, such as ``"CollectiveReduceV2"``.
         device: The device.
         num_bytes: The size of its result; None if unknown.
         line: The line of user code that made it, or None.
@@ -114,7 +115,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fallback:
-    """An operation that does not run on its requested GPU, or would not.
+    """An operation that does not run on its requested GPU, or would not run on an assumed one.
 
     Args:
         operation: Its name.

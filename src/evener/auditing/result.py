@@ -23,7 +23,7 @@ from evener.tf_compat.gathered import GatheredOperation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Where one step runs, and what it moves.
+    """Placement of the operations of one step, and the copies between devices.
 
     Args:
         step: The name of the step, such as ``"train_step"``.
@@ -35,9 +35,9 @@ class Audit:
         copies: All copies between devices.
         collectives: The collective operations, one for each participating device.
         fallbacks: The operations that do not run on their requested GPU.
-        gathered: In a step that evener partitioned: the operations that are computed once, on one
+        gathered: Operations of a step partitioned by evener that are computed once, on one
             device, for the global batch.
-        version: Of the JSON form.
+        version: Version of the JSON form.
     """
 
     step: str
@@ -70,7 +70,7 @@ class Audit:
         """The total of the copies for each pair of devices, the most bytes first."""
         pairs = {(copy.source, copy.target) for copy in self.copies}
         found = [_traffic(self.copies, *pair) for pair in sorted(pairs)]
-        return tuple(sorted(found, key=lambda one: -one.num_bytes))
+        return tuple(sorted(found, key=lambda total: -total.num_bytes))
 
     @property
     def moved_bytes(self) -> int:

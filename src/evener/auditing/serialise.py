@@ -22,7 +22,7 @@ def write_audit(audit: Audit) -> str:
     fields = dataclasses.asdict(audit)
     fields = {"version": fields.pop("version"), **fields}
     fields["totals"] = [dataclasses.asdict(total) for total in audit.totals]
-    fields["traffic"] = [dataclasses.asdict(one) for one in audit.traffic]
+    fields["traffic"] = [dataclasses.asdict(total) for total in audit.traffic]
     return json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False)
 
 
@@ -45,7 +45,7 @@ def read_fields(text: str) -> dict[str, Any]:
             copies=_read(Copy, fields["copies"]),
             collectives=_read(Collective, fields["collectives"]),
             fallbacks=_read(Fallback, fields["fallbacks"]),
-            gathered=tuple(GatheredOperation(**one) for one in fields["gathered"]),
+            gathered=tuple(GatheredOperation(**operation) for operation in fields["gathered"]),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise PlacementError(

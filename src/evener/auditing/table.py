@@ -59,7 +59,7 @@ def work_table(audit: Audit) -> Table:
         table.add_column(kind, justify="right", no_wrap=True)
     for device in sorted({device for device, _ in counted}):
         numbers = [counted.get((device, kind)) for kind in KINDS]
-        table.add_row(device, *(_UNKNOWN if one is None else str(one) for one in numbers))
+        table.add_row(device, *(_UNKNOWN if number is None else str(number) for number in numbers))
     return table
 
 
@@ -86,7 +86,7 @@ def copies_table(audit: Audit) -> Table:
 
 def fallbacks_table(audit: Audit) -> Table:
     """Return the operations that do not run on their requested GPU, grouped by reason."""
-    counted = Counter((one.why, one.is_finding) for one in audit.fallbacks)
+    counted = Counter((fallback.why, fallback.is_finding) for fallback in audit.fallbacks)
     # Findings first, the most frequent on top.
     order = sorted(counted, key=lambda key: (not key[1], -counted[key]))
     table = _table()
@@ -95,8 +95,8 @@ def fallbacks_table(audit: Audit) -> Table:
     table.add_column("why not there", ratio=4, overflow="fold")
     table.add_column("lines", ratio=2, overflow="fold")
     for why, is_finding in order[:_TOP_FALLBACKS]:
-        same = [one for one in audit.fallbacks if one.why == why]
-        types = sorted({one.type for one in same})
+        same = [fallback for fallback in audit.fallbacks if fallback.why == why]
+        types = sorted({fallback.type for fallback in same})
         table.add_row(
             str(counted[why, is_finding]),
             Text(_some(types)),
@@ -108,14 +108,14 @@ def fallbacks_table(audit: Audit) -> Table:
 
 def gathered_table(audit: Audit) -> Table:
     """Return the operations that evener gathers on one device, the largest first."""
-    operations = sorted(audit.gathered, key=lambda one: -(one.num_bytes or 0))
+    operations = sorted(audit.gathered, key=lambda operation: -(operation.num_bytes or 0))
     table = _table()
     table.add_column("bytes per sample", justify="right", no_wrap=True)
     table.add_column("operation", overflow="fold")
     table.add_column("line", overflow="fold")
-    for one in operations[:_TOP_FALLBACKS]:
-        size = "unknown" if one.num_bytes is None else format_bytes(one.num_bytes)
-        table.add_row(size, Text(one.operation), Text(one.line or _UNKNOWN))
+    for operation in operations[:_TOP_FALLBACKS]:
+        size = "unknown" if operation.num_bytes is None else format_bytes(operation.num_bytes)
+        table.add_row(size, Text(operation.operation), Text(operation.line or _UNKNOWN))
     return table
 
 
@@ -131,21 +131,21 @@ def _copies_title(audit: Audit) -> str:
 
 
 def _traffic(audit: Audit) -> Iterator[str]:
-    for one in audit.traffic:
-        unknown = f", {one.num_unknown} of unknown size" if one.num_unknown else ""
+    for pair in audit.traffic:
+        unknown = f", {pair.num_unknown} of unknown size" if pair.num_unknown else ""
         yield (
-            f"{one.source} -> {one.target}: {format_bytes(one.num_bytes)} in "
-            f"{one.num_copies} {'copy' if one.num_copies == 1 else 'copies'}{unknown}"
+            f"{pair.source} -> {pair.target}: {format_bytes(pair.num_bytes)} in "
+            f"{pair.num_copies} {'copy' if pair.num_copies == 1 else 'copies'}{unknown}"
         )
     if not audit.copies and not audit.collectives:
         yield "no copies between devices"
 
 
 def _collectives(audit: Audit) -> Iterator[str]:
-    for device in sorted({one.device for one in audit.collectives}):
-        local = [one for one in audit.collectives if one.device == device]
-        size = format_bytes(sum(one.num_bytes or 0 for one in local))
-        types = ", ".join(sorted({one.type for one in local}))
+    for device in sorted({collective.device for collective in audit.collectives}):
+        local = [collective for collective in audit.collectives if collective.device == device]
+        size = format_bytes(sum(collective.num_bytes or 0 for collective in local))
+        types = ", ".join(sorted({collective.type for collective in local}))
         noun = "operation" if len(local) == 1 else "operations"
         yield f"{device} takes part in {len(local)} collective {noun} on {size} ({types})"
 
@@ -166,7 +166,7 @@ def _lines(copy: Copy) -> str:
 
 
 def _lines_of(fallbacks: list[Fallback]) -> list[str]:
-    lines: list[Line] = [one.line for one in fallbacks if one.line is not None]
+    lines: list[Line] = [fallback.line for fallback in fallbacks if fallback.line is not None]
     return sorted({str(line) for line in lines}) or [_UNKNOWN]
 
 

@@ -71,7 +71,7 @@ def _inferred(graph: Any, known: Mapping[str, Any]) -> dict[str, list[tf.Tensor]
     inferring = tf.Graph()
     with inferring.as_default():
         given = {name: _placeholder(tensor) for name, tensor in known.items()}
-        used = {one for node in plain.node for one in node.input}
+        used = {tensor for node in plain.node for tensor in node.input}
         needed = {n: t for n, t in given.items() if n in used or n.removesuffix(":0") in used}
         try:
             tf.graph_util.import_graph_def(plain, name="", input_map=needed)
@@ -88,7 +88,7 @@ def _bare(node: Any) -> Any:
     bare.device = ""
     for name in [name for name in bare.attr if name.startswith("_")]:
         del bare.attr[name]
-    data = [one for one in node.input if not one.startswith("^")]
+    data = [tensor for tensor in node.input if not tensor.startswith("^")]
     del bare.input[:]
     bare.input.extend(data)
     return bare

@@ -22,7 +22,7 @@ def trains(function: Any) -> bool:
         return False
     graphs = _tf_private.function_graphs(function)
     origins = Origins(graphs, "")
-    operations = (one for graph in graphs.values() for one in graph.get_operations())
+    operations = (operation for graph in graphs.values() for operation in graph.get_operations())
     return any(map(origins.is_made_by_tape, operations))
 
 
@@ -31,4 +31,6 @@ def writes(function: Any) -> bool:
     if _INITIALIZATION in str(function.name):
         return False
     graphs = _tf_private.function_graphs(function).values()
-    return any(writes_variables(one.type) for graph in graphs for one in graph.get_operations())
+    return any(
+        writes_variables(operation.type) for graph in graphs for operation in graph.get_operations()
+    )

@@ -28,7 +28,7 @@ from evener.errors import EvenerError, EvenerWarning, RunError
 
 app = typer.Typer(
     name="evener",
-    # Options of the same names stand in `completion`.
+    # `completion` defines options of the same names.
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -34,7 +34,7 @@ def audit(
         typer.Option(
             "--meant-for",
             metavar="gpu",
-            help="Check for every operation whether it could run on a GPU, even without one.",
+            help="For each operation, check whether it can run on a GPU. Works without a GPU.",
         ),
     ] = None,
     batch: Annotated[
@@ -43,7 +43,7 @@ def audit(
             "--batch",
             min=1,
             metavar="N",
-            help="Batch size to use where an input_signature has None.",
+            help="Batch size to use for None in an input_signature.",
         ),
     ] = None,
     graph: Annotated[
@@ -59,7 +59,7 @@ def audit(
         bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,
 ) -> None:
-    """Show where each operation of a training step runs, and why. The step is not executed."""
+    """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.cli.status import status
     from evener.devices.spec import spec_from
     from evener.launch.audit_subprocess import audit_in_subprocess, request_for

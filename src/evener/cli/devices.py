@@ -1,4 +1,4 @@
-"""``evener devices``: lists the devices, and why some are not used."""
+"""``evener devices``: all devices, and why some are not used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``evener doctor``: what is wrong with a training program."""
+"""``evener doctor``: mistakes in a training program."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ def doctor(
     *,
     script: Annotated[
         str | None,
-        typer.Argument(metavar="SCRIPT", show_default=False, help="The program to look at."),
+        typer.Argument(metavar="SCRIPT", show_default=False, help="The program to check."),
     ] = None,
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="With --run: after --, what SCRIPT is given."),
+        typer.Argument(metavar="[ARGS]...", help="With --run: arguments of SCRIPT, after --."),
     ] = None,
     run: Annotated[
-        bool, typer.Option("--run", help="Watch it for a few steps too, in a process of its own.")
+        bool,
+        typer.Option(
+            "--run", help="Also run the program for a few steps, in a subprocess, and watch it."
+        ),
     ] = False,
     devices: DevicesOption = None,
     no_gpu_names: NoGpuNamesOption = False,
     steps: Annotated[
-        int, typer.Option(min=2, metavar="N", help="With --run: end it after so many steps.")
+        int,
+        typer.Option(min=2, metavar="N", help="Number of training steps to watch with --run."),
     ] = 20,
     time_limit: Annotated[
         float,
-        typer.Option("--time-limit", min=1, metavar="SECONDS", help="With --run: at the latest."),
+        typer.Option("--time-limit", min=1, metavar="SECONDS", help="Time limit for --run."),
     ] = 120,
     gpus: Annotated[
         int | None,
@@ -41,7 +45,7 @@ def doctor(
             min=0,
             metavar="N",
             show_default=False,
-            help="Judge as if the machine had N GPUs. Without it: those it has, else 2.",
+            help="Number of GPUs to assume. Default: those of this machine, or 2 if it has none.",
         ),
     ] = None,
     select: Annotated[
@@ -49,7 +53,8 @@ def doctor(
         typer.Option(
             "--select",
             metavar="CODES",
-            help="Report only these rules: codes or their beginnings, with commas: DOC-201,DOC-4.",
+            help="Report only these rules: codes or prefixes of codes, separated by commas, for "
+            "example DOC-201,DOC-4.",
         ),
     ] = None,
     ignore: Annotated[
@@ -57,12 +62,13 @@ def doctor(
         typer.Option("--ignore", metavar="CODES", help="Do not report these rules."),
     ] = None,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="CODE", help="Tell more of a code, and end.")
+        str | None,
+        typer.Option("--explain", metavar="CODE", help="Print the help page for a code and exit."),
     ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="List all rules, and end.")] = False,
+    rules: Annotated[bool, typer.Option("--rules", help="List all rules and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what is wrong with a training program, with the line, the reason and the fix."""
+    """Find mistakes in a training program; print the line, the reason and the fix of each."""
     if explain is not None:
         _explain(explain)
         return
@@ -70,12 +76,12 @@ def doctor(
         _list_rules(as_json=as_json)
         return
     if script is None:
-        raise typer.BadParameter("give the program to look at", param_hint="'SCRIPT'")
+        raise typer.BadParameter("give the program to check", param_hint="'SCRIPT'")
     if args and not run:
         raise typer.BadParameter(
             f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
         )
-    # Of syntax trees nothing becomes garbage: looking for it is a tenth of the time.
+    # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
     from evener.doctor import diagnose
 

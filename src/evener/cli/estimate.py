@@ -1,4 +1,4 @@
-"""``evener estimate``: what training needs in memory, without a device."""
+"""``evener estimate``: the memory that training needs, without a device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def estimate(
     ],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, behind two dashes."),
+        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, after --."),
     ] = None,
     batch_size: Annotated[
         int | None,
@@ -47,7 +47,7 @@ def estimate(
             metavar="N",
             min=1,
             max=_MOST_DEVICES,
-            help="Divide the batch, the weights and the optimizer state over so many devices.",
+            help="Number of devices to divide the batch, the weights and the optimizer state over.",
         ),
     ] = 1,
     time_limit: TimeLimitOption = DEFAULT_LIMIT_SECONDS,
@@ -55,9 +55,9 @@ def estimate(
         bool, typer.Option("--json", help="Print one JSON object; sizes are in bytes.")
     ] = False,
 ) -> None:
-    """Say what training needs in memory, by kind, and which batch fits which device.
+    """Estimate the memory that training needs, by kind, and the largest batch for each device.
 
-    A script runs up to its first training step, on the CPU; the step is traced and not taken.
+    A script runs on the CPU up to its first training step, which is traced but not executed.
     """
     from evener.clusters import model_named, model_names
     from evener.report.estimated import Estimated, print_estimated
@@ -117,8 +117,8 @@ def _no_batch_size(target: str, *, is_model: bool) -> Exception:
     return RunError(
         "RUN-041",
         f"The memory of {target} depends on a batch size that is not known.",
-        why="A published model has no batch size of its own."
+        why="A published model does not define a batch size."
         if is_model
         else "The script trains on batches whose size is not known before it runs.",
-        fix="Say it: --batch-size N.",
+        fix="Add --batch-size N.",
     )

@@ -10,7 +10,7 @@ NoGpuNamesOption = Annotated[
     bool,
     typer.Option(
         "--no-gpu-names",
-        help="On a machine without GPUs, do not show CPU devices to the program as GPUs.",
+        help="On a machine without GPUs, do not present CPU devices to the program as GPUs.",
     ),
 ]
 
@@ -20,8 +20,7 @@ TimeLimitOption = Annotated[
         "--time-limit",
         metavar="SECONDS",
         min=1,
-        help="Stop if the program has not reached its first training step, or the step is not "
-        "measured, by then.",
+        help="Time limit for reaching the first training step and analyzing it.",
     ),
 ]
 

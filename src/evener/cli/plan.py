@@ -1,4 +1,4 @@
-"""``evener plan``: what should run where, what it costs, and why."""
+"""``evener plan``: the best plan for a model and its devices, its cost, and the reasons."""
 
 from __future__ import annotations
 
@@ -38,15 +38,16 @@ def plan(
     ] = None,
     as_module: Annotated[
         bool,
-        typer.Option("-m", help="Measure a module, which runs as by python -m."),
+        typer.Option("-m", help="Measure a module, run as python -m does."),
     ] = False,
     batch_size: Annotated[
         str | None,
         typer.Option(
             "--batch-size",
             metavar="N|max|auto",
-            help="Samples of the global batch. max: the most that fit at once. auto: the fewest "
-            "with nearly the most samples per second. Default: the batch of the script.",
+            help="Samples of the global batch. max: the largest batch that fits into memory. auto: "
+            "the smallest batch with nearly the highest throughput. Default: the batch of the "
+            "script.",
         ),
     ] = None,
     devices: DevicesOption = None,
@@ -55,7 +56,8 @@ def plan(
         typer.Option(
             "--model",
             metavar="NAME",
-            help="A published model, such as bert-large, instead of a script; with --cluster.",
+            help="Plan for a published model, such as bert-large, instead of a script. Needs "
+            "--cluster.",
         ),
     ] = None,
     cluster: Annotated[
@@ -63,8 +65,8 @@ def plan(
         typer.Option(
             "--cluster",
             metavar="FILE|NAME",
-            help="Plan for the devices that a YAML file describes, or for a cluster that comes "
-            "with evener, such as a100-8; with --model.",
+            help="Plan for the devices of a cluster: a YAML file that describes it, or a cluster "
+            "that evener knows, such as a100-8. Needs --model.",
         ),
     ] = None,
     profile: Annotated[
@@ -80,7 +82,7 @@ def plan(
         typer.Option(
             "--from-run",
             metavar="FILE",
-            help="Scale the times to those that a run measured: a file of evener run "
+            help="Scale the predicted times to a measured run: a file written by evener run "
             "--report-file.",
         ),
     ] = None,
@@ -95,7 +97,7 @@ def plan(
             metavar="PLAN",
             exists=True,
             dir_okay=False,
-            help="Cost the plan in this JSON file instead of searching for one.",
+            help="Predict the cost of the plan in this JSON file, instead of searching for a plan.",
         ),
     ] = None,
     out: Annotated[
@@ -106,7 +108,7 @@ def plan(
         bool,
         typer.Option(
             "--remeasure",
-            help="Measure all layers, also those that were measured on these devices before.",
+            help="Measure all layers again, even if measurements for these devices are stored.",
         ),
     ] = False,
     no_gpu_names: NoGpuNamesOption = False,
@@ -115,12 +117,13 @@ def plan(
         bool, typer.Option("--json", help="Print the plan as one JSON object.")
     ] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of plans, and nothing else.")
+        bool, typer.Option("--schema", help="Print the JSON Schema of plans and exit.")
     ] = False,
 ) -> None:
-    """Choose what runs where: measured layer by layer, the model not run.
+    """Measure the layers of a model, and find the best plan for the devices.
 
-    Prints the plan, what it costs, why others lost, and what would help.
+    The model is not trained. Prints the plan, its predicted time and memory, why other plans were
+    rejected, and what would make training faster.
     """
     from evener.cli.usage import check_writable, wrong_usage
 
@@ -130,7 +133,7 @@ def plan(
         print(plan_schema_text(), end="")
         raise typer.Exit
     if as_module and script is None:
-        raise typer.BadParameter("it needs the name of a module", param_hint="'-m'")
+        raise typer.BadParameter("-m needs the name of a module", param_hint="'-m'")
     _check_sources(script=script, model=model, cluster=cluster, profile=profile)
     wanted = _read_batch_size(batch_size)
     for file in (save_profile, out):
@@ -166,7 +169,7 @@ def plan(
 def _check_sources(
     *, script: str | None, model: str | None, cluster: str | None, profile: Path | None
 ) -> None:
-    """Refuse less, and more, than one source of costs."""
+    """Check that the costs come from exactly one source."""
     given = [name for name, value in (("a script", script), ("--model", model)) if value]
     given += ["--profile"] if profile is not None else []
     if len(given) != 1:
@@ -176,11 +179,12 @@ def _check_sources(
         )
     if model is None and cluster is not None:
         raise typer.BadParameter(
-            "--cluster describes devices that are not here, and needs --model, a model whose costs "
-            "are known from its shapes; scripts and profiles are for devices that were measured"
+            "--cluster needs --model: it describes devices that cannot be measured here, and the "
+            "costs of a published model are computed from its shapes. Scripts and profiles are "
+            "planned for the devices that were measured"
         )
     if model is not None and cluster is None:
-        raise typer.BadParameter("--model is planned for the devices of a --cluster; it lacks one")
+        raise typer.BadParameter("--model needs --cluster, the devices to plan for")
 
 
 def _read_batch_size(text: str | None) -> int | Literal["max", "auto"] | None:
@@ -195,7 +199,7 @@ def _read_batch_size(text: str | None) -> int | Literal["max", "auto"] | None:
 
 
 def _known(model: str | None, cluster: str | None, profile: Path | None) -> StepCosts | None:
-    """Return the costs that are described or were saved; None if a script is to be measured."""
+    """Return the costs of a published model or a profile; None if a script is to be measured."""
     from evener.cli.usage import wrong_usage
     from evener.launch.plan_subprocess import StepCosts
     from evener.profile.serialise import read_profile
@@ -232,7 +236,7 @@ def _read_run(file: Path, model: str | None) -> MeasuredRun:
 def _calibrated(
     costs: StepCosts, run: MeasuredRun, wanted: int | Literal["max", "auto"] | None
 ) -> StepCosts:
-    """Return the costs with the times of a run, and print by what they were scaled."""
+    """Return the costs scaled to the times of a run, and print the factors."""
     from evener.errors import ProfileError
     from evener.feedback.calibration import calibrate
     from evener.feedback.whole_steps import without_updates
@@ -243,7 +247,7 @@ def _calibrated(
             "PROF-054",
             f"The run had batches of {batch_size} samples, and the plan is to be for "
             f"{wanted or costs.batch_size}.",
-            why="What a run measured holds for its batch.",
+            why="The times of a run hold only for its batch size.",
             fix=f"Leave out --batch-size, or use the script with batches of {batch_size}.",
         )
     found = calibrate(costs.profile, without_updates(run, costs.profile))
@@ -263,14 +267,19 @@ def _plan_and_print(
     from evener.planner import check_plan, plan_profile
 
     if batch_size is None:
-        raise typer.BadParameter("say it: N, max or auto", param_hint="'--batch-size'")
+        raise typer.BadParameter(
+            "the batch size of the script is not known; give N, max or auto",
+            param_hint="'--batch-size'",
+        )
     if check is not None:
         from evener.cli.usage import wrong_usage
 
         with wrong_usage(str(check)):
             given = Plan.from_json(check.read_text(encoding="utf-8"))
             if isinstance(batch_size, str):
-                raise typer.BadParameter("--check needs a number", param_hint="'--batch-size'")
+                raise typer.BadParameter(
+                    "--check needs a number of samples", param_hint="'--batch-size'"
+                )
             planned = check_plan(given, costs.profile, batch_size)
     else:
         planned = plan_profile(costs.profile, batch_size)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from evener.plan import Plan
 
 
-# A script may have the other options by chance.
+# The other options are common in scripts too, so only these cause a warning.
 _OPTIONS = ("--devices", "--plan", "--shares")
 _AUTO = "auto"
 
@@ -73,8 +73,8 @@ def run(
         typer.Option(
             "--shares",
             metavar="NUMBERS",
-            help="Relative share of each batch for each device, for example 3,1, or even. "
-            "Default: measured while training.",
+            help="Relative share of each batch for each device, for example 3,1; or even for equal "
+            "shares. Default: measured while training.",
         ),
     ] = None,
     no_gpu_names: NoGpuNamesOption = False,
@@ -82,16 +82,17 @@ def run(
         bool,
         typer.Option(
             "--no-hoist",
-            help="Run training steps that nobody decorated as they are written, on one device.",
+            help="Run training steps that are not decorated with tf.function as they are, on one "
+            "device.",
         ),
     ] = False,
     verify: Annotated[
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Compute the first run of every step on one device too, and print the difference. "
-            "Default: compare a few samples, and warn if they differ; --no-verify: compare "
-            "nothing.",
+            help="--verify: also compute the first run of each step on one device, and print the "
+            "difference. --no-verify: compare nothing. Default: compare a few samples, and warn if "
+            "they differ.",
         ),
     ] = None,
     report: Annotated[
@@ -100,7 +101,10 @@ def run(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print the report as one JSON object, as the last line."),
+        typer.Option(
+            "--json",
+            help="Print the report as one JSON object, in the last line of standard error.",
+        ),
     ] = False,
     report_file: Annotated[
         Path | None,
@@ -196,7 +200,7 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
         raise RunError(
             "RUN-031",
             f"{script} trains on batches whose size is not known before it runs.",
-            why="A plan is made for a batch of so many samples.",
+            why="A plan is made for one batch size.",
             fix="Make the plan first: evener plan --batch-size N --out plan.json "
             f"{words}; then evener run --plan plan.json {words}.",
         )
@@ -219,7 +223,7 @@ def _layout(
     spec = spec_from(devices, os.environ)
     if plan == _AUTO and shares is not None:
         raise typer.BadParameter(
-            "--plan auto chooses the shares; leave out one of both", param_hint="'--shares'"
+            "--plan auto chooses the shares; leave out --plan or --shares", param_hint="'--shares'"
         )
     if plan is None or plan == _AUTO:
         return Layout(devices=devices, shares=_read_shares(shares, spec), verify=verify)

@@ -19,8 +19,8 @@ def status(text: str, *, delay_seconds: float = _DELAY_SECONDS) -> Iterator[None
     Nothing is shown if standard error is not a terminal, or if the code ends before the delay.
 
     Args:
-        text: What the command does, such as ``"Importing TensorFlow"``.
-        delay_seconds: When the spinner appears, 0 or more.
+        text: Text for what the command does, such as ``"Importing TensorFlow"``.
+        delay_seconds: Seconds until the spinner appears, 0 or more.
     """
     if not sys.stderr.isatty():
         yield
@@ -42,7 +42,7 @@ class _Delayed:
     """A spinner that is started by another thread than the one that stops it.
 
     Args:
-        text: What it says.
+        text: Text beside the spinner.
         terminal: The stream of a terminal.
     """
 

@@ -25,11 +25,11 @@ class WrongUsage(Exception):
 
 
 @contextlib.contextmanager
-def wrong_usage(place: str) -> Iterator[None]:
+def wrong_usage(source: str) -> Iterator[None]:
     """Report an error of evener raised inside as wrong usage.
 
     Args:
-        place: The invalid option or file; the message begins with it.
+        source: Invalid option or file; the message begins with it.
 
     Raises:
         WrongUsage: Instead of an `EvenerError`.
@@ -37,7 +37,7 @@ def wrong_usage(place: str) -> Iterator[None]:
     try:
         yield
     except EvenerError as error:
-        what = f"{place}: {error.what}"
+        what = f"{source}: {error.what}"
         raise WrongUsage(type(error)(error.code, what, why=error.why, fix=error.fix)) from error
 
 
@@ -45,7 +45,7 @@ def check_writable(file: Path | None) -> None:
     """Refuse a file for results that cannot be written.
 
     Args:
-        file: Of an option; None if the option was not given.
+        file: Value of an option; None if the option was not given.
 
     Raises:
         typer.BadParameter: If it is a folder, or its folder cannot be written to.

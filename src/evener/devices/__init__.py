@@ -5,6 +5,7 @@
     tensorflow_view  TensorFlow                  -> TensorFlowView   seam
     join             all of these                -> Inventory        pure
     discover         reads all seams and joins them
+    names            names of devices            <-> TensorFlow's names
     table            Inventory                   -> text
     layout           spec and inventory          -> Layout           pure
     use              a layout, on a runtime      -> UsedDevice, ...

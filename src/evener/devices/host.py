@@ -16,8 +16,8 @@ class Host:
     """The host of the GPUs; None where a value is unknown.
 
     Args:
-        name: The processor.
-        num_cores: How many cores this process may run on.
+        name: Name of the processor.
+        num_cores: Number of cores this process may run on.
         memory_total_bytes: Its memory.
         memory_free_bytes: The memory available without swapping.
     """

@@ -23,14 +23,15 @@ class Device:
             TensorFlow does not see has the driver's number: ``"nvidia:1"``.
         kind: ``"gpu"`` or ``"cpu"``.
         product: The product name.
-        use: ``"compute"`` if it computes, ``"host"`` for a CPU that feeds GPUs, else ``"none"``.
-        reason: Why it does not compute; None if it does.
+        use: ``"compute"`` if it computes, ``"host"`` for a CPU that only prepares the input of
+            GPUs, else ``"none"``.
+        reason: Problem that keeps it from computing; None if it computes.
         memory_total_bytes: Its memory.
         memory_free_bytes: Its free memory.
-        caps_bytes: The caps of the spec; more than one if it is split into several devices.
+        caps_bytes: Memory caps of the spec, in bytes; several if it is split into several devices.
         compute_capability: Major and minor number.
         num_multiprocessors: Number of streaming multiprocessors.
-        num_cores: Of a CPU: the number of cores this process may use.
+        num_cores: Number of cores of a CPU that this process may use.
         uuid: Its UUID in the driver.
         nvml_index: Its index in the driver, as in nvidia-smi.
         pci_bus_id: Its address on the PCI bus.
@@ -57,7 +58,7 @@ class Link:
     """The fastest connection of two GPUs.
 
     Args:
-        devices: The names of the two.
+        devices: Names of the two GPUs.
         kind: ``"nvlink"``, ``"pcie"`` (below one host bridge) or ``"host"`` (across).
         count: Number of NVLinks; 1 for the other kinds.
     """
@@ -79,11 +80,11 @@ class Inventory:
         devices: All devices: GPUs by number, then the CPU or its stand-ins.
         links: The connections of the GPUs, each pair once.
         problems: Problems of the whole machine.
-        fallback: Why fewer devices are used than were requested; None if all are used.
+        fallback: Problem for which fewer devices are used than were requested; None if all are.
         spec: The device spec as text.
-        driver_version: Of NVIDIA's driver.
+        driver_version: Version of NVIDIA's driver.
         cuda_driver_version: The newest CUDA that the driver supports.
-        tensorflow_version: Of the installed TensorFlow.
+        tensorflow_version: Version of the installed TensorFlow.
         cuda_version: The CUDA that TensorFlow was built for.
     """
 

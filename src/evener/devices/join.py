@@ -36,8 +36,8 @@ def join(
     """Return the inventory of a machine under a device spec.
 
     Args:
-        spec: The devices to use. Without one, if TensorFlow has no GPU but several logical CPUs,
-            the program has configured stand-ins: they are used.
+        spec: Devices to use. With the default spec, several logical CPUs and no GPU mean that the
+            program has configured stand-ins, which are used.
         machine: The view of the driver.
         view: The view of TensorFlow.
         host: The host.
@@ -197,7 +197,7 @@ def unknown_device(name: str, known: Iterable[str], no_gpus: Problem | None = No
     Args:
         name: The requested device.
         known: The existing devices.
-        no_gpus: Why there are no GPUs, where there are none.
+        no_gpus: Reason for which there are no GPUs, or None.
     """
     names = tuple(known)
     has_gpus = any(other.startswith("gpu:") for other in names)

@@ -50,7 +50,7 @@ class Layout:
     Args:
         gpus: The logical GPUs; empty for the CPU alone.
         num_cpus: Number of logical CPU devices.
-        cpu_caps: The memory that is planned with, of each CPU device; empty for no limit.
+        cpu_caps: Bytes of memory that a planner assumes for each CPU device; empty for no limit.
         limit_threads: Whether every CPU device computes with one thread, as stand-ins do.
     """
 

@@ -28,8 +28,8 @@ def match_gpus(
     shown = shown_by_cuda(gpus, visible_devices)
     rest = [gpu for gpu in gpus if gpu not in shown]
     matched: dict[int, NvmlGpu] = {}
-    # In order, and first among those that should be shown: TensorFlow leaves some out, but
-    # never changes their order.
+    # TensorFlow leaves GPUs out but keeps their order, so take the first that may be the same,
+    # preferring those that CUDA_VISIBLE_DEVICES lets through.
     left = [gpu for gpu in (*shown, *rest) if gpu.failure is None]
     for gpu in seen:
         found = next((other for other in left if _may_be_same(gpu, other)), None)

@@ -28,7 +28,7 @@ class NvmlLink:
 
     Args:
         to_index: NVML's number of the other GPU.
-        kind: ``"nvlink"``; ``"pcie"`` if the way stays under one PCIe host bridge; ``"host"``
+        kind: ``"nvlink"``; ``"pcie"`` if the path stays below one PCIe host bridge; ``"host"``
             if it crosses the interconnect between host bridges or CPU sockets.
         count: Number of NVLinks; 1 for the other kinds.
     """
@@ -44,7 +44,7 @@ class NvmlGpu:
 
     Args:
         index: NVML's number, in the order of the PCI bus (as in nvidia-smi).
-        uuid: The name that never changes, ``"GPU-..."``.
+        uuid: Permanent identifier, ``"GPU-..."``.
         name: The product.
         compute_capability: Major and minor number.
         memory_total_bytes: Its memory.
@@ -52,7 +52,7 @@ class NvmlGpu:
         num_multiprocessors: Number of streaming multiprocessors.
         pci_bus_id: The address on the PCI bus.
         links: The connection to each other GPU.
-        failure: The error of the driver for a GPU that does not answer; the rest may be None.
+        failure: Error of the driver if the GPU does not answer; the other values may be None.
     """
 
     index: int
@@ -69,7 +69,7 @@ class NvmlGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlFailure:
-    """Why the driver could not be queried."""
+    """Reason for which the driver could not be queried."""
 
     kind: FailureKind
     message: str
@@ -80,10 +80,10 @@ class NvmlMachine:
     """The driver's view of the machine.
 
     Args:
-        driver_version: Such as ``"550.54.15"``.
+        driver_version: Version of the driver, such as ``"550.54.15"``.
         cuda_driver_version: The newest CUDA that the driver's library supports.
         gpus: The GPUs, by their NVML number.
-        failure: Why the driver could not be queried, or None.
+        failure: Reason for which the driver could not be queried, or None.
     """
 
     driver_version: str | None = None
@@ -104,7 +104,7 @@ class Nvml:
     """Reads the GPUs through NVML.
 
     Args:
-        library: The module ``pynvml``, or something that behaves like it.
+        library: Module with the functions of ``pynvml``; None for ``pynvml``.
     """
 
     def __init__(self, library: Any = None) -> None:
@@ -224,12 +224,12 @@ class Nvml:
 
 
 def cores_per_multiprocessor(capability: tuple[int, int]) -> int:
-    """Return how many CUDA cores one multiprocessor of that compute capability has.
+    """Return the number of CUDA cores per multiprocessor of a compute capability.
 
     >>> cores_per_multiprocessor((8, 0)), cores_per_multiprocessor((9, 0))
     (64, 128)
     """
-    # The newest generation that is not newer: later ones kept the last number so far.
+    # An unlisted generation has the number of the last listed one before it.
     known = [generation for generation in sorted(_CORES) if generation <= capability]
     return _CORES[known[-1]] if known else 192
 

@@ -19,14 +19,14 @@ _INSTALL = "pip install 'tensorflow[and-cuda]'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a device, or all of them, will not be used.
+    """Problem that keeps one device, or all, from being used.
 
     Args:
-        code: The stable name, such as ``"DEV-101"``.
-        what: One sentence: what happened.
+        code: Stable code, such as ``"DEV-101"``.
+        what: Sentence that says what happened.
         why: The reason, with the numbers.
-        fix: What the user can do.
-        by_choice: Whether the user has chosen it, so that no warning is needed.
+        fix: Remedy for the user.
+        by_choice: Whether a setting of the user causes it; then no warning is printed.
     """
 
     code: str
@@ -96,7 +96,7 @@ def too_few_multiprocessors(count: int, minimum: int) -> Problem:
 
 
 def not_enough_free_memory(free_bytes: int, minimum_bytes: int) -> Problem:
-    """Somebody else uses the GPU's memory."""
+    """Other programs hold the GPU's memory."""
     return Problem(
         code="DEV-106",
         what=f"Not enough free memory: {format_bytes(free_bytes)}.",
@@ -107,7 +107,7 @@ def not_enough_free_memory(free_bytes: int, minimum_bytes: int) -> Problem:
 
 
 def not_seen(num_seen: int, *, has_cuda_packages: bool) -> Problem:
-    """The driver sees the GPU, TensorFlow does not, and nothing above says why."""
+    """The driver lists the GPU and TensorFlow does not, for no other known reason."""
     if num_seen:
         why = f"the CUDA libraries work: TensorFlow sees {num_seen} other GPU(s)."
     elif has_cuda_packages:
@@ -139,7 +139,7 @@ def initialising_failed(names: str, message: str) -> Problem:
     return Problem(
         code="DEV-109",
         what=f"TensorFlow could not be started on {names}.",
-        # One line, however many TensorFlow makes of it.
+        # TensorFlow's message may have many lines; print one.
         why=f"TensorFlow says: {' '.join(message.split())[:400]}",
         fix="check `nvidia-smi` for a GPU that hangs or has no free memory, or choose other "
         "devices, for example EVENER_DEVICES=gpu:0.",
@@ -168,7 +168,7 @@ def capability_too_low(capability: tuple[int, int], lowest: tuple[int, int]) -> 
 
 
 def no_driver(message: str) -> Problem:
-    """There is no NVIDIA driver at all: most often, no GPU."""
+    """There is no NVIDIA driver, usually because there is no GPU."""
     return Problem(
         code="DEV-112",
         what="No NVIDIA driver was found.",
@@ -190,7 +190,7 @@ def not_in_spec(spec: str) -> Problem:
 
 
 def unreadable(message: str) -> Problem:
-    """NVML fails in another way."""
+    """NVML fails with another error."""
     return Problem(
         code="DEV-114",
         what="The NVIDIA driver could not be queried.",

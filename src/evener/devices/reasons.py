@@ -99,10 +99,10 @@ def why_old_driver(situation: Situation) -> Problem | None:
 
 
 def min_multiprocessors(counts: Sequence[int], wanted: int | None) -> int:
-    """Return how many multiprocessors a GPU needs for TensorFlow to list it.
+    """Return the least number of multiprocessors of a GPU that TensorFlow lists.
 
-    It is what ``TF_MIN_GPU_MULTIPROCESSOR_COUNT`` says; without it 8, or the count of the
-    largest GPU where that is smaller. So a small GPU is left out only beside a larger one.
+    The value of ``TF_MIN_GPU_MULTIPROCESSOR_COUNT``; by default 8, or the count of the largest
+    GPU if that is smaller. So a small GPU is left out only beside a larger one.
 
     Source: TensorFlow, common_runtime/gpu/gpu_device.cc, GetMinGPUMultiprocessorCount.
 

@@ -107,7 +107,7 @@ def _split_cpu(tf: Any, layout: Layout) -> None:
     if not layout.limit_threads:
         return
     threading = tf.config.threading
-    # 0 means that nobody chose a number.
+    # 0 is TensorFlow's default: the program has chosen no number.
     if threading.get_intra_op_parallelism_threads() == 0:
         threading.set_intra_op_parallelism_threads(1)
     if threading.get_inter_op_parallelism_threads() == 0:

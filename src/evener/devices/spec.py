@@ -5,8 +5,8 @@
     gpu:0@10GiB,gpu:1        a cap on the memory of one of them
     gpu:0@10GiB,gpu:0@5GiB   one GPU split into two devices
     cpu:2                    two stand-ins: logical CPU devices, to try programs without GPUs
-    cpu:1@2GiB,cpu:1@1GiB    stand-ins that are planned with so much memory each; TensorFlow
-                             cannot limit it
+    cpu:1@2GiB,cpu:1@1GiB    stand-ins with a memory cap that only the planner respects:
+                             TensorFlow cannot limit the memory of CPU devices
 
 It means the same as an argument, as ``--devices`` and in the environment (`ENVIRONMENT`).
 """
@@ -47,7 +47,7 @@ class GpuRequest:
 
     Args:
         index: TensorFlow's number of the physical GPU, from 0.
-        cap_bytes: The memory it may use, at least 1 MiB; None for all there is.
+        cap_bytes: Memory cap, at least 1 MiB; None for all of its memory.
     """
 
     index: int
@@ -69,9 +69,9 @@ class DeviceSpec:
 
     Args:
         kind: ``"all"``, ``"gpu"`` or ``"cpu"``.
-        num_stand_ins: With kind ``"cpu"``: how many logical CPU devices, from 1.
-        stand_in_caps: The memory that is planned with, of each of them; empty for no limit.
-        gpus: With kind ``"gpu"``: the GPUs, in the order in which they were named.
+        num_stand_ins: Number of logical CPU devices, from 1, with kind ``"cpu"``.
+        stand_in_caps: Bytes of memory that a planner assumes for each of them; empty for no limit.
+        gpus: GPUs in the order in which they were named, with kind ``"gpu"``.
         source: The origin of the spec.
     """
 
@@ -83,7 +83,7 @@ class DeviceSpec:
 
     @property
     def num_devices(self) -> int | None:
-        """How many devices the spec names; None with kind ``"all"``."""
+        """Number of devices that the spec names; None with kind ``"all"``."""
         counts = {"all": None, "gpu": len(self.gpus), "cpu": self.num_stand_ins}
         return counts[self.kind]
 
@@ -132,97 +132,97 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
     """
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _no_device(f"Device spec {text!r}", str(text))
-    place = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
+    context = f"{ENVIRONMENT}={text!r}" if source == "environment" else f"Device spec {text!r}"
     items = [item.strip() for item in text.split(",")]
     if not all(items):
         raise no_device_named(
-            f"{place} is empty" if not text.strip() else f"{place} has an empty item",
+            f"{context} is empty" if not text.strip() else f"{context} has an empty item",
             why="a spec lists at least one device, separated by commas.",
             fix=_examples_text(),
         )
-    parsed = [_parse_item(item, place) for item in items]
+    parsed = [_parse_item(item, context) for item in items]
     if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
         return replace(parsed[0], source=source)
     capped = [item for item in parsed if isinstance(item, DeviceSpec) and item.stand_in_caps]
     if len(capped) == len(parsed):
         caps = tuple(cap for item in capped for cap in item.stand_in_caps)
-        _check_number_of_stand_ins(len(caps), str(len(caps)), place)
+        _check_number_of_stand_ins(len(caps), str(len(caps)), context)
         return DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=caps, source=source)
     gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
     if len(gpus) < len(parsed):
         raise SpecError(
             "DEV-007",
-            f"{place} mixes {_first_exclusive(parsed)!r} with other devices.",
+            f"{context} mixes {_first_exclusive(parsed)!r} with other devices.",
             why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
             "stand-ins with a memory size each. The host's CPU always prepares the input and is "
             "not listed.",
             fix=_examples_text(),
         )
-    _refuse_repeats(gpus, place)
+    _refuse_repeats(gpus, context)
     return DeviceSpec(kind="gpu", gpus=gpus, source=source)
 
 
-def _parse_item(item: str, place: str) -> DeviceSpec | GpuRequest:
+def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
     match = _ITEM.fullmatch(item)
     word, number, cap = match.group("word", "number", "cap") if match else (item, None, None)
     if word not in ("all", "cpu", "gpu") or (word == "all") != (number is None):
-        raise _no_device(place, item)
+        raise _no_device(context, item)
     if word == "gpu":
-        return GpuRequest(index=_gpu_index(number or "", place), cap_bytes=_cap(cap, place))
+        return GpuRequest(index=_gpu_index(number or "", context), cap_bytes=_cap(cap, context))
     if word == "all" and cap is not None:
         raise bad_cap(
-            f"{place}: {item!r} has a memory cap",
-            why="a cap is that of one device.",
+            f"{context}: {item!r} has a memory cap",
+            why="a memory cap belongs to one device, and all names several.",
             fix="put the cap on a GPU, for example gpu:0@10GiB, or remove it.",
         )
     if word == "all":
         return DeviceSpec(kind="all")
-    count = _stand_ins(number or "", place)
-    cap_bytes = _cap(cap, place)
+    count = _stand_ins(number or "", context)
+    cap_bytes = _cap(cap, context)
     caps = () if cap_bytes is None else (cap_bytes,) * count
     return DeviceSpec(kind="cpu", num_stand_ins=count, stand_in_caps=caps)
 
 
-def _no_device(place: str, item: str) -> SpecError:
-    # In a spec the number of a CPU is a count.
+def _no_device(context: str, item: str) -> SpecError:
+    # In a spec, the number after `cpu:` is a count.
     close = suggestion(item, _EXAMPLES).replace("'cpu:0'", "'cpu:1'")
     return not_a_device(
-        f"{place}: {item!r} is not a device.{close}",
+        f"{context}: {item!r} is not a device.{close}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "
         "lower case.",
         fix=_examples_text(),
     )
 
 
-def _stand_ins(number: str, place: str) -> int:
+def _stand_ins(number: str, context: str) -> int:
     count = int(number) if _NUMBER.fullmatch(number) else 0
-    _check_number_of_stand_ins(count, number, place)
+    _check_number_of_stand_ins(count, number, context)
     return count
 
 
-def _check_number_of_stand_ins(count: int, number: str, place: str) -> None:
+def _check_number_of_stand_ins(count: int, number: str, context: str) -> None:
     if 1 <= count <= MAX_STAND_INS:
         return
     raise SpecError(
         "DEV-003",
-        f"{place}: {number!r} is not a number of stand-ins.",
+        f"{context}: {number!r} is not a number of stand-ins.",
         why=f"cpu:N makes N logical CPU devices, and N is from 1 to {MAX_STAND_INS}.",
         fix="write cpu:1 for the CPU alone, or cpu:2 for two stand-ins.",
     )
 
 
-def _gpu_index(number: str, place: str) -> int:
+def _gpu_index(number: str, context: str) -> int:
     if _NUMBER.fullmatch(number):
         return int(number)
     raise SpecError(
         "DEV-004",
-        f"{place}: {number!r} is not the number of a GPU.",
+        f"{context}: {number!r} is not the number of a GPU.",
         why="GPUs are numbered 0, 1, 2, ... in TensorFlow's order.",
         fix="write for example gpu:0; `evener devices` lists the GPUs of this machine.",
     )
 
 
-def _cap(cap: str | None, place: str) -> int | None:
+def _cap(cap: str | None, context: str) -> int | None:
     if cap is None:
         return None
     try:
@@ -234,7 +234,7 @@ def _cap(cap: str | None, place: str) -> int | None:
             return cap_bytes
         reason = f"{format_bytes(cap_bytes)} is less than 1 MiB, the unit of TensorFlow's caps"
     raise bad_cap(
-        f"{place}: the memory cap {cap!r} cannot be used",
+        f"{context}: the memory cap {cap!r} cannot be used",
         why=f"{reason}.",
         fix="write a number and a unit, for example gpu:0@10GiB or gpu:0@512MiB.",
     )
@@ -248,12 +248,12 @@ def _cap_text(cap_bytes: int | None) -> str:
     return f"@{cap_bytes // units[unit]}{unit}"
 
 
-def _refuse_repeats(gpus: Sequence[GpuRequest], place: str) -> None:
+def _refuse_repeats(gpus: Sequence[GpuRequest], context: str) -> None:
     named = [gpu.index for gpu in gpus]
     for gpu in gpus:
         if gpu.cap_bytes is None and named.count(gpu.index) > 1:
             raise duplicate_device(
-                f"{place} names {gpu.name} {named.count(gpu.index)} times",
+                f"{context} names {gpu.name} {named.count(gpu.index)} times",
                 why="a GPU can be split into several devices only if each has a memory cap.",
                 fix=f"list it once, or split it: {gpu.name}@10GiB,{gpu.name}@5GiB.",
             )
@@ -275,7 +275,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def no_device_named(what: str, *, why: str, fix: str) -> SpecError:
-    """Return the error for devices of which none is named."""
+    """Return the error for a list that names no device."""
     return SpecError("DEV-001", f"{what}.", why=why, fix=fix)
 
 

@@ -59,10 +59,10 @@ class TensorFlowView:
         lowest_capability: The lowest compute capability it was built for.
         gpus: The physical GPUs it lists.
         runtime_initialised: Whether its runtime has started, so that devices are fixed.
-        num_logical_cpus: How many logical CPU devices there are, or will be.
+        num_logical_cpus: Number of logical CPU devices, also before the runtime has started.
         cuda_12_packages: Installed distributions with NVIDIA's libraries for CUDA 12.
         cuda_13_packages: The same for CUDA 13.
-        environment: What the environment says to CUDA and TensorFlow.
+        environment: Environment variables that CUDA and TensorFlow read.
     """
 
     version: str

@@ -35,7 +35,7 @@ from evener.devices.spec import (
 )
 from evener.errors import DeviceError, warn
 
-# TensorFlow has one runtime in a process, and so have we.
+# TensorFlow has one runtime per process.
 _RUNTIME = TensorFlowRuntime()
 _NAME = re.compile(r"(gpu|cpu):(0|[1-9][0-9]{0,5})")
 
@@ -81,10 +81,10 @@ def lay_out(spec: str) -> None:
     The program that runs afterwards in this process can still change the configuration.
 
     Args:
-        spec: As of `use_devices`.
+        spec: Device spec, as for `use_devices`.
 
     Raises:
-        DeviceError: DEV-001 to DEV-007, DEV-010, DEV-011 and DEV-014, as of `use_devices`.
+        DeviceError: DEV-001 to DEV-007, DEV-010, DEV-011 and DEV-014, as for `use_devices`.
     """
     parsed = parse_spec(spec)
     found = join(parsed, Nvml().read_machine(), _RUNTIME.view(), read_host())
@@ -95,11 +95,11 @@ def resolve_devices(names: Sequence[str]) -> tuple[UsedDevice, ...]:
     """Return the devices of these names, and start TensorFlow's runtime if it has not started.
 
     Names are those of TensorFlow's logical devices, in lower case; ``"cpu:2"`` is the third
-    logical CPU here, not a number of stand-ins. Where nothing was laid out yet and only CPUs
-    are named, as many stand-ins are made as the names need.
+    logical CPU here, not a number of stand-ins. If the runtime has not been configured and only
+    CPUs are named, the stand-ins that the names need are made.
 
     Args:
-        names: For example ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:2"]``.
+        names: Device names, for example ``["gpu:0", "gpu:1"]`` or ``["cpu:0", "cpu:2"]``.
 
     Returns:
         The devices, in the order of the names.
@@ -189,7 +189,7 @@ def _without(found: Inventory, started: Layout, failure: Problem) -> Inventory:
         return device
 
     devices = tuple(map(updated, found.devices))
-    # A GPU may be kept but split into fewer devices; then it is in both sets.
+    # A GPU that is split into fewer devices is in both sets: no device is left out.
     fallback = fallback_of(devices, found.problems) or failure
     return replace(found, devices=devices, fallback=fallback)
 

@@ -1,4 +1,4 @@
-"""What a person has chosen for the doctor: which rules, and for how many GPUs."""
+"""Settings of the doctor: the rules to report, and the number of GPUs to assume."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from evener.errors import RunError, did_you_mean
 
 _TABLE = "[tool.evener.doctor]"
 _KEYS = ("select", "ignore", "gpus")
-# Reported whatever is selected: without a readable script nothing is examined.
+# Always reported: a script that cannot be read is not examined.
 _ALWAYS = ("DOC-001", "DOC-002")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What is reported, and for which machine.
+    """Rules to report, and the assumed machine.
 
     Args:
-        select: Codes, or beginnings of codes such as ``"DOC-4"``; None for all.
-        ignore: Codes, or beginnings of codes, that are not reported.
-        num_gpus: For how many GPUs the program is judged; None for those that are there.
+        select: Codes, or prefixes of codes such as ``"DOC-4"``; None for all.
+        ignore: Codes, or prefixes of codes, that are not reported.
+        num_gpus: Number of GPUs to assume; None for those of this machine.
     """
 
     select: tuple[str, ...] | None = None
@@ -45,13 +45,13 @@ def configuration_for(
     ignore: Iterable[str] | None = None,
     num_gpus: int | None = None,
 ) -> Configuration:
-    """Return what holds for a script: what is given, else the nearest ``pyproject.toml``.
+    """Return the settings for a script: the given ones, else those of ``pyproject.toml``.
 
     Args:
         script: The path of the script.
-        select: As in `Configuration`; None for the file's.
-        ignore: As in `Configuration`; None for the file's.
-        num_gpus: As in `Configuration`; None for the file's.
+        select: Codes as in `Configuration`; None for those of the file.
+        ignore: Codes as in `Configuration`; None for those of the file.
+        num_gpus: Number as in `Configuration`; None for that of the file.
 
     Raises:
         RunError: RUN-011 if no rule has a code; RUN-012 if the table in the file is wrong;
@@ -79,10 +79,10 @@ def configuration_for(
 
 
 def _known(given: str) -> str:
-    """Return a code, or the beginning of one, in capitals."""
+    """Return a code, or a prefix of one, in capitals."""
     code = given.strip().upper()
     codes = [rule.code for rule in all_rules()]
-    if code and any(one.startswith(code) for one in codes):
+    if code and any(known.startswith(code) for known in codes):
         return code
     raise RunError(
         "RUN-011",
@@ -119,11 +119,11 @@ def _codes(path: Path, table: Mapping[str, object], key: str) -> list[str] | Non
     value = table.get(key)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise _wrong(path, f"`{key}` is {value!r}", 'It must be a list of codes: ["DOC-201"].')
     codes = cast("list[str]", value)
     try:
-        return [_known(one) for one in codes]
+        return [_known(code) for code in codes]
     except RunError as error:
         raise _wrong(path, f"`{key}`: {error.what}", error.why) from error
 

@@ -18,7 +18,7 @@ from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.watch import Observation, watch
 
-# So many other lines are shown with their text.
+# Largest number of further lines shown with their text.
 _MOST_LINES = 5
 
 
@@ -28,11 +28,11 @@ class Diagnosis:
 
     Args:
         script: The script's absolute path.
-        findings: The worst first, then by file and line.
-        num_gpus: For how many GPUs the program is judged.
-        is_assumed: Whether that number is assumed: none is given, and there is no GPU.
-        num_ignored: How many findings comments in the program take back.
-        seen: What the run has shown; None if the program was only read.
+        findings: Findings, the worst first, then by file and line.
+        num_gpus: Number of GPUs that is assumed.
+        is_assumed: Whether that number is the default, as none is given and there is no GPU.
+        num_ignored: Number of findings that comments in the program suppress.
+        seen: Observation of the run; None if the program was only read.
     """
 
     script: str
@@ -78,25 +78,24 @@ def diagnose(
 ) -> Diagnosis:
     r"""Find the mistakes of a training program; with ``run``, watch a run of it too.
 
-    Without ``run`` nothing of it is executed. A script that is not there, or is no Python, is
-    not run.
+    Without ``run`` it is not executed. A script that does not exist or is not Python is not run.
 
     Args:
-        path: The file of a Python script. Modules of the same project that it imports are read
-            too. That the file is not there, or is no Python, is a finding.
-        run: Whether to run it for a few steps, in a process of its own.
-        args: What follows the script on its command line.
-        devices: A device spec that is laid out before it runs, such as ``"cpu:2"`` for two
+        path: Path of a Python script. Modules of the same project that it imports are read too.
+            A file that does not exist or is not Python is a finding.
+        run: Whether to run it for a few steps, in a subprocess.
+        args: Arguments of the script.
+        devices: Device spec to configure before it runs, such as ``"cpu:2"`` for two
             stand-ins; None for the environment's, else the script's own.
-        time_limit_seconds: How long it may run, above 0.
-        num_steps: How many steps, those with tracing left out, are enough; from 1.
-        gpu_names: Whether CPU devices answer as GPUs to it, where there is no GPU.
-        num_gpus: Judge it as if the machine had so many GPUs, from 0. None for the table
+        time_limit_seconds: Time limit of the run, above 0.
+        num_steps: Number of steps to watch, without those that trace; from 1.
+        gpu_names: Whether to present CPU devices to it as GPUs on a machine without GPUs.
+        num_gpus: Number of GPUs to assume, from 0. None for the table
             ``[tool.evener.doctor]`` of the nearest ``pyproject.toml`` above the script, else the
             GPUs that are there, else 2.
-        select: Report only these codes, or beginnings of codes such as ``"DOC-4"``; None for
+        select: Codes to report, or prefixes of codes such as ``"DOC-4"``; None for
             the table, else all.
-        ignore: Do not report these; None for the table, else none.
+        ignore: Codes not to report; None for the table, else none.
 
     Returns:
         The findings, the worst first; ``findings == ()`` for a program that is fine.
@@ -141,7 +140,7 @@ def examine(
     Args:
         script: The path of a Python file.
         surroundings: The machine, the environment, the packages.
-        seen: What a run has shown.
+        seen: Observation of a run.
         rules: The rules; None for all.
     """
     return _examined(read_program(script), surroundings, seen, rules)
@@ -156,7 +155,7 @@ def _examined(
     case = Case(program=program, surroundings=surroundings, observation=seen)
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
-        # Its lines mean other things in TensorFlow 1 than the other rules know.
+        # The other rules do not hold for TensorFlow 1.
         chosen = tuple(rule for rule in chosen if rule.family is Family.PROGRAM)
     ignored = Ignored(program)
     reported = [(rule, violation) for rule in chosen for violation in rule.check(case)]
@@ -177,10 +176,10 @@ _Group = tuple[Violation, tuple[str, ...]]
 def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     """Return one finding for each cause, and for each line of a rule."""
     by_cause: dict[tuple[object, ...], list[Violation]] = {}
-    for rule, one in sorted(reported, key=lambda pair: _order(*pair)):
-        severity = one.severity or rule.severity
-        cause = (rule.code, severity, one.cause or (one.why, one.fix))
-        by_cause.setdefault(cause, []).append(one)
+    for rule, violation in sorted(reported, key=lambda pair: _order(*pair)):
+        severity = violation.severity or rule.severity
+        cause = (rule.code, severity, violation.cause or (violation.why, violation.fix))
+        by_cause.setdefault(cause, []).append(violation)
     by_line: dict[tuple[str, str, int], list[_Group]] = {}
     severities: dict[tuple[str, str, int], Severity] = {}
     for (code, severity, *_), (first, *others) in by_cause.items():
@@ -191,32 +190,42 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
 
-def _order(rule: Rule, one: Violation) -> tuple[int, str, int, str]:
-    return (one.severity or rule.severity).rank, one.place.path, one.place.line, rule.code
+def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
+    return (
+        (violation.severity or rule.severity).rank,
+        violation.place.path,
+        violation.place.line,
+        rule.code,
+    )
 
 
 def _also(first: Place, others: list[Violation]) -> tuple[str, ...]:
     """Return the further lines of a finding, as its evidence."""
-    places = dict.fromkeys(one.place for one in others if one.place != first)
+    places = dict.fromkeys(violation.place for violation in others if violation.place != first)
     lines = [
-        f"also {f'line {one.line}' if one.path == first.path else f'{one.path}:{one.line}'}"
-        + (f": {one.text}" if one.text else "")
-        for one in list(places)[:_MOST_LINES]
+        f"also {f'line {place.line}' if place.path == first.path else f'{place.path}:{place.line}'}"
+        + (f": {place.text}" if place.text else "")
+        for place in list(places)[:_MOST_LINES]
     ]
     return (*lines, *([f"and {len(places) - len(lines)} more"] if len(places) > len(lines) else []))
 
 
 def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group]) -> Finding:
     first = groups[0][0]
-    evidence = [text for one, _ in groups for text in one.evidence or (one.place.text,) if text]
+    evidence = [
+        text
+        for violation, _ in groups
+        for text in violation.evidence or (violation.place.text,)
+        if text
+    ]
     evidence += [text for _, also in groups for text in also]
     return Finding(
         code=line[0],
         severity=severity,
         file=first.place.path,
         line=first.place.line,
-        what=" ".join(dict.fromkeys(one.what for one, _ in groups)),
-        why=" ".join(dict.fromkeys(one.why for one, _ in groups)),
-        fix="\n".join(dict.fromkeys(one.fix for one, _ in groups)),
+        what=" ".join(dict.fromkeys(violation.what for violation, _ in groups)),
+        why=" ".join(dict.fromkeys(violation.why for violation, _ in groups)),
+        fix="\n".join(dict.fromkeys(violation.fix for violation, _ in groups)),
         evidence=tuple(dict.fromkeys(evidence)),
     )

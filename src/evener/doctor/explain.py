@@ -15,7 +15,7 @@ def explain(code: str) -> str | None:
     """Return the help page of a code, as Markdown; None for an unknown code.
 
     Args:
-        code: Of a finding, of an error or of a warning; small letters do as well.
+        code: Code of a finding, an error or a warning, in any case.
 
     Example:
         >>> print(explain("data-011"))
@@ -25,7 +25,7 @@ def explain(code: str) -> str | None:
     """
     code = code.strip().upper()
     row = _rows().get(code)
-    rule = next((one for one in all_rules() if code in (one.code, *one.also)), None)
+    rule = next((known for known in all_rules() if code in (known.code, *known.also)), None)
     if rule is None:
         return None if row is None else f"# {code}\n\n{row}"
     page = (_PAGES / f"{rule.code}.md").read_text(encoding="utf-8").strip()

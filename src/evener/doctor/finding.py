@@ -12,9 +12,9 @@ from evener.errors import house_form
 
 
 class Severity(enum.Enum):
-    """How much a finding matters, the worst first."""
+    """Severity of a finding, the worst first."""
 
-    ERROR = "error"  # fails, or trains something else than was meant
+    ERROR = "error"  # fails, or trains something other than intended
     WARNING = "warning"  # wastes devices, time or memory, or will fail elsewhere
     HINT = "hint"  # could be better
 
@@ -26,17 +26,17 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the doctor has found.
+    """One mistake that the doctor has found.
 
     Args:
         code: The rule's code; ``evener doctor --explain CODE`` prints its page.
-        severity: How much it matters.
-        file: The absolute path of the program's file, or what stands for it.
-        line: Its line, from 1; 0 if it is about no line.
-        what: One sentence: what is wrong.
-        why: What it does to the training.
-        fix: What to write instead.
-        evidence: What it was seen by: lines of the program, settings, measured numbers.
+        severity: Severity of the mistake.
+        file: Absolute path of the file, or a name in its place, such as an environment variable.
+        line: Line number, from 1; 0 if it concerns no line.
+        what: Sentence that says what is wrong.
+        why: Effect on the training.
+        fix: Code to write instead.
+        evidence: Facts that show it: lines of the program, settings, measured numbers.
     """
 
     code: str
@@ -59,5 +59,5 @@ class Finding:
         return house_form(self.code, f"{self.place}: {self.what}", self.why, self.fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints of it."""
+        """Return the finding as ``--json`` prints it."""
         return {**dataclasses.asdict(self), "severity": self.severity.value}

@@ -1,4 +1,4 @@
-"""Findings that a comment on their line takes back: ``# evener: ignore[DOC-201]``."""
+"""Findings that a comment on their line suppresses: ``# evener: ignore[DOC-201]``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMENT = re.compile(r"#\s*evener:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGN
 
 
 class Ignored:
-    """Which lines a program takes back by comments.
+    """Findings that comments in a program suppress.
 
     Args:
         program: The program.
@@ -29,30 +29,32 @@ class Ignored:
             self._comments[place.path] = _comments(self._program, place.path)
         comment = self._comments[place.path].get(place.line, "")
         for match in _COMMENT.finditer(comment):
-            given = [one.strip().upper() for one in (match.group(1) or "").split(",")]
-            if match.group(1) is None or code.startswith(tuple(one for one in given if one)):
+            given = [part.strip().upper() for part in (match.group(1) or "").split(",")]
+            if match.group(1) is None or code.startswith(
+                tuple(prefix for prefix in given if prefix)
+            ):
                 return True
         return False
 
 
 def _comments(program: Program, path: str) -> dict[int, str]:
-    """Return the comments of a file that speak to evener, by line."""
-    module = next((one for one in program.modules if one.path == path), None)
+    """Return the comments of a file that ignore codes, by line."""
+    module = next((candidate for candidate in program.modules if candidate.path == path), None)
     lines = module.lines if module is not None else _lines_of(path)
     found = {n: line for n, line in enumerate(lines, start=1) if _COMMENT.search(line)}
     if module is None or not found:
         return found
-    # A string is no comment.
+    # The pattern may also be in a string, which is not a comment.
     tokens = tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline)
     return {
-        one.start[0]: one.string
-        for one in tokens
-        if one.type == tokenize.COMMENT and one.start[0] in found
+        token.start[0]: token.string
+        for token in tokens
+        if token.type == tokenize.COMMENT and token.start[0] in found
     }
 
 
 def _lines_of(path: str) -> list[str]:
-    """Return the lines of a file that is no module of the program, such as requirements.txt."""
+    """Return the lines of a file that is not a module, such as requirements.txt."""
     if Path(path).suffix not in (".txt", ".toml", ".yml", ".yaml"):
         return []
     try:

@@ -13,7 +13,7 @@ from evener.doctor.watch import Observation
 
 
 class Family(enum.Enum):
-    """What a rule is about."""
+    """Subject of a rule."""
 
     PROGRAM = "the program itself"
     DEVICES = "devices"
@@ -25,12 +25,12 @@ class Family(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a rule examines.
+    """Input of a rule.
 
     Args:
         program: The source code of the program.
         surroundings: The machine, the environment and the installed packages.
-        observation: What a run has shown; None without ``--run``.
+        observation: Observation of a run; None without ``--run``.
     """
 
     program: Program
@@ -40,16 +40,16 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One place that violates a rule.
+    """A source line that violates a rule.
 
     Args:
-        place: The line.
-        what: One sentence: what is wrong.
-        why: What it does to the training.
-        fix: What to write instead.
-        evidence: What it was found by; the line itself if nothing is given.
-        severity: How much it matters, where it is not the rule's own severity.
-        cause: Violations of one cause are one finding; of those without, why and fix are it.
+        place: Source line.
+        what: Sentence that says what is wrong.
+        why: Effect on the training.
+        fix: Code to write instead.
+        evidence: Facts that show it; the line itself if none are given.
+        severity: Severity, if it differs from that of the rule.
+        cause: Key: violations with the same cause are one finding. Empty: the same why and fix.
     """
 
     place: Place
@@ -68,10 +68,10 @@ class Rule:
     Args:
         code: The code of the error that evener raises for the same mistake, if there is one;
             else ``DOC-...``.
-        family: What it is about.
-        severity: Of its findings, unless a violation has its own.
-        title: A few words for lists.
-        check: Yields the violations.
+        family: Subject of the rule.
+        severity: Severity of its findings, unless a violation has its own.
+        title: Short description for lists.
+        check: Function that yields the violations.
         also: Codes of further errors that evener raises for the same mistake.
     """
 

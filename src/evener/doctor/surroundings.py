@@ -10,10 +10,10 @@ from pathlib import Path
 
 from evener.devices.nvml import Nvml, NvmlGpu, NvmlMachine
 
-# One of these is there with a driver; the last is Windows's Linux.
+# One of these exists if there is a driver; the last is that of WSL.
 _DRIVER = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
 _PACKAGES = ("tensorflow", "intel-tensorflow", "tf-nightly", "keras", "tf-keras", "nvidia-", "cuda")
-# The number of GPUs to judge a program for, if none is given and the machine has none.
+# Number of GPUs to assume if none is given and the machine has none.
 _ASSUMED = 2
 HIDING = "CUDA_VISIBLE_DEVICES"
 """The environment variable that hides GPUs from a program."""
@@ -21,13 +21,13 @@ HIDING = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a program will find around it.
+    """Machine, environment and packages of a program.
 
     Args:
         machine: The GPUs that the driver lists, hidden or not.
         environment: The environment variables.
         packages: Installed packages that matter to TensorFlow: name in lower case to version.
-        num_gpus: For how many GPUs the program is judged; None for those that are there.
+        num_gpus: Number of GPUs to assume; None for those of the machine.
         is_assumed: Whether that number is assumed.
     """
 
@@ -39,9 +39,9 @@ class Surroundings:
 
     @property
     def gpus(self) -> tuple[NvmlGpu, ...]:
-        """Return the GPUs that the program is judged for, hidden from programs or not.
+        """Return the assumed GPUs, hidden from programs or not.
 
-        They are those that the driver sees, unless it is judged for another number.
+        They are those that the driver lists, unless another number is assumed.
         """
         there = self.machine.gpus
         if self.num_gpus is None:
@@ -58,10 +58,10 @@ class Surroundings:
         return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}"
 
     def judged_for(self, num_gpus: int | None) -> Surroundings:
-        """Return the same, judged for a number of GPUs.
+        """Return the same with a number of GPUs that is assumed.
 
         Args:
-            num_gpus: The number; None for the GPUs that are there, or 2 if there are none.
+            num_gpus: Number of GPUs; None for those of the machine, or 2 if it has none.
         """
         there = len(self.machine.gpus)
         is_assumed = num_gpus is None and not there
@@ -74,7 +74,7 @@ class Surroundings:
 
 
 def surroundings_here() -> Surroundings:
-    """Return what is here. TensorFlow is not asked, so it is quick."""
+    """Return those of this machine, without importing TensorFlow, which takes seconds."""
     return Surroundings(
         machine=Nvml().read_machine() if _may_have_driver() else NvmlMachine(),
         environment=dict(os.environ),
@@ -87,7 +87,7 @@ def _count(num_gpus: int) -> str:
 
 
 def _may_have_driver() -> bool:
-    """Return whether NVIDIA's driver may be there; to ask it takes a tenth of a second."""
+    """Return whether NVIDIA's driver may exist; loading NVML takes a tenth of a second."""
     return any(Path(path).exists() for path in _DRIVER)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import tf_device
 from evener.engine.arguments import (
     FOUND,
     Arguments,
@@ -20,7 +21,6 @@ from evener.engine.arguments import (
 from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
 from evener.engine.own_loops import warn_of_one_device
-from evener.engine.ownership import tf_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 
 if TYPE_CHECKING:
     from evener.engine.strategy import Strategy

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name, tf_device
 from evener.errors import EngineError, did_you_mean
 from evener.plan import Plan, computing_devices
 
@@ -148,15 +149,3 @@ def _size_before(made: Any | None, kwargs: dict[str, Any]) -> int | None:
 
 def _num_bytes(shape: Any, dtype: tf.DType) -> int:
     return math.prod(int(n or 0) for n in shape) * (dtype.size or 0)
-
-
-def device_name(tf_name: str) -> str:
-    """Return evener's name of a TensorFlow device: ``"gpu:1"`` of ``"/device:GPU:1"``."""
-    spec = tf.DeviceSpec.from_string(tf_name)
-    return f"{(spec.device_type or 'CPU').lower()}:{spec.device_index or 0}"
-
-
-def tf_device(name: str) -> str:
-    """Return TensorFlow's name of a device: ``"/device:GPU:1"`` of ``"gpu:1"``."""
-    kind, _, index = name.partition(":")
-    return f"/device:{kind.upper()}:{index}"

@@ -10,10 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name, tf_device
 from evener.engine.arguments import Arguments
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import device_name, tf_device
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout

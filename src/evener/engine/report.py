@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from evener.devices.names import device_name
 from evener.engine.flops.flops import node_flops
-from evener.engine.ownership import device_name
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions

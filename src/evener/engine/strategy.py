@@ -19,12 +19,13 @@ from typing import Any, Self
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import tf_device
 from evener.engine.distribute import DistributedStep
 from evener.engine.extended import Extended
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
 from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import OwnerRegistry, tf_device
+from evener.engine.ownership import OwnerRegistry
 from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
 from evener.engine.plans import (

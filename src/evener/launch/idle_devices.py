@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.auditing.training import trains
+from evener.devices.names import device_name
 from evener.engine import Strategy
-from evener.engine.ownership import device_name
 from evener.engine.report import NEARLY_ALL
 from evener.launch.notes import Notes
 from evener.launch.replace import instead_of

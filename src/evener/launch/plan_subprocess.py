@@ -68,7 +68,7 @@ def _no_costs(
             "RUN-031",
             f"{script} trains on batches whose size is not known before it runs.",
             why="Layers are measured at numbers of samples up to that of a batch.",
-            fix="Say it: --batch-size N.",
+            fix="Add --batch-size N.",
         )
     return RunError(
         "RUN-030",

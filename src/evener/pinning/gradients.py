@@ -77,7 +77,8 @@ def _symbolic(target: Any, sources: Any, output_gradients: Any, unconnected: Any
             "tf.function.",
         )
     flat = [
-        getattr(one, "value", one) if _is_keras(one) else one for one in tf.nest.flatten(sources)
+        getattr(source, "value", source) if _is_keras(source) else source
+        for source in tf.nest.flatten(sources)
     ]
     gradients = tf.gradients(
         tf.nest.flatten(target),

@@ -53,7 +53,7 @@ def pin_layer(layer: keras.Layer, device: str) -> None:
         PlacementError: PLACE-005 if a variable is in use.
     """
     layers = _unpinned_sublayers(layer)
-    move_variables([v for one in layers for v in _tf_private.own_variables(one)], device, layer)
+    move_variables([v for part in layers for v in _tf_private.own_variables(part)], device, layer)
     _set_device(layer, device)
 
 
@@ -65,9 +65,9 @@ def _set_device(layer: Any, device: str) -> None:
 
 def _unpinned_sublayers(layer: keras.Layer) -> list[keras.Layer]:
     found = [layer]
-    for one in _tf_private.sublayers(layer):
-        if not pinned_device(one):
-            found.extend(_unpinned_sublayers(one))
+    for sublayer in _tf_private.sublayers(layer):
+        if not pinned_device(sublayer):
+            found.extend(_unpinned_sublayers(sublayer))
     return found
 
 

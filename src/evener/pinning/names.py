@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener.devices.names import device_name, tf_device
 from evener.devices.tensorflow_view import runtime_initialised
 from evener.errors import PlacementError, did_you_mean
 
@@ -36,7 +37,7 @@ def tf_name(device: Any) -> str:
             why="A device name consists of a type and a number.",
             fix="Write for example 'gpu:1' or 'cpu:0', or give a tf.config.LogicalDevice.",
         )
-    name = f"/device:{match[1].upper()}:{int(match[2])}"
+    name = tf_device(f"{match[1]}:{int(match[2])}")
     if runtime_initialised(tf):
         check_device_exists(name)
     return name
@@ -48,7 +49,7 @@ def _physical_device(text: str) -> PlacementError:
         f"{text!r} names a physical device; operations are placed on logical devices.",
         why="TensorFlow can split a physical device into several logical devices.",
         fix="Use the name of a logical device from tf.config.list_logical_devices(): "
-        f"{short_name(text.replace('physical_device', 'device'))!r}.",
+        f"{device_name(text.replace('physical_device', 'device'))!r}.",
     )
 
 
@@ -56,22 +57,16 @@ def check_device_exists(name: str) -> None:
     """Raise for a device that does not exist; TensorFlow would silently use another one.
 
     Args:
-        name: As returned by `tf_name`. TensorFlow's runtime starts if it has not.
+        name: TensorFlow's name of the device. TensorFlow's runtime starts if it has not.
 
     Raises:
         PlacementError: PLACE-003.
     """
-    existing = [short_name(device.name) for device in tf.config.list_logical_devices()]
-    if short_name(name) not in existing:
+    existing = [device_name(device.name) for device in tf.config.list_logical_devices()]
+    if device_name(name) not in existing:
         raise PlacementError(
             "PLACE-003",
-            f"There is no device {short_name(name)!r}.{did_you_mean(short_name(name), existing)}",
+            f"There is no device {device_name(name)!r}.{did_you_mean(device_name(name), existing)}",
             why=f"TensorFlow has {', '.join(existing)}.",
             fix="Use one of these. `evener devices` shows why a GPU is not among them.",
         )
-
-
-def short_name(name: str) -> str:
-    """Return evener's short form of a device name: ``"gpu:1"`` of ``"/device:GPU:1"``."""
-    kind, number = name.rsplit(":", 2)[-2:]
-    return f"{kind.rsplit('/', 1)[-1].lower()}:{number}"

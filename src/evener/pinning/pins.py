@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.errors import PlacementError
 from evener.pinning import (
     colocation,
@@ -20,7 +21,7 @@ from evener.pinning import (
     losses,
     optimizers,
 )
-from evener.pinning.names import short_name, tf_name
+from evener.pinning.names import tf_name
 from evener.pinning.scope import on_device
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class Pin:
     @property
     def device(self) -> str:
         """The device, such as ``"gpu:1"``."""
-        return short_name(self._device)
+        return device_name(self._device)
 
     def __repr__(self) -> str:
         return f"evener.pin({self.device!r})"
@@ -112,7 +113,7 @@ class Pin:
             raise PlacementError(
                 "PLACE-010",
                 f"A block pinned to {self.device} ended before the inner block pinned to "
-                f"{short_name(device)}.",
+                f"{device_name(device)}.",
                 why="Pinned blocks of a thread must be nested; operations run on the device of the "
                 "innermost one. asyncio tasks, and generators suspended inside a block, interleave "
                 "their blocks.",

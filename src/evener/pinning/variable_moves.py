@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning.names import short_name
 
 
 def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) -> None:
@@ -40,14 +40,14 @@ def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) ->
             "replica, and a pinned layer has a single one.",
             fix="Create the model under evener.Strategy, or remove the pin.",
         )
-    elsewhere = [v for v in made if short_name(v.value.device) != short_name(device)]
+    elsewhere = [v for v in made if device_name(v.value.device) != device_name(device)]
     if not elsewhere:
         return
     user = _user_of(elsewhere)
     if user:
         raise PlacementError(
             "PLACE-005",
-            f"The layer {layer.name!r} has variables on {short_name(elsewhere[0].value.device)}, "
+            f"The layer {layer.name!r} has variables on {device_name(elsewhere[0].value.device)}, "
             f"and {user}.",
             why="A tf.Variable cannot change its device. A new variable would replace it, and its "
             "current user would keep the old one.",
@@ -68,10 +68,10 @@ def _user_of(variables: Sequence[Any]) -> str:
     wanted = {id(v) for v in variables}
     # The graphs in which Keras inferred shapes are garbage, in reference cycles.
     gc.collect()
-    for one in gc.get_objects():
-        if issubclass(type(one), keras.optimizers.Optimizer) and one.built:
-            if any(id(v) in wanted for v in one._trainable_variables):
-                return f"the optimizer {one.name!r} has slots for them"
+    for found in gc.get_objects():
+        if issubclass(type(found), keras.optimizers.Optimizer) and found.built:
+            if any(id(v) in wanted for v in found._trainable_variables):
+                return f"the optimizer {found.name!r} has slots for them"
     for variable in variables:
         holders = _holders(variable.value.handle, variable.value)
         if holders:
@@ -82,15 +82,15 @@ def _user_of(variables: Sequence[Any]) -> str:
 def _holders(handle: Any, variable: tf.Variable) -> list[Any]:
     internal = {id(variable), id(vars(variable))}
     return [
-        one
-        for one in gc.get_referrers(handle)
-        if id(one) not in internal and not _is_frame(one) and not _is_deleter(one)
+        referrer
+        for referrer in gc.get_referrers(handle)
+        if id(referrer) not in internal and not _is_frame(referrer) and not _is_deleter(referrer)
     ]
 
 
-def _is_frame(one: Any) -> bool:
-    return type(one).__name__ == "frame"
+def _is_frame(referrer: Any) -> bool:
+    return type(referrer).__name__ == "frame"
 
 
-def _is_deleter(one: Any) -> bool:
-    return "Deleter" in type(one).__name__
+def _is_deleter(referrer: Any) -> bool:
+    return "Deleter" in type(referrer).__name__

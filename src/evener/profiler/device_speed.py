@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener.devices.names import tf_device
 from evener.errors import ProfileError, did_you_mean
 from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 
@@ -203,7 +204,7 @@ def _hops(one: str, other: str, value: tf.Tensor, watch: Stopwatch) -> float:
 
     def run(given: tf.Tensor) -> tf.Tensor:
         for number in range(_NUM_HOPS):
-            with tf.device(_tf_name((one, other)[number % 2])):
+            with tf.device(tf_device((one, other)[number % 2])):
                 given = given + 1.0
         return given
 
@@ -214,7 +215,7 @@ def _chain(name: str, value: tf.Tensor, watch: Stopwatch, count: int) -> float:
     """Return the seconds of one of several additions, one after the other."""
 
     def run(given: tf.Tensor) -> tf.Tensor:
-        with tf.device(_tf_name(name)):
+        with tf.device(tf_device(name)):
             return tf.while_loop(
                 lambda number, _: number < count,
                 lambda number, now: (number + 1, now + 1.0),
@@ -236,7 +237,7 @@ def _matmul_speed(name: str, dtype: str, watch: Stopwatch) -> float:
         matrix = tf.cast(tf.random.stateless_normal([size, size], (1, 2)) / size**0.5, dtype)
 
         def run(given: tf.Tensor) -> tf.Tensor:
-            with tf.device(_tf_name(name)):
+            with tf.device(tf_device(name)):
                 return tf.matmul(tf.matmul(given, given), given)
 
         seconds = _seconds(run, matrix, name, watch)
@@ -249,12 +250,7 @@ def _matmul_speed(name: str, dtype: str, watch: Stopwatch) -> float:
 def _seconds(
     run: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor, device: str, watch: Stopwatch
 ) -> float:
-    with tf.device(_tf_name(device)):
+    with tf.device(tf_device(device)):
         value = tf.identity(value)
     function: Any = tf.function(run, autograph=False)
     return watch.least(lambda: function(value))
-
-
-def _tf_name(name: str) -> str:
-    kind, _, number = name.partition(":")
-    return f"/device:{kind.upper()}:{number}"

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 from evener.engine.partition.tasks import Task
 from evener.engine.trace.step import TracedStep
 from evener.errors import ProfileError

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.devices import UsedDevice
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 from evener.engine.trace.step import TracedStep
 from evener.profile import ClusterDevice, CostProfile, LayerTimes, ModelCosts
 from evener.profiler.cores import cores_of_each, held_to

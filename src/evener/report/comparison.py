@@ -23,11 +23,11 @@ class Difference:
     """The largest difference of the weights, of a loss or of a metric.
 
     Args:
-        what: What was compared: ``"weights"``, or the name of a loss or metric.
-        value: The largest relative difference, 0 or more; infinite where the two cannot be
-            compared, because a shape or a length differs or one side is missing.
-        where: Where it is: a weight, or an epoch; ``"-"`` if there is no difference.
-        num_compared: How many numbers were compared.
+        what: Compared quantity: ``"weights"``, or the name of a loss or metric.
+        value: The largest relative difference, 0 or more; infinite if the two cannot be
+            compared, because a shape or a length differs or one is missing.
+        where: Weight or epoch of the largest difference; ``"-"`` if there is none.
+        num_compared: Number of values that were compared.
     """
 
     what: str
@@ -41,7 +41,7 @@ class Comparison:
     """The largest differences of two trained models.
 
     Args:
-        differences: Of the weights first, then of each loss and metric by name.
+        differences: Difference of the weights, then of each loss and metric by name.
     """
 
     differences: tuple[Difference, ...]
@@ -92,7 +92,7 @@ def compare(
         histories: The value of every loss and metric by epoch, as ``model.fit`` returns them
             in ``history.history``, of the reference and of the other. The device logs of
             `Progress` are ignored.
-        names: The names of the weights; numbers if there are none.
+        names: Names of the weights; without them, their numbers are reported.
 
     Returns:
         The largest differences.
@@ -102,7 +102,7 @@ def compare(
     0.001
     """
     reference, other = histories
-    # The logs of devices do not depend on what was trained.
+    # Device logs measure the machine, not the model.
     logs = dict.fromkeys(name for name in [*reference, *other] if not name.endswith(DEVICE_LOGS))
     return Comparison(
         differences=(
@@ -123,7 +123,7 @@ def compare_weights(
     Args:
         reference: The arrays ``a``.
         other: The arrays ``b``, in the same order.
-        names: The names of the arrays; numbers if there are none.
+        names: Names of the arrays; without them, their numbers are reported.
     """
     if len(reference) != len(other):
         where = f"{len(reference)} arrays and {len(other)}"
@@ -145,10 +145,10 @@ def compare_logs(
 ) -> Difference:
     """Return the largest difference of one loss or metric over the epochs.
 
-    Every epoch counts for itself: ``|a - b| / |a|``.
+    Relative to each epoch's own value: ``|a - b| / |a|``.
 
     Args:
-        name: Of the loss or metric.
+        name: Name of the loss or metric.
         reference: The values ``a``, one for each epoch; None if it was not logged.
         other: The values ``b``.
     """
@@ -167,8 +167,8 @@ def compare_logs(
     )
 
 
-def _where(value: float, place: str) -> str:
-    return place if value else "-"
+def _where(value: float, position: str) -> str:
+    return position if value else "-"
 
 
 def _relative(reference: Any, other: Any) -> float:
@@ -181,5 +181,5 @@ def _relative(reference: Any, other: Any) -> float:
         return float("inf")
     scale = float(np.abs(a).max())
     largest = float(np.abs(a - b).max())
-    # More digits than a float32 has would be noise.
+    # Further digits are beyond the precision of float32.
     return float(f"{largest / scale:.6g}") if scale else float("inf")

@@ -23,15 +23,15 @@ class Snapshot:
     """The state of a training run that is displayed.
 
     Args:
-        title: A line above the display; empty for none.
+        title: Line above the display; empty for none.
         epoch: The current epoch, from 1.
         num_epochs: Number of epochs.
         step: Completed steps of this epoch.
         num_steps: The steps of an epoch; None if unknown.
         metrics: The loss and the metrics by name, from all samples of the epoch.
-        samples_per_second: Of all devices together; None if unknown.
+        samples_per_second: Throughput of all devices together; None if unknown.
         rates: Samples per second of each device; empty if unknown.
-        seconds_left: Until the end of the last epoch; None if unknown.
+        seconds_left: Seconds until the end of the last epoch; None if unknown.
         devices: The work of each device.
     """
 

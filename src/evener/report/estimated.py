@@ -1,4 +1,4 @@
-"""The memory that training needs: by kind, in several ways, and the largest batch of each."""
+"""The memory that training needs by kind, for several settings, and the largest batches."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NUM_MICRO_BATCHES = (1, 2, 4, 8)
 """The numbers of micro-batches that are tabulated."""
 
 CARDS = (8, 11, 12, 16, 24, 40, 80)
-"""Common sizes of a device's memory, in GiB; cards are sold by them, as GB."""
+"""Common sizes of GPU memory, in GiB; vendors call them GB."""
 
 _GIB = 2**30
 _LARGE_CARD = 40
-# By rows of the table; those of 0 bytes in every way are left out.
+# Rows of the table; a row of zeros is left out.
 _KINDS = {
     "weights": "weights",
     "fetched": "weights of others",
@@ -54,12 +54,12 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """What training a model needs on each of some devices of one kind.
+    """Memory that training a model needs on each of several devices of one kind.
 
     Args:
         model: The costs of its layers.
         batch_size: Samples of the global batch, at least 1.
-        num_devices: At least 1.
+        num_devices: Number of devices, at least 1.
     """
 
     model: ModelCosts
@@ -67,7 +67,7 @@ class Estimated:
     num_devices: int = 1
 
     def ways(self) -> list[Way]:
-        """Return the ways that differ: no more micro-batches than a device has samples."""
+        """Return the settings to show: at most as many micro-batches as a device has samples."""
         most = -(-self.batch_size // self.num_devices)
         counts = [count for count in NUM_MICRO_BATCHES if count <= most]
         return [
@@ -77,11 +77,11 @@ class Estimated:
         ]
 
     def memory(self, way: Way) -> MemoryByKind:
-        """Return what the fullest device needs."""
+        """Return the memory of the device that needs most."""
         return estimate_memory(self.model, self.batch_size, way, num_devices=self.num_devices)
 
     def largest(self, card: int, way: Way) -> int:
-        """Return the largest global batch on devices of so many GiB; 0 if none fits."""
+        """Return the largest global batch on devices with ``card`` GiB each; 0 if none fits."""
         return largest_batch(self.model, usable_bytes(card), way, num_devices=self.num_devices)
 
     def to_json(self) -> str:
@@ -110,10 +110,10 @@ class Estimated:
 
 
 def usable_bytes(card: int) -> int:
-    """Return what a plan may use of a device's memory, in bytes.
+    """Return the bytes of a device's memory that a plan may use.
 
-    As in the clusters that come with evener, the driver and libraries have 1 GiB, or 2 GiB of a
-    device of 40 GiB or more.
+    The driver and libraries take 1 GiB, or 2 GiB on a device of 40 GiB or more, as in the clusters
+    that evener knows.
 
     >>> usable_bytes(24) == 23 * 2**30
     True
@@ -146,13 +146,13 @@ def memory_table(found: Estimated, *, recompute: bool) -> Table:
 
     Args:
         found: The model, the batch and the devices.
-        recompute: Whether activations are computed again; then with what this changes alone.
+        recompute: Whether activations are recomputed; then only the rows that this changes.
     """
     ways = [way for way in found.ways() if way.recompute == recompute]
     table = _table("micro-batches", [str(way.num_micro_batches) for way in ways])
     by_way = [_by_name(found.memory(way)) for way in ways]
     for name in _RECOMPUTED_KINDS if recompute else _KINDS:
-        sizes = [one[name] for one in by_way]
+        sizes = [by_name[name] for by_name in by_way]
         if any(sizes):
             table.add_row(_KINDS[name], *map(format_bytes, sizes))
     return table

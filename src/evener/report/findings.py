@@ -1,4 +1,4 @@
-"""What the doctor found, for the terminal."""
+"""Findings of the doctor, printed to the terminal."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from evener.terminal import standard_output
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
-# Without a terminal, lines are not broken for one.
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print all findings, the worst first, and how many there are.
+    """Print all findings, the worst first, and their number.
 
     Args:
-        diagnosis: What the doctor says.
-        console: Where to; None for standard output.
+        diagnosis: Result of the doctor.
+        console: Console to print to; None for standard output.
     """
     console = standard_output(highlight=False) if console is None else console
     for finding in diagnosis.findings:
         _print_finding(finding, console)
     if diagnosis.is_assumed:
-        judged = f"Judged for a machine with {diagnosis.num_gpus} GPUs"
-        console.print(Text(f"{judged}; --gpus N chooses another number."), soft_wrap=True)
+        assumed = f"Assumed a machine with {diagnosis.num_gpus} GPUs"
+        console.print(Text(f"{assumed}; --gpus N assumes another number."), soft_wrap=True)
     console.print(Text(_summary(diagnosis)), soft_wrap=True)
     if diagnosis.findings:
         first = diagnosis.findings[0].code
@@ -89,7 +88,7 @@ def _summary(diagnosis: Diagnosis) -> str:
     if diagnosis.num_ignored:
         found += f", {diagnosis.num_ignored} ignored by comments"
     if diagnosis.seen is None:
-        return f"{found}. Read, not run; --run watches a few steps as well."
+        return f"{found}. The program was read, not run; --run also watches a few steps."
     steps = 0 if diagnosis.seen.steps is None else diagnosis.seen.steps.num_steps
     took = f"{steps} steps in {diagnosis.seen.seconds:.1f} s"
-    return f"{found}. Read, and watched: {took}, {diagnosis.seen.outcome.value}."
+    return f"{found}. The program was read and watched: {took}, {diagnosis.seen.outcome.value}."

@@ -1,12 +1,12 @@
-"""A plan as a picture: devices as rows, what each computes, what passes from stage to stage.
+"""A plan as a picture: a row for each device with its layers, and the bytes between stages.
 
 ::
 
              ┌──────────────────────────────────┐
      gpu:0   │ embedding..block_5      7 layers │ 320 samples, 83.3%
-             ├─▼ 16.8 MiB ──────────────────────┤     to the next stage, for each micro-batch
+             ├─▼ 16.8 MiB ──────────────────────┤     bytes to the next stage, per micro-batch
      gpu:1   │ block_6..head           5 layers │
-             ├──────────────────────────────────┤     another replica: nothing passes
+             ├──────────────────────────────────┤     another replica: no activations sent
      gpu:2   │ embedding..head        12 layers │ 64 samples, 16.7%
              └──────────────────────────────────┘
 """
@@ -35,22 +35,25 @@ def draw_stages(assignment: Assignment, profile: CostProfile, *, width: int) -> 
     """Return the lines of the picture.
 
     Args:
-        assignment: Which devices compute what.
+        assignment: Layers and samples of each device.
         profile: The layers, the devices and their links.
-        width: Columns that there are, at least 40.
+        width: Number of columns, at least 40.
     """
     groups = replica_groups(assignment, profile.cluster)
     drawn = _first_rows(groups)
-    label_width = min(widest_label(width), max(len(text) for one in drawn for text in one.labels))
-    texts = [_layers(span, profile.model) for one in drawn for span in one.replica.spans]
-    passed = [text for one in drawn for text in _passing(one, profile)]
+    label_width = min(
+        widest_label(width), max(len(text) for group in drawn for text in group.labels)
+    )
+    texts = [_layers(span, profile.model) for group in drawn for span in group.replica.spans]
+    passed = [text for group in drawn for text in _passing(group, profile)]
     wanted = max([*(len(f"{names}  {count}") for names, count in texts), *map(len, passed)])
-    # The numbers of micro-batches stand in the table too: they are left out first.
+    # The table has the numbers of micro-batches too, so leave them out first.
     for with_micro_batches in (True, False):
         shares = [
-            _share(one, assignment.batch_size, micro_batches=with_micro_batches) for one in drawn
+            _share(group, assignment.batch_size, micro_batches=with_micro_batches)
+            for group in drawn
         ]
-        # The label, the box with a blank at each side of its text, the share.
+        # What is left beside the label, the borders of the box and the share.
         room = width - label_width - 7 - max(map(len, shares))
         if room >= wanted:
             break
@@ -74,7 +77,7 @@ def draw_stages(assignment: Assignment, profile: CostProfile, *, width: int) -> 
 
 
 def _first_rows(groups: list[ReplicaGroup]) -> list[ReplicaGroup]:
-    """Return the first groups, whole, with about so many rows as are drawn."""
+    """Return the first groups with `MOST_ROWS` devices in all; at least one group."""
     drawn = 0
     for number, group in enumerate(groups):
         drawn += len(group.devices)
@@ -85,8 +88,8 @@ def _first_rows(groups: list[ReplicaGroup]) -> list[ReplicaGroup]:
 
 def _notes(others: list[ReplicaGroup], assignment: Assignment, cluster: Cluster) -> Iterator[str]:
     if others:
-        count = sum(len(set(one)) for group in others for one in group.devices)
-        yield f"and {count} more devices in {sum(len(one.numbers) for one in others)} replicas"
+        count = sum(len(set(names)) for group in others for names in group.devices)
+        yield f"and {count} more devices in {sum(len(group.numbers) for group in others)} replicas"
     machines = {
         cluster.devices[span.device].machine
         for replica in assignment.replicas
@@ -110,7 +113,7 @@ def _share(group: ReplicaGroup, batch_size: int, *, micro_batches: bool) -> str:
 
 
 def _layers(span: Span, model: ModelCosts) -> tuple[str, str]:
-    """Return the first and the last layer of a stage, and how many there are."""
+    """Return the first and the last layer of a stage, and the number of layers."""
     first, last = model.layers[span.first].name, model.layers[span.end - 1].name
     count = span.end - span.first
     return (first, "1 layer") if count == 1 else (f"{first}..{last}", f"{count} layers")
@@ -122,7 +125,7 @@ def _in_box(names: str, count: str, width: int) -> str:
 
 
 def _passing(group: ReplicaGroup, profile: CostProfile) -> list[str]:
-    """Return for each cut what passes it, with ``═`` before it where machines change."""
+    """Return the text for each pair of successive stages; it begins with ``═`` between machines."""
     spans, cluster = group.replica.spans, profile.cluster
     found: list[str] = []
     for before, after in itertools.pairwise(spans):

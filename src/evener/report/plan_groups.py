@@ -1,4 +1,4 @@
-"""Replicas of a plan that are alike, so that a picture shows them once."""
+"""Groups of equal replicas of a plan, each drawn once in a picture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evener.cost_model.assignment import Assignment, ReplicaAssignment
 from evener.profile import Cluster
 
 MOST_ROWS = 12
-"""Devices, or groups of them, that are drawn."""
+"""Largest number of rows of a picture; a row is a device, or several that compute the same."""
 
 _FEW = 2
 
@@ -19,9 +19,9 @@ class ReplicaGroup:
     """Replicas that compute the same on devices of the same types.
 
     Args:
-        numbers: The places of the replicas among those with samples, in order.
-        replica: The first of them.
-        devices: For each stage the names of its devices, one for each replica.
+        numbers: Indices of the replicas among those with samples, ascending.
+        replica: First of these replicas.
+        devices: Names of the devices of each stage, one for each replica.
     """
 
     numbers: tuple[int, ...]
@@ -30,7 +30,7 @@ class ReplicaGroup:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """For each stage the text for its devices."""
+        """The text for the devices of each stage."""
         return tuple(map(devices_label, self.devices))
 
 
@@ -38,7 +38,7 @@ def replica_groups(assignment: Assignment, cluster: Cluster) -> list[ReplicaGrou
     """Return the replicas in groups, in the order of the first of each.
 
     Args:
-        assignment: Which devices compute what.
+        assignment: Layers and samples of each device.
         cluster: The devices.
     """
     numbers: dict[object, list[int]] = {}
@@ -56,13 +56,13 @@ def devices_label(names: Sequence[str]) -> str:
     if len(names) <= _FEW:
         return ", ".join(names)
     worker = names[0].rpartition("/")[0]
-    # The last one is of the same machine: which, stands there already.
+    # All are on one machine, which the first name says.
     last = names[-1].removeprefix(f"{worker}/") if worker else names[-1]
     return f"{names[0]}..{last} x{len(names)}"
 
 
 def widest_label(width: int) -> int:
-    """Return the most columns of a line of so many that the names of devices take."""
+    """Return the largest number of columns for the device names in a line of ``width``."""
     return max(16, width * 2 // 5)
 
 
@@ -80,14 +80,14 @@ def shortened(text: str, width: int) -> str:
 
 def _group(assignment: Assignment, numbers: Sequence[int], cluster: Cluster) -> ReplicaGroup:
     replicas = [assignment.replicas[number] for number in numbers]
-    names = [[cluster.devices[span.device].name for span in one.spans] for one in replicas]
+    names = [[cluster.devices[span.device].name for span in replica.spans] for replica in replicas]
     return ReplicaGroup(
         numbers=tuple(numbers), replica=replicas[0], devices=tuple(zip(*names, strict=True))
     )
 
 
 def _look(replica: ReplicaAssignment, cluster: Cluster) -> object:
-    """Return what replicas that are drawn as one have in common."""
+    """Return a key that is equal for replicas that are drawn as one."""
     devices = [cluster.devices[span.device] for span in replica.spans]
     order = {span.device: None for span in replica.spans}
     return (
@@ -95,5 +95,5 @@ def _look(replica: ReplicaAssignment, cluster: Cluster) -> object:
         tuple((span.first, span.end, list(order).index(span.device)) for span in replica.spans),
         tuple(device.type for device in devices),
         # Whether each stage is in the machine of the one before it.
-        tuple(one.machine == devices[0].machine for one in devices),
+        tuple(device.machine == devices[0].machine for device in devices),
     )

@@ -6,7 +6,7 @@
      gpu:0   ==0>>1>>2>>3>>.....0<<<<1<<<<2<<<<3<<<<==u
      gpu:1   ==...0>>0<<<<1>>1<<<<2>>2<<<<3>>3<<<<....u
 
-    ==         weights or gradients travel, and nothing is computed meanwhile
+    ==         transfer of weights or gradients that no computation hides
     0>> 0<<<   the forward and the backward pass of micro-batch 0
     .          idle
 """
@@ -46,14 +46,14 @@ _LEAST_COLUMNS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doing:
-    """What a device does for a while.
+class Activity:
+    """Activity of a device during part of a step.
 
     Args:
-        begin_seconds: Since the begin of the step.
-        end_seconds: The same.
-        mark: The character that fills the time.
-        label: The number of the micro-batch; it stands in front, if there is room for all of them.
+        begin_seconds: Start, in seconds since the start of the step.
+        end_seconds: End, in seconds since the start of the step.
+        mark: Character that is drawn.
+        label: Number of the micro-batch, drawn first if there is room for all of them.
     """
 
     begin_seconds: float
@@ -65,16 +65,16 @@ class Doing:
 def draw_timeline(
     assignment: Assignment, prediction: Prediction, profile: CostProfile, *, width: int
 ) -> list[str]:
-    """Return the lines of the picture: what its marks mean, a row for each device, the scale.
+    """Return the lines of the picture: the legend, a row for each device, the scale.
 
     Args:
-        assignment: Which devices compute what.
-        prediction: Of it.
-        profile: From which it is predicted.
-        width: Columns that there are, at least 40.
+        assignment: Layers and samples of each device.
+        prediction: Prediction for the assignment.
+        profile: Costs on which the prediction is based.
+        width: Number of columns, at least 40.
     """
     travel = exchange_seconds(assignment, profile.model, profile.cluster)
-    rows: list[tuple[str, list[Doing]]] = []
+    rows: list[tuple[str, list[Activity]]] = []
     for group in replica_groups(assignment, profile.cluster):
         passes = [
             span_seconds(span, group.replica, assignment.recompute, profile)
@@ -84,31 +84,33 @@ def draw_timeline(
         waits = max(0.0, arrival - sum(forward for forward, _ in passes))
         for label, tasks in _devices(group, passes[0], prediction):
             if len(rows) < MOST_ROWS:
-                rows.append((label, list(_doings(tasks, waits, group, prediction))))
+                rows.append((label, list(_activities(tasks, waits, group, prediction))))
     return _drawn(rows, prediction.step_seconds, width)
 
 
-def paint(doings: Sequence[Doing], seconds: float, columns: int, *, labels: bool = True) -> str:
-    """Return a row of so many characters for a device in a step of so many seconds.
+def paint(
+    activities: Sequence[Activity], seconds: float, columns: int, *, labels: bool = True
+) -> str:
+    """Return the row of a device: ``columns`` characters for a step of ``seconds``.
 
-    >>> forward = Doing(begin_seconds=0.0, end_seconds=2.0, mark=">", label="0")
-    >>> backward = Doing(begin_seconds=2.0, end_seconds=6.0, mark="<", label="0")
+    >>> forward = Activity(begin_seconds=0.0, end_seconds=2.0, mark=">", label="0")
+    >>> backward = Activity(begin_seconds=2.0, end_seconds=6.0, mark="<", label="0")
     >>> paint([forward, backward], 8.0, 16)
     '0>>>0<<<<<<<....'
     """
     row = ["."] * columns
-    for one in doings:
-        begin, end = _columns(one, seconds, columns)
-        text = one.label if labels else ""
-        row[begin:end] = text + one.mark * (end - begin - len(text))
+    for activity in activities:
+        begin, end = _columns(activity, seconds, columns)
+        text = activity.label if labels else ""
+        row[begin:end] = text + activity.mark * (end - begin - len(text))
     return "".join(row)
 
 
-def _columns(doing: Doing, seconds: float, columns: int) -> tuple[int, int]:
-    """Return the first column of what a device does, and the one behind the last."""
+def _columns(activity: Activity, seconds: float, columns: int) -> tuple[int, int]:
+    """Return the first column of an activity, and the column after its last."""
     begin, end = (
         min(columns, round(when / seconds * columns)) if seconds else 0
-        for when in (doing.begin_seconds, doing.end_seconds)
+        for when in (activity.begin_seconds, activity.end_seconds)
     )
     return begin, end
 
@@ -116,7 +118,7 @@ def _columns(doing: Doing, seconds: float, columns: int) -> tuple[int, int]:
 def _devices(
     group: ReplicaGroup, passes: tuple[float, float], prediction: Prediction
 ) -> Iterator[tuple[str, Sequence[TimedTask]]]:
-    """Yield for each device of a group its label and its tasks, from the first of them on."""
+    """Yield the label and the tasks of each device of a group, in the order of the stages."""
     times = prediction.timelines[group.numbers[0]]
     if times is None:
         yield group.labels[0], _one_stage(passes, group.replica.num_micro_batches)
@@ -140,14 +142,14 @@ def _one_stage(passes: tuple[float, float], num_micro_batches: int) -> list[Time
     return found
 
 
-def _doings(
+def _activities(
     tasks: Sequence[TimedTask], waits: float, group: ReplicaGroup, prediction: Prediction
-) -> Iterator[Doing]:
-    """Yield what a device does: it waits for weights, computes, hands over gradients, updates."""
+) -> Iterator[Activity]:
+    """Yield the activities of a device: weights arrive, passes, gradients are sent, update."""
     replica = prediction.replicas[group.numbers[0]]
-    yield Doing(begin_seconds=0.0, end_seconds=waits, mark="=")
+    yield Activity(begin_seconds=0.0, end_seconds=waits, mark="=")
     for task, begin, end in tasks:
-        yield Doing(
+        yield Activity(
             begin_seconds=waits + begin,
             end_seconds=waits + end,
             mark=_MARKS[task.kind],
@@ -155,17 +157,17 @@ def _doings(
         )
     updates = replica.seconds - replica.update_seconds
     computed = updates - (replica.communication_seconds - waits)
-    yield Doing(begin_seconds=computed, end_seconds=updates, mark="=")
-    yield Doing(begin_seconds=updates, end_seconds=replica.seconds, mark="u")
+    yield Activity(begin_seconds=computed, end_seconds=updates, mark="=")
+    yield Activity(begin_seconds=updates, end_seconds=replica.seconds, mark="u")
 
 
-def _drawn(rows: Sequence[tuple[str, Sequence[Doing]]], seconds: float, width: int) -> list[str]:
+def _drawn(rows: Sequence[tuple[str, Sequence[Activity]]], seconds: float, width: int) -> list[str]:
     label_width = min(widest_label(width), max(len(label) for label, _ in rows))
     columns = max(_LEAST_COLUMNS, width - label_width - 4)
-    numbered = [one for _, doings in rows for one in doings if one.label]
-    spans = [(_columns(one, seconds, columns), len(one.label)) for one in numbered]
+    numbered = [activity for _, activities in rows for activity in activities if activity.label]
+    spans = [(_columns(activity, seconds, columns), len(activity.label)) for activity in numbered]
     labels = all(end - begin > length for (begin, end), length in spans)
-    painted = [paint(doings, seconds, columns, labels=labels) for _, doings in rows]
+    painted = [paint(activities, seconds, columns, labels=labels) for _, activities in rows]
     meanings = [text for mark, text in _MEANINGS.items() if any(mark in row for row in painted)]
     if numbered and labels:
         meanings.append("0 1 2: the micro-batch")

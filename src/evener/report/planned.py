@@ -1,4 +1,4 @@
-"""A plan and what it costs, as text: the plan, pictures, where the time goes, memory, remedies."""
+"""A plan and its predicted cost as text: pictures, time, memory, remedies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTS = {
 
 
 def print_planned(planned: Planned, console: Console | None = None) -> None:
-    """Print a plan with what it costs.
+    """Print a plan with its predicted cost.
 
     Args:
         planned: The plan.
@@ -57,19 +57,19 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
 
 
 def stage_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of the stages, and of what passes between them, for so many columns."""
+    """Return a picture of the stages and the bytes between them, ``width`` columns wide."""
     return draw_stages(_assignment(planned), planned.profile, width=min(width, _WIDEST))
 
 
 def step_lines(planned: Planned, width: int) -> list[str]:
-    """Return a picture of one step over time, for so many columns."""
+    """Return a picture of one step over time, ``width`` columns wide."""
     return draw_timeline(
         _assignment(planned), planned.prediction, planned.profile, width=min(width, _WIDEST)
     )
 
 
 def time_lines(planned: Planned) -> Iterator[str]:
-    """Yield where the time of a step goes, by replica."""
+    """Yield the predicted time of a step, and its parts for each replica."""
     prediction = planned.prediction
     rate = planned.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
     yield f"{format_seconds(prediction.step_seconds)}, {rate:,.0f} samples/s"

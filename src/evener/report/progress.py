@@ -44,7 +44,7 @@ class Progress(keras.callbacks.Callback):
     Callbacks after this one in the list, such as TensorBoard, and the history contain them.
 
     Args:
-        title: A line above the display; empty for none.
+        title: Line above the display; empty for none.
         console: The console; None for standard output.
         refresh_seconds: Minimum time between two updates, in seconds, above 0.
         in_logs: Whether shares and busy seconds are added to the logs of an epoch.
@@ -144,7 +144,7 @@ class Progress(keras.callbacks.Callback):
         else:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
-            # An interpreter that ends by Ctrl-C would leave the cursor hidden.
+            # Without it, Ctrl-C would leave the cursor hidden.
             atexit.register(self.close)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -156,10 +156,10 @@ class Progress(keras.callbacks.Callback):
             self._throughput.add(self._now())
         self._throughput.start_epoch(self._now())
 
-    # Not on_train_batch_end: for that one Keras turns the logs of every batch into numbers
-    # first, which waits for the devices.
+    # Not on_train_batch_end: before it, Keras reads the logs of every batch, which waits for the
+    # devices.
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Measurement at the steps so far, if it is time to."""
+        """Measure and update the display if that is due."""
         self._step = batch
         if batch == 0:
             return
@@ -200,13 +200,13 @@ class Progress(keras.callbacks.Callback):
             return {}
         share, busy = DEVICE_LOGS
         shares = {
-            f"{name}{share}": one
-            for name, one in zip(training.devices, training.shares, strict=True)
+            f"{name}{share}": fraction
+            for name, fraction in zip(training.devices, training.shares, strict=True)
         }
         if not self._counter.is_timed:
             return shares
         seconds = zip(training.devices, self._counter.last_epoch_seconds, strict=True)
-        return shares | {f"{name}{busy}": one for name, one in seconds}
+        return shares | {f"{name}{busy}": busy_seconds for name, busy_seconds in seconds}
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False

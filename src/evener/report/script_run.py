@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.text import Text
 
+from evener.devices.names import tf_device
 from evener.engine import Strategy
-from evener.engine.ownership import tf_device
 from evener.errors import house_form
 from evener.feedback.deviation import deviation
 from evener.feedback.run_times import RunTimes, run_times
@@ -37,7 +37,7 @@ class ScriptRun:
         notes: The notes about the script, such as what was replaced.
         plan: The plan of the run, with what it predicted.
         steps: The times of the last steps; None if they were not timed.
-        checks: What the comparisons of a few samples with one device found, each as a line.
+        checks: Results of the comparisons of a few samples with one device, each as a line.
     """
 
     script: str
@@ -65,17 +65,19 @@ def step_times(strategy: Strategy) -> RunTimes | None:
     names = list(_share_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
     records = strategy.sharing.step_records()
-    # On one device in one part, one clock is read when all is done.
+    # A step that is not partitioned is timed as a whole, updates included.
     return run_times(records, names, hardware, with_updates=not strategy.is_partitioned)
 
 
-def compare_with_plan(plan: Plan | None, strategy: Strategy, tell: Callable[[str], object]) -> None:
-    """Tell if the steps of a run differ from what its plan predicts.
+def compare_with_plan(
+    plan: Plan | None, strategy: Strategy, report: Callable[[str], object]
+) -> None:
+    """Report steps that take longer or shorter than the plan predicts.
 
     Args:
-        plan: As it was given; None if the run had none.
+        plan: Plan of the run; None if it had none.
         strategy: The strategy of the run, which counted its steps.
-        tell: Called with a message in the house form (PROF-055).
+        report: Function that is called with a message in the house form (PROF-055).
     """
     if plan is None or plan.predicted is None:
         return
@@ -86,7 +88,7 @@ def compare_with_plan(plan: Plan | None, strategy: Strategy, tell: Callable[[str
             "SCRIPT, and then evener plan --from-run FILE SCRIPT."
         )
         # Continuation lines of notes are indented.
-        tell(house_form("PROF-055", found.what, found.why, fix).replace("\n", "\n  "))
+        report(house_form("PROF-055", found.what, found.why, fix).replace("\n", "\n  "))
 
 
 def report_of(
@@ -98,7 +100,7 @@ def report_of(
         script: The path on the command line.
         strategy: The strategy of the run.
         notes: The notes about the script.
-        plan: As it was given, with its prediction; None for that of the strategy.
+        plan: Plan that was given, with its prediction; None for that of the strategy.
     """
     shares, owned = _share_of_devices(strategy), StrategyDevices(strategy).owned()
     samples, seconds = _counted_work(strategy)
@@ -135,7 +137,7 @@ def _share_of_devices(strategy: Strategy) -> dict[str, float]:
 
 
 def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:
-    """Return the samples of each device and, by TensorFlow's names, the seconds; if counted."""
+    """Return the samples of each device, and its busy seconds by TensorFlow's name, if counted."""
     sharing = strategy.sharing
     # Eager steps, and operations that have to be deterministic, are not timed.
     if not sharing.counts or not any(sharing.total_samples()):

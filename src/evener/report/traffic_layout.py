@@ -1,7 +1,7 @@
 """The picture of an audit: a box for each device, and an arrow for the copies of each direction.
 
-a few devices       boxes in a row for two, else in a ring
-arrows              one per direction, as thick as the traffic, labelled with the bytes
+boxes     a row of two, else a ring
+arrows    one per direction, as thick as the traffic, labelled with the bytes
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Arrow:
         head: The corners of its head, in SVG syntax.
         x: The center of the label, in pixels.
         y: The center of the label, in pixels.
-        width: Of the line, in pixels.
+        width: Width of the line, in pixels.
     """
 
     source: str
@@ -80,8 +80,8 @@ class Picture:
         total: The bytes of all copies, as text.
         boxes: The devices.
         arrows: The traffic between them.
-        width: In pixels.
-        height: In pixels.
+        width: Width of the picture, in pixels.
+        height: Height of the picture, in pixels.
     """
 
     step: str
@@ -108,7 +108,7 @@ def picture_of(audit: Audit) -> Picture:
 
 
 def _boxes(audit: Audit) -> list[Box]:
-    ends = {end for one in audit.traffic for end in (one.source, one.target)}
+    ends = {end for traffic in audit.traffic for end in (traffic.source, traffic.target)}
     names = sorted({total.device for total in audit.totals} | ends)
     return [
         Box(name=name, work=_work(audit, name), x=x, y=y)
@@ -128,14 +128,17 @@ def _centers(number: int) -> list[Point]:
         return [(left + index * (BOX[0] + 210), top) for index in range(number)]
     radius = max(210.0, number * (BOX[0] + 140) / (2 * math.pi))
     angles = [2 * math.pi * index / number - math.pi / 2 for index in range(number)]
-    ring = [(1.25 * radius * math.cos(one), radius * math.sin(one)) for one in angles]
+    ring = [(1.25 * radius * math.cos(angle), radius * math.sin(angle)) for angle in angles]
     lowest_x, lowest_y = min(x for x, _ in ring), min(y for _, y in ring)
     return [(x - lowest_x + left, y - lowest_y + top) for x, y in ring]
 
 
 def _arrows(audit: Audit, boxes: dict[str, Box]) -> list[Arrow]:
-    most = max((one.num_bytes for one in audit.traffic), default=0)
-    return [_arrow(one, boxes[one.source], boxes[one.target], most) for one in audit.traffic]
+    most = max((traffic.num_bytes for traffic in audit.traffic), default=0)
+    return [
+        _arrow(traffic, boxes[traffic.source], boxes[traffic.target], most)
+        for traffic in audit.traffic
+    ]
 
 
 def _arrow(traffic: Traffic, source: Box, target: Box, most: int) -> Arrow:
@@ -165,7 +168,7 @@ def _arrow(traffic: Traffic, source: Box, target: Box, most: int) -> Arrow:
 
 
 def _head(before: Point, tip: Point) -> tuple[str, Point]:
-    """Return the head of an arrow, and where its line ends.
+    """Return the head of an arrow, and the end point of its line.
 
     Not every SVG viewer rotates markers, so the head is a polygon of its own.
     """
@@ -174,7 +177,7 @@ def _head(before: Point, tip: Point) -> tuple[str, Point]:
     along = (across / length, down / length)
     back = (tip[0] - along[0] * _HEAD[0], tip[1] - along[1] * _HEAD[0])
     aside = (-along[1] * _HEAD[1], along[0] * _HEAD[1])
-    sides = [(back[0] + one * aside[0], back[1] + one * aside[1]) for one in (1, -1)]
+    sides = [(back[0] + sign * aside[0], back[1] + sign * aside[1]) for sign in (1, -1)]
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in (tip, *sides)), back
 
 

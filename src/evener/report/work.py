@@ -15,8 +15,8 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.engine import Strategy
-from evener.engine.ownership import device_name
 from evener.plan import split_batch
 
 Step = tuple[tuple[float, float], ...]
@@ -44,9 +44,9 @@ class DeviceWork:
     """The work of one device since training began, and the variables it owns.
 
     Args:
-        device: Its name.
-        share: The fraction of every batch that it computes now; None for a device that only
-            owns variables.
+        device: Name of the device.
+        share: Fraction of every batch that it computes now; None for a device that only owns
+            variables.
         num_samples: The samples it has trained on; None if they are not counted.
         busy_seconds: The duration of its forward and backward passes; None if they are not
             timed, as on a single device.

@@ -93,7 +93,7 @@ def test_the_output_says_what_was_assumed(script: Path, monkeypatch: pytest.Monk
     for number, lines in ((None, 1), (3, 0)):
         out = io.StringIO()
         print_diagnosis(diagnose(script, num_gpus=number), Console(file=out, width=100))
-        told = f"Judged for a machine with {number or 2} GPUs; --gpus N chooses another number.\n"
+        told = f"Assumed a machine with {number or 2} GPUs; --gpus N assumes another number.\n"
         assert out.getvalue().count(told) == lines
 
 

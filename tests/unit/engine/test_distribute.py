@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.devices.names import tf_device
 from evener.engine import distribute as distribute_module
-from evener.engine.distribute import DistributedStep, tf_device
+from evener.engine.distribute import DistributedStep
 from evener.errors import DataError, DeviceError, PlanError
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]

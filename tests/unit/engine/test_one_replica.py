@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from evener.devices.names import device_name
 from evener.engine import Strategy
 from evener.engine import distribute as distribute_module
-from evener.engine.ownership import device_name
 from evener.errors import EngineError, EvenerWarning, PlanError
 from evener.plan import Plan
 from evener.tf_compat import graphs

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener import EngineError, PlanError, Strategy
-from evener.engine.ownership import device_name, tf_device
+from evener.devices.names import device_name, tf_device
 
 DEVICES = ["cpu:1", "cpu:2"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener import Plan, Strategy
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 from evener.engine.step_history import NUM_KEPT, StepHistory
 from evener.feedback.run_times import NUM_FIRST_STEPS
 

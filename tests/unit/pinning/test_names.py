@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning.names import check_device_exists, short_name, tf_name
+from evener.pinning.names import check_device_exists, tf_name
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -89,7 +90,7 @@ def test_a_partial_and_a_method_can_be_pinned() -> None:
 
 
 def test_short_names_are_eveners() -> None:
-    assert short_name("/job:localhost/replica:0/task:0/device:GPU:3") == "gpu:3"
+    assert device_name("/job:localhost/replica:0/task:0/device:GPU:3") == "gpu:3"
     assert repr(evener.pin("CPU:1")) == "evener.pin('cpu:1')"
 
 

@@ -1,8 +1,8 @@
-"""What TensorFlow and Keras call their things now, and what they called them before.
+"""Current and former public names of TensorFlow and Keras.
 
-public.py             which names the versions have that evener works with
+public.py             public names of the versions that evener works with
 public_names.json.gz  those names, written by tools/write_public_names.py
-successors.py         names and arguments that are gone, with what to write instead
+successors.py         removed names and arguments, with their successors
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ def version_of(package: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def missing(dotted: str) -> str:
-    """Return the shortest part of a name that does not exist; ``""`` if all may be there.
+    """Return the shortest prefix of a name that does not exist; ``""`` if all of it may exist.
 
     Args:
-        dotted: As it is written, with the package's full name.
+        dotted: Name as it is written, with the package's full name.
 
     Example:
         >>> missing("tensorflow.contrib.layers.conv2d")
@@ -56,7 +56,7 @@ def missing(dotted: str) -> str:
         ('', '')
     """
     dotted = _plain(dotted)
-    if dotted.startswith(tuple(f"{one}." for one in _PRIVATE)) or dotted in _PRIVATE:
+    if dotted.startswith(tuple(f"{prefix}." for prefix in _PRIVATE)) or dotted in _PRIVATE:
         return ""
     parts = dotted.split(".")
     tree: Tree | str | None = _data()["names"]
@@ -75,8 +75,8 @@ def is_imported(dotted: str) -> bool:
     >>> is_imported("tensorflow.distribute.MirroredStrategy"), is_imported("tensorflow.data")
     (False, True)
     """
-    for one in NOT_IMPORTED:
-        rest = _plain(dotted).removeprefix(f"{one}.")
+    for package in NOT_IMPORTED:
+        rest = _plain(dotted).removeprefix(f"{package}.")
         if rest != _plain(dotted) and not rest.startswith(("experimental", "python")):
             return False
     return True
@@ -84,11 +84,11 @@ def is_imported(dotted: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def gone(dotted: str) -> Gone | None:
-    """Return the row of the table that is about a name: the most special one."""
+    """Return the most specific row of the table that covers a name."""
     short = shown(dotted)
     in_keras = short.removeprefix("tf.") if short.startswith("tf.keras.") else short
-    rows = [one for one in NAMES if _is_or_below(short, one.old) or _is_or_below(in_keras, one.old)]
-    return max(rows, key=lambda one: len(one.old), default=None)
+    rows = [row for row in NAMES if _is_or_below(short, row.old) or _is_or_below(in_keras, row.old)]
+    return max(rows, key=lambda row: len(row.old), default=None)
 
 
 def shown(dotted: str) -> str:
@@ -108,10 +108,10 @@ def exists(short: str) -> bool:
 
 
 def successor(dotted: str) -> str:
-    """Return the name that most likely takes the place of one that is missing, or ``""``.
+    """Return the most likely successor of a missing name, or ``""``.
 
-    The table knows the well-known ones. Else: the same name in another part of the package, in
-    `keras.ops` for functions of the Keras backend, in `tf.compat.v1`, or one spelt nearly so.
+    It is that of the table; else the same name in another part of the package, in `keras.ops` for
+    functions of the Keras backend, or in `tf.compat.v1`; else the closest spelling.
     """
     row = gone(dotted)
     if row is not None and row.fix and not row.new:
@@ -120,15 +120,15 @@ def successor(dotted: str) -> str:
         rest = _below(shown(dotted), row.old)
         longer = f"{row.new}.{rest}" if rest else row.new
         return longer if exists(longer) else row.new
-    for one in _candidates(dotted):
-        return one
+    for candidate in _candidates(dotted):
+        return candidate
     return ""
 
 
 def _candidates(dotted: str) -> Iterator[str]:
     dotted = _plain(dotted)
     short, last = shown(dotted), dotted.rpartition(".")[2]
-    in_keras = dotted.startswith(tuple(f"{one}." for one in _KERAS))
+    in_keras = dotted.startswith(tuple(f"{prefix}." for prefix in _KERAS))
     if in_keras and ".backend." in dotted and exists(f"keras.ops.{last}"):
         yield f"keras.ops.{last}"
     if in_keras:
@@ -137,22 +137,22 @@ def _candidates(dotted: str) -> Iterator[str]:
             yield other
         yield from _elsewhere("keras", last)
     elif dotted.startswith("tensorflow.") and exists(f"tf.compat.v1.{short.removeprefix('tf.')}"):
-        yield from (one for one in _elsewhere("tensorflow", last) if one.count(".") == 2)
+        yield from (path for path in _elsewhere("tensorflow", last) if path.count(".") == 2)
         yield f"tf.compat.v1.{short.removeprefix('tf.')}"
     parent, tree = _parent_of(missing(dotted))
-    for one in difflib.get_close_matches(last, list(tree), n=1, cutoff=0.75):
-        yield f"{shown(parent)}.{one}"
+    for close in difflib.get_close_matches(last, list(tree), n=1, cutoff=0.75):
+        yield f"{shown(parent)}.{close}"
 
 
 def _elsewhere(package: str, last: str) -> Iterator[str]:
-    """Yield where a package has a class or function of a name, the shortest way first."""
+    """Yield the full names of a class or function in a package, the shortest first."""
     names = _data()["names"][package]
     found = [
         path
         for path in _paths(names if isinstance(names, Mapping) else {}, package)
         if path.rpartition(".")[2] == last and ".compat." not in path and ".raw_ops." not in path
     ]
-    yield from (shown(one) for one in sorted(found, key=lambda one: (one.count("."), one)))
+    yield from (shown(path) for path in sorted(found, key=lambda name: (name.count("."), name)))
 
 
 def _paths(tree: Tree, path: str) -> Iterator[str]:
@@ -185,7 +185,7 @@ def _is_or_below(dotted: str, top: str) -> bool:
 
 
 def _below(short: str, top: str) -> str:
-    for one in (short, short.removeprefix("tf.")):
-        if one.startswith(f"{top}."):
-            return one[len(top) + 1 :]
+    for name in (short, short.removeprefix("tf.")):
+        if name.startswith(f"{top}."):
+            return name[len(top) + 1 :]
     return ""

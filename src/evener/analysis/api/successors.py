@@ -15,12 +15,12 @@ class Gone:
 
     Args:
         old: The dotted name: ``tf.`` for TensorFlow, ``keras.`` for Keras and `tf.keras`.
-        new: What takes its place; ``""`` if nothing has that role under one name. Names below
-            the old one are looked for below the new one first.
-        fix: What to do, where the new name alone is not enough.
-        is_alias: Whether the new name takes the same arguments, so that all rules may read one
-            for the other.
-        is_there: Whether the name can still be looked up, and raises when it is used.
+        new: Successor; ``""`` if there is no single one. Names below the old one are looked up
+            below the new one first.
+        fix: Advice, if the new name alone is not enough.
+        is_alias: Whether the new name takes the same arguments, so that all rules treat both
+            alike.
+        is_there: Whether the name still exists, but raises when it is used.
     """
 
     old: str
@@ -37,9 +37,9 @@ class GoneMember:
     Args:
         kind: The value of the `Kind` of the object.
         name: The name.
-        fix: What to write instead.
-        is_unmistakable: Whether nothing else has a member of this name, so that it shows what
-            the object is where nothing else does.
+        fix: Code to write instead.
+        is_unmistakable: Whether no other kind has a member of this name, so that the member
+            alone tells the kind.
     """
 
     kind: str
@@ -53,10 +53,10 @@ class GoneArgument:
     """An argument that a call no longer takes.
 
     Args:
-        called: What is called: a pattern of full names, or ``"kind.method"`` with the value of
-            a `Kind`.
+        called: Callee: a pattern of full names, or ``"kind.method"`` with the value of a
+            `Kind`.
         name: The argument.
-        fix: What to write instead.
+        fix: Code to write instead.
         is_ignored: Whether Keras warns and goes on without it.
     """
 
@@ -472,8 +472,8 @@ ARGUMENTS: tuple[GoneArgument, ...] = (
     ),
 )
 
-# Methods that do what those do that took their place. The first takes the same arguments; the
-# second an iterator instead of `args`, and TensorFlow still has it.
+# Former names of methods, and their successors. The first takes the same arguments; the second
+# takes an iterator instead of `args`, and still exists.
 METHOD_ALIASES = {"experimental_run_v2": "run", "experimental_run": "run"}
-# The other names of what other rules know by one name, as pairs of old and new.
-NAME_ALIASES = tuple((one.old, one.new) for one in NAMES if one.is_alias)
+# Pairs of an old and a new name that all rules treat alike.
+NAME_ALIASES = tuple((row.old, row.new) for row in NAMES if row.is_alias)

@@ -1,4 +1,4 @@
-"""How large the batches are that a program trains on, and where that is written."""
+"""Sizes of the batches that a program trains on, and the lines that set them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class BatchSize:
     """The size of the global batches of one training.
 
     Args:
-        module: Where the size is given.
+        module: Module in which the size is given.
         call: ``.batch(...)``, or ``fit(..., batch_size=...)``.
         node: The expression that is given; None for the default of ``fit``.
-        use: What takes the batches: ``fit`` or ``experimental_distribute_dataset``.
-        size: What it is, as far as that is known.
+        use: Call that takes the batches: ``fit`` or ``experimental_distribute_dataset``.
+        size: Size, as far as it is known.
         is_fit: Whether Keras's ``fit`` takes them.
     """
 
@@ -46,13 +46,18 @@ class BatchSize:
 
 def batch_sizes(program: Program) -> list[BatchSize]:
     """Return the sizes of the batches that a program trains on."""
-    found = [one for call in fits(program) for one in sizes_of_fit(program, call)]
+    found = [batch_size for call in fits(program) for batch_size in sizes_of_fit(program, call)]
     for call, _ in program.calls_of(_DISTRIBUTING):
         data = call.argument(0, "dataset")
         text = "" if data is None else ast.unparse(data).lower()
         if data is not None and not any(word in text for word in _FOR_EVALUATION):
             found += _sizes_of_dataset(program, call, data, is_fit=False)
-    return list({(one.node or one.call, one.is_fit): one for one in reversed(found)}.values())
+    return list(
+        {
+            (batch_size.node or batch_size.call, batch_size.is_fit): batch_size
+            for batch_size in reversed(found)
+        }.values()
+    )
 
 
 def sizes_of_fit(program: Program, call: Call) -> Iterator[BatchSize]:

@@ -1,4 +1,4 @@
-"""What is done only under a condition, and what is caught."""
+"""Conditions under which a line runs, and exceptions that are caught."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from evener.analysis import FUNCTIONS, Module, Program
 def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.expr]:
     """Yield the tests of the branches around a node in its own function, and of its callers.
 
-    ``if __name__ == "__main__"`` is none, nor is ``while True``. Callers are asked only where
-    there is one.
+    ``if __name__ == "__main__"`` and ``while True`` do not count. Conditions of a caller count if
+    it is the only one.
     """
     seen = set[ast.AST]()
     while True:
@@ -51,7 +51,7 @@ def catching(module: Module, node: ast.AST) -> ast.Try | None:
 
 
 def _is_main(test: ast.expr) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == "__name__" for one in ast.walk(test))
+    return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test))
 
 
 def _is_endless(node: ast.AST) -> bool:

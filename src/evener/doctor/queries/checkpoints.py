@@ -1,4 +1,4 @@
-"""What a program saves and loads of its training, and by which names."""
+"""Checkpoints, weights and models that a program saves and loads, and their file names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class File:
 
     @property
     def module(self) -> Module:
-        """Return where the line stands."""
+        """Return the module that contains the line."""
         return self.call.module
 
 
@@ -76,22 +76,22 @@ def loads(program: Program) -> tuple[File, ...]:
     return tuple(found)
 
 
-def is_same_name(program: Program, one: File, other: File) -> bool:
+def is_same_name(program: Program, file: File, other: File) -> bool:
     """Return whether two lines name the same file, as far as the source code shows."""
-    if one.name is None or other.name is None:
+    if file.name is None or other.name is None:
         return False
     first, second = (
-        program.constant(one.module, one.name),
+        program.constant(file.module, file.name),
         program.constant(other.module, other.name),
     )
     if first is not None or second is not None:
         return first == second
     origins = [
-        {(value.node, value.steps) for value in program.origins(file.module, file.name)}
-        for file in (one, other)
-        if file.name is not None
+        {(value.node, value.steps) for value in program.origins(either.module, either.name)}
+        for either in (file, other)
+        if either.name is not None
     ]
-    return bool(origins[0] & origins[1]) or ast.unparse(one.name) == ast.unparse(other.name)
+    return bool(origins[0] & origins[1]) or ast.unparse(file.name) == ast.unparse(other.name)
 
 
 def _what(program: Program, module: Module, owner: ast.expr) -> str:

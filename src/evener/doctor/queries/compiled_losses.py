@@ -17,9 +17,9 @@ class CompiledLoss:
     """A loss of the program's own that is given to ``compile``.
 
     Args:
-        name: What it is called.
+        name: Name of the loss.
         call: ``compile``.
-        module: Where the function stands.
+        module: Module that contains the function.
         function: The function of true and predicted values.
         in_strategy: Whether the model trains under a strategy.
     """
@@ -55,8 +55,8 @@ def _functions(
         if value.steps:
             continue
         if isinstance(value.node, ast.List | ast.Tuple):
-            for one in value.node.elts:
-                yield from _functions(program, value.module, one)
+            for element in value.node.elts:
+                yield from _functions(program, value.module, element)
         elif isinstance(value.node, FUNCTIONS):
             yield value.module, value.node, getattr(value.node, "name", "a lambda")
         elif isinstance(value.node, ast.Call):

@@ -1,4 +1,4 @@
-"""What starts TensorFlow's devices: from then on nothing about them can be changed.
+"""Calls that start TensorFlow's devices, after which their configuration is fixed.
 
 Measured with TensorFlow 2.21 and Keras 3.15. The import starts nothing, nor do listing physical
 devices, seeds, policies, layers without weights of their own, and models without an input shape.
@@ -88,11 +88,11 @@ def _in_order(program: Program, calls: list[Call]) -> tuple[Call, ...]:
 
 def _starts(program: Program, call: Call) -> bool:
     name = call.name
-    if any(fnmatchcase(name, one) for one in _NOT):
+    if any(fnmatchcase(name, pattern) for pattern in _NOT):
         return False
-    if any(fnmatchcase(name, one) for one in _STARTS):
+    if any(fnmatchcase(name, pattern) for pattern in _STARTS):
         return True
-    if any(fnmatchcase(name, one) for one in _BY_CLASS):
+    if any(fnmatchcase(name, pattern) for pattern in _BY_CLASS):
         return name.rpartition(".")[2][:1].isupper()
     if name in ("keras.Sequential", "keras.Model"):
         return _has_input(program, call)

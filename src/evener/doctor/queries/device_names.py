@@ -29,26 +29,28 @@ def named_devices(program: Program) -> Iterator[tuple[Call, str]]:
 
 def _names(program: Program, module: Module, node: ast.AST) -> Iterator[str]:
     for value in program.origins(module, node):
-        one = value.node
-        if isinstance(one, ast.List | ast.Tuple) and not value.steps:
-            for element in one.elts:
+        origin = value.node
+        if isinstance(origin, ast.List | ast.Tuple) and not value.steps:
+            for element in origin.elts:
                 yield from _names(program, value.module, element)
-        elif isinstance(one, ast.Constant) and isinstance(one.value, str) and not value.steps:
-            yield one.value
-        elif isinstance(one, ast.ListComp) and not value.steps:
-            yield from _last_name(program, value.module, one.elt)
+        elif isinstance(origin, ast.Constant) and isinstance(origin.value, str) and not value.steps:
+            yield origin.value
+        elif isinstance(origin, ast.ListComp) and not value.steps:
+            yield from _last_name(program, value.module, origin.elt)
         else:
-            yield from _last_name(program, value.module, one)
+            yield from _last_name(program, value.module, origin)
 
 
 def _last_name(program: Program, module: Module, node: ast.AST) -> Iterator[str]:
     """Yield the last of the names ``"gpu:" + str(i)`` for a counter of ``range(number)``."""
     parts = list(ast.walk(node))
     texts = [
-        one.value for one in parts if isinstance(one, ast.Constant) and isinstance(one.value, str)
+        part.value
+        for part in parts
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
     ]
-    for one in parts if texts and not isinstance(node, ast.Constant) else ():
-        for value in program.origins(module, one) if isinstance(one, ast.Name) else ():
+    for part in parts if texts and not isinstance(node, ast.Constant) else ():
+        for value in program.origins(module, part) if isinstance(part, ast.Name) else ():
             if value.steps != ("each",) or not isinstance(value.node, ast.Call):
                 continue
             ends = [

@@ -57,13 +57,17 @@ class Dtypes:
         return self._of_call(module, node, depth) if isinstance(node, ast.Call) else ""
 
     def _of_sides(self, module: Module, node: ast.BinOp, depth: int) -> str:
-        left, right = (self.of(module, one, depth + 1) for one in (node.left, node.right))
+        left, right = (self.of(module, operand, depth + 1) for operand in (node.left, node.right))
         if left == right:
             return left
         if left and right:
             return ""
-        constants = [self._program.constant(module, one) for one in (node.left, node.right)]
-        return left or right if any(isinstance(one, int | float) for one in constants) else ""
+        constants = [self._program.constant(module, operand) for operand in (node.left, node.right)]
+        return (
+            left or right
+            if any(isinstance(constant, int | float) for constant in constants)
+            else ""
+        )
 
     def _of_call(self, module: Module, node: ast.Call, depth: int) -> str:
         program = self._program
@@ -89,8 +93,8 @@ class Dtypes:
         program = self._program
         if not program.kinds(module, node.func) & {Kind.MODEL, Kind.LAYER} or self._changes_floats:
             return False
-        made = [one.func for _, one in program.made_by(module, node.func)]
-        return bool(made) and all(program.name_of(module, one) in _MODELS for one in made)
+        made = [call.func for _, call in program.made_by(module, node.func)]
+        return bool(made) and all(program.name_of(module, function) in _MODELS for function in made)
 
     @functools.cached_property
     def _changes_floats(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which environment variables a program sets, where, and in which order."""
+"""Environment variables that a program sets, with their lines and order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Setting:
     """A line that sets an environment variable.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The assignment or call.
         name: The variable.
-        value: What it is set to; None if that is not known.
+        value: Value; None if it is not known.
     """
 
     module: Module
@@ -36,7 +36,7 @@ class Setting:
 def settings(program: Program) -> list[Setting]:
     """Return the lines that set environment variables, file by file."""
     found = [*_assigned(program), *_called(program)]
-    return sorted(found, key=lambda one: (one.place.path, one.place.line))
+    return sorted(found, key=lambda setting: (setting.place.path, setting.place.line))
 
 
 def reads(program: Program, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""How the names of files end that a program writes."""
+"""Endings of the names of files that a program writes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def ending(program: Program, module: Module, node: ast.expr | None, deepest: int
     values = program.origins(module, node)
     if len(values) != 1 or values[0].steps:
         return None
-    where, one = values[0].module, values[0].node
-    if isinstance(one, ast.JoinedStr) and one.values:
-        last = one.values[-1]
+    where, origin = values[0].module, values[0].node
+    if isinstance(origin, ast.JoinedStr) and origin.values:
+        last = origin.values[-1]
         return (
             last.value if isinstance(last, ast.Constant) and isinstance(last.value, str) else None
         )
-    if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add | ast.Div):
-        return ending(program, where, one.right, deepest - 1)
-    if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod):
-        return _after(ending(program, where, one.left, deepest - 1), _PERCENT)
-    if isinstance(one, ast.Call):
-        if isinstance(one.func, ast.Attribute) and one.func.attr == "format":
-            return _after(ending(program, where, one.func.value, deepest - 1), _BRACES)
-        if program.name_of(where, one.func) in _JOINING and one.args:
-            return ending(program, where, argument(one, len(one.args) - 1, None), deepest - 1)
+    if isinstance(origin, ast.BinOp) and isinstance(origin.op, ast.Add | ast.Div):
+        return ending(program, where, origin.right, deepest - 1)
+    if isinstance(origin, ast.BinOp) and isinstance(origin.op, ast.Mod):
+        return _after(ending(program, where, origin.left, deepest - 1), _PERCENT)
+    if isinstance(origin, ast.Call):
+        if isinstance(origin.func, ast.Attribute) and origin.func.attr == "format":
+            return _after(ending(program, where, origin.func.value, deepest - 1), _BRACES)
+        if program.name_of(where, origin.func) in _JOINING and origin.args:
+            return ending(program, where, argument(origin, len(origin.args) - 1, None), deepest - 1)
     return None
 
 

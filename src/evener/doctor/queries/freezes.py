@@ -1,4 +1,4 @@
-"""Where a program sets ``trainable``: what it freezes, and what it lets train."""
+"""Assignments of ``trainable``: layers and models that a program freezes or unfreezes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Freeze:
     """An assignment to ``trainable``.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The assignment.
-        owner: Whose it is: a model, a layer.
+        owner: Model or layer to which it belongs.
     """
 
     module: Module
@@ -29,7 +29,7 @@ class Freeze:
         return self.module.place(self.node)
 
     def freezes(self, program: Program) -> bool:
-        """Return whether it surely is set to False."""
+        """Return whether it is known to be set to False."""
         return program.constant(self.module, self.node.value) is False
 
 

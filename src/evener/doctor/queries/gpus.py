@@ -1,4 +1,4 @@
-"""How many GPUs a program sees, and which lines are about GPUs."""
+"""Number of GPUs that a program sees, and lines that concern GPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GPU_NAME = re.compile(r"gpu", re.IGNORECASE)
 def hides_all(value: str) -> bool:
     """Return whether a value of ``CUDA_VISIBLE_DEVICES`` leaves no GPU.
 
-    CUDA goes through the list and stops at the first thing that is no GPU.
+    CUDA stops at the first entry that is not a GPU.
 
     >>> hides_all(""), hides_all("-1"), hides_all("gpu:0"), hides_all("0,1"), hides_all("GPU-5a")
     (True, True, True, False, False)
@@ -39,8 +39,8 @@ def shown(value: str, num_gpus: int) -> int:
     (1, 2, 0, 1)
     """
     count = 0
-    for one in value.split(","):
-        text = one.strip()
+    for part in value.split(","):
+        text = part.strip()
         if text.isdigit() and int(text) < num_gpus:
             count += 1
         elif text.startswith(("GPU-", "MIG-")):
@@ -53,8 +53,11 @@ def shown(value: str, num_gpus: int) -> int:
 def visible_gpus(case: Case) -> int | None:
     """Return how many GPUs the program will see; None if that is not known."""
     num_gpus = len(case.surroundings.gpus)
-    set_here = [one for one in settings(case.program) if one.name == HIDING]
-    if any(one.value is None for one in set_here) or len({one.value for one in set_here}) > 1:
+    set_here = [setting for setting in settings(case.program) if setting.name == HIDING]
+    if (
+        any(setting.value is None for setting in set_here)
+        or len({setting.value for setting in set_here}) > 1
+    ):
         return None
     value = set_here[0].value if set_here else case.surroundings.environment.get(HIDING)
     num_shown = num_gpus if value is None else shown(value, num_gpus)
@@ -103,7 +106,7 @@ def _length(program: Program, module: Module, node: ast.expr, num_gpus: int) -> 
         module, node = bindings[0][0], bindings[0][1].value
     if isinstance(node, ast.List | ast.Tuple):
         # Each element is one GPU.
-        is_plain = all(_length(program, module, one, num_gpus) == 1 for one in node.elts)
+        is_plain = all(_length(program, module, element, num_gpus) == 1 for element in node.elts)
         return len(node.elts) if is_plain else None
     if not lists_gpus(program, module, node):
         return None
@@ -112,8 +115,8 @@ def _length(program: Program, module: Module, node: ast.expr, num_gpus: int) -> 
     if not isinstance(node.slice, ast.Slice):
         is_negative = isinstance(node.slice, ast.UnaryOp)
         return 1 if is_negative or isinstance(program.constant(module, node.slice), int) else None
-    bounds = [program.constant(module, one) for one in (node.slice.lower, node.slice.upper)]
-    known = [one if isinstance(one, int) else None for one in bounds]
+    bounds = [program.constant(module, bound) for bound in (node.slice.lower, node.slice.upper)]
+    known = [bound if isinstance(bound, int) else None for bound in bounds]
     return len(range(num_gpus)[slice(*known)])
 
 
@@ -150,7 +153,7 @@ def asks_for_gpus(program: Program, test: ast.expr, module: Module) -> bool:
         for value in program.origins(module, node) if isinstance(node, ast.Name) else ():
             # last = len(gpus) - 1
             parts = ast.walk(value.node) if isinstance(value.node, ast.BinOp) else ()
-            if any(counts_gpus(program, value.module, one) for one in parts):
+            if any(counts_gpus(program, value.module, part) for part in parts):
                 return True
     return False
 

@@ -1,4 +1,4 @@
-"""The gradients that a program takes, and of which loss."""
+"""Gradients that a program computes, and their losses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Gradient:
 
     Args:
         call: ``tape.gradient(...)`` or ``optimizer.minimize(...)``.
-        loss: What it is the gradient of.
-        sources: With respect to what; None if none is given.
+        loss: Expression that is differentiated.
+        sources: Variables of the gradient; None if none are given.
         in_replicas: Whether it runs in the replicas of a strategy.
     """
 

@@ -1,4 +1,4 @@
-"""What is only used where it is there: behind ``try``, ``hasattr``, or a test of the version."""
+"""Uses that are guarded by ``try``, ``hasattr``, or a test of the version."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Module, Program, last_name
 
-# What a missing name or argument raises.
+# Exceptions that a missing name or argument raises.
 _CAUGHT = (
     *("AttributeError", "ImportError", "ModuleNotFoundError", "TypeError", "ValueError"),
     *("NameError", "RuntimeError", "Exception", "BaseException"),
 )
 _TEST = re.compile(r"version|hasattr|getattr|\btf_?[12]\b|type_checking|legacy|find_spec", re.I)
-# How many levels of callers are searched.
+# Number of levels of callers that are searched.
 _DEEPEST = 3
 
 
@@ -32,10 +32,10 @@ def is_guarded(program: Program, module: Module, node: ast.AST, deepest: int = _
             if _asks(program, module, outer.test):
                 return True
         if isinstance(outer, ast.BoolOp) and any(
-            _asks(program, module, one) for one in outer.values if one is not inner
+            _asks(program, module, operand) for operand in outer.values if operand is not inner
         ):
             return True
-        if any(_asks(program, module, one.test) for one in _left_before(outer, inner)):
+        if any(_asks(program, module, statement.test) for statement in _left_before(outer, inner)):
             return True
         if function is None and isinstance(outer, FUNCTIONS):
             function = outer
@@ -49,7 +49,7 @@ def is_guarded(program: Program, module: Module, node: ast.AST, deepest: int = _
 def _catches(node: ast.Try) -> bool:
     for handler in node.handlers:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        if any(one is None or last_name(one) in _CAUGHT for one in kinds):
+        if any(caught is None or last_name(caught) in _CAUGHT for caught in kinds):
             return True
     return False
 
@@ -71,7 +71,7 @@ def _left_before(outer: ast.AST, inner: ast.AST) -> Iterator[ast.If]:
     for name in ("body", "orelse", "finalbody"):
         block = getattr(outer, name, None)
         if isinstance(block, list) and inner in block:
-            for one in block[: block.index(inner)]:
+            for statement in block[: block.index(inner)]:
                 leaving = (ast.Return, ast.Raise, ast.Continue)
-                if isinstance(one, ast.If) and isinstance(one.body[-1], leaving):
-                    yield one
+                if isinstance(statement, ast.If) and isinstance(statement.body[-1], leaving):
+                    yield statement

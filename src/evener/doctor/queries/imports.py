@@ -1,4 +1,4 @@
-"""Where TensorFlow and Keras are imported."""
+"""Imports of TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def imports(program: Program, *, of_keras: bool = False) -> tuple[tuple[Module, 
         for module, node in _statements(program)
         if (order := program.order.of(node)) is not None and _loads(node, of_keras)
     ]
-    return tuple((module, node) for _, module, node in sorted(found, key=lambda one: one[0]))
+    return tuple(
+        (module, node)
+        for _, module, node in sorted(found, key=lambda found_import: found_import[0])
+    )
 
 
 def first_import(program: Program) -> Place | None:

@@ -1,4 +1,4 @@
-"""Which classes are layers and models of Keras, and which of its layers hold weights."""
+"""Classes that are layers or models of Keras, and Keras layers without weights."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def is_of_keras(program: Program, module: Module, definition: ast.ClassDef) -> b
         return False
     names = {
         base
-        for where, one in program.classes.with_bases(module, definition)
-        for _, base in program.classes.bases(where, one)
+        for where, base_definition in program.classes.with_bases(module, definition)
+        for _, base in program.classes.bases(where, base_definition)
         if isinstance(base, str)
     }
     return "tf.Module" not in names and any(name.startswith("keras.") for name in names)

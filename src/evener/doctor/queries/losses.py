@@ -1,4 +1,4 @@
-"""How the samples of a loss are reduced to one number, term by term."""
+"""Reduction of the samples of a loss to one number, term by term."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEEPEST = 30
 
 
 class Reduction(enum.Enum):
-    """How many numbers a term has."""
+    """Number of values of a term."""
 
     EACH = "one per sample"
     SCALAR = "one for all samples"
@@ -37,7 +37,7 @@ class Reduction(enum.Enum):
 
 
 class Divisor(enum.Enum):
-    """What a term is divided by."""
+    """Divisor of a term."""
 
     REPLICAS = "the number of replicas"
     GLOBAL_BATCH = "the global batch size"
@@ -46,13 +46,13 @@ class Divisor(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A part of a loss; numbers that do not depend on the samples are none.
+    """A summand of a loss that depends on the samples.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The expression that reduces it.
-        reduction: How many numbers it has.
-        divisors: What it is divided by.
+        reduction: Number of values of the term.
+        divisors: Divisors of the term.
     """
 
     module: Module
@@ -66,7 +66,7 @@ def terms_of(program: Program, module: Module, node: ast.AST) -> tuple[Term, ...
 
     Args:
         program: The program.
-        module: Where the expression stands.
+        module: Module that contains the expression.
         node: The loss.
     """
     return tuple(_Walk(program).terms(module, node, ()))
@@ -75,11 +75,11 @@ def terms_of(program: Program, module: Module, node: ast.AST) -> tuple[Term, ...
 def scalar_returns(
     program: Program, module: Module, function: Function
 ) -> list[tuple[Term, ast.expr]]:
-    """Return, of a loss that returns one number for all samples, its returned values.
+    """Return the returned values of a loss that returns one number for all samples.
 
     Args:
         program: The program.
-        module: Where the function stands.
+        module: Module that contains the function.
         function: A function of true and predicted values.
 
     Returns:
@@ -89,7 +89,7 @@ def scalar_returns(
     found: list[tuple[Term, ast.expr]] = []
     for returned in returns_of(function):
         terms = terms_of(program, module, returned)
-        if not terms or any(one.reduction is not Reduction.SCALAR for one in terms):
+        if not terms or any(term.reduction is not Reduction.SCALAR for term in terms):
             return []
         found.append((terms[0], returned))
     return found
@@ -166,8 +166,8 @@ class _Walk:
             reduction = Reduction.EACH
         elif name.startswith(("tf.", "keras.ops.", "keras.backend.")) and node.args:
             # An elementwise function keeps the number of values.
-            for one in node.args:
-                yield from self.terms(module, one, by)
+            for operand in node.args:
+                yield from self.terms(module, operand, by)
             return
         elif Kind.LOSS in self._program.kinds(module, node.func):
             reduction = self._of_loss_object(module, node)
@@ -184,7 +184,7 @@ class _Walk:
             reduction = argument(made, None, "reduction")
             if reduction is not None:
                 text = f"{self._program.constant(where, reduction)} {ast.unparse(reduction)}"
-                is_each = not any(one in text.lower() for one in ("sum", "mean", "auto"))
+                is_each = not any(word in text.lower() for word in ("sum", "mean", "auto"))
                 return Reduction.EACH if is_each else Reduction.SCALAR
         return Reduction.SCALAR
 
@@ -198,7 +198,7 @@ class _Walk:
         if isinstance(node, ast.Attribute):
             origins = self._program.origins(module, node)
             return not self._program.kinds(module, node) and all(
-                one.node is node or isinstance(one.node, ast.Constant) for one in origins
+                origin.node is node or isinstance(origin.node, ast.Constant) for origin in origins
             )
         return isinstance(node, ast.Name) and node.id in _SETTINGS
 

@@ -1,4 +1,4 @@
-"""What a number of the program is, in terms of the number of replicas."""
+"""Values of numbers in a program, in terms of the number of replicas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Number:
 
     Args:
         value: The factor.
-        power: How often the number of replicas is in it.
+        power: Exponent of the number of replicas in it.
     """
 
     value: float
@@ -52,7 +52,7 @@ def number(program: Program, module: Module, node: ast.AST | None, depth: int = 
     if counts_gpus(program, module, node):
         return Number(value=1.0, power=1)
     values = program.origins(module, node)
-    found = {_of_value(program, one.module, one.node, one.steps, depth) for one in values}
+    found = {_of_value(program, value.module, value.node, value.steps, depth) for value in values}
     return found.pop() if len(found) == 1 else None
 
 
@@ -61,17 +61,17 @@ def counts_replicas(program: Program, module: Module, node: ast.AST, depth: int 
 
     By its value, or by its name.
     """
-    parts = [one for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)]
-    if any(_COUNTS.search(last_name(one)) for one in parts):
+    parts = [part for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute)]
+    if any(_COUNTS.search(last_name(part)) for part in parts):
         return True
     if depth > _DEEPEST_COUNT:
         return False
     return any(
         counts_gpus(program, value.module, value.node)
         or counts_replicas(program, value.module, value.node, depth + 1)
-        for one in parts
-        for value in program.origins(module, one)
-        if value.node is not one and isinstance(value.node, ast.expr)
+        for part in parts
+        for value in program.origins(module, part)
+        if value.node is not part and isinstance(value.node, ast.expr)
     )
 
 
@@ -129,8 +129,8 @@ def _default_of_option(program: Program, module: Module, node: ast.Attribute) ->
     """Return the default of the command line's option that an attribute is, if it is one."""
     origins = program.origins(module, node.value)
     is_parsed = any(
-        isinstance(one.node, ast.Call) and ast.unparse(one.node.func).endswith("parse_args")
-        for one in origins
+        isinstance(origin.node, ast.Call) and ast.unparse(origin.node.func).endswith("parse_args")
+        for origin in origins
     )
     is_flag = any(program.name_of(v.module, v.node) == "absl.flags.FLAGS" for v in origins)
     if not (is_parsed or is_flag):

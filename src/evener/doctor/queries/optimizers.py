@@ -25,7 +25,7 @@ def keeps_slots(program: Program, module: Module, made: ast.Call) -> bool:
     if "LossScaleOptimizer" in name:
         inner = argument(made, 0, "inner_optimizer")
         return inner is not None and any(
-            keeps_slots(program, where, one) for where, one in made_by(program, module, inner)
+            keeps_slots(program, where, call) for where, call in made_by(program, module, inner)
         )
     if name not in _NO_SLOTS:
         return True

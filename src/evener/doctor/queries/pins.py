@@ -18,10 +18,10 @@ class Pin:
     """A ``with`` block that enters ``tf.device``.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         block: The ``with`` statement.
         call: ``tf.device(...)``.
-        device: Such as ``"GPU:1"``; ``""`` if it is not known.
+        device: Name of the device, such as ``"GPU:1"``; ``""`` if it is not known.
     """
 
     module: Module
@@ -36,7 +36,7 @@ class Pin:
 
     @property
     def key(self) -> str:
-        """Return what identifies the device: its name, or the expression."""
+        """Return the name of the device, or the expression if the name is not known."""
         if self.device:
             return self.device
         return "GPU:0" if self.named.endswith("[0]") else self.named

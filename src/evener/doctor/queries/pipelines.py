@@ -29,7 +29,7 @@ class Pipeline:
         reads_files: Whether it reads files itself.
         generates: Whether it is made by a Python generator.
         is_distributed: Whether a strategy distributes it, and so prefetches.
-        num_parallel_interleaves: How many of its interleaves run in parallel.
+        num_parallel_interleaves: Number of its interleaves that run in parallel.
     """
 
     last: Call
@@ -67,10 +67,10 @@ def _used(program: Program) -> list[tuple[Module, ast.AST]]:
             used.append((module, loop.iter))
             # What enumerate, zip and tqdm are given.
             used += [
-                (module, one)
+                (module, argument)
                 for node in ast.walk(loop.iter)
                 if isinstance(node, ast.Call)
-                for one in node.args
+                for argument in node.args
             ]
     return used
 
@@ -81,25 +81,25 @@ def _pipeline(
     """Go from the end of a pipeline to its source."""
     links: list[Call] = []
     distributed = False
-    where, one = module, node
+    where, current = module, node
     seen: set[ast.AST] = set()
-    while one not in seen:
-        seen.add(one)
-        call = by_node.get(one)
+    while current not in seen:
+        seen.add(current)
+        call = by_node.get(current)
         if call is None:
             break
-        method = one.func.attr if isinstance(one.func, ast.Attribute) else ""
-        if method.endswith("distribute_dataset") and one.args:
-            distributed, before = True, one.args[0]
+        method = current.func.attr if isinstance(current.func, ast.Attribute) else ""
+        if method.endswith("distribute_dataset") and current.args:
+            distributed, before = True, current.args[0]
         elif method.endswith("distribute_datasets_from_function"):
             return None
         else:
             links.append(call)
             if call.name.startswith(("tf.data.", "keras.utils.", "tfds.", "tensorflow_datasets.")):
                 break
-            if not isinstance(one.func, ast.Attribute):
+            if not isinstance(current.func, ast.Attribute):
                 break
-            before = one.func.value
+            before = current.func.value
         values = [
             value
             for value in program.origins(where, before)
@@ -107,9 +107,9 @@ def _pipeline(
         ]
         if not values:
             break
-        where, next_one = values[0].module, values[0].node
-        assert isinstance(next_one, ast.Call)
-        one = next_one
+        where, following = values[0].module, values[0].node
+        assert isinstance(following, ast.Call)
+        current = following
     if not links or not _is_dataset(program, links[0]):
         return None
     return _described(links, distributed)

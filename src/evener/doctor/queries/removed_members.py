@@ -1,4 +1,4 @@
-"""Which methods and arguments a program uses that objects of the libraries no longer have."""
+"""Methods and arguments that a program uses and objects of the libraries no longer have."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from evener.doctor.rule import Case
 
 # Things of TensorFlow, which Keras 2 does not change; those of `tf.compat.v1` have all members.
 _OF_TENSORFLOW = ("strategy", "dataset")
-_NAMES = frozenset(one.name for one in MEMBERS)
-# What is called so has the argument still, or is no layer and no optimizer.
+_NAMES = frozenset(member.name for member in MEMBERS)
+# Names that still accept the argument, or are neither a layer nor an optimizer.
 _NOT_MEANT = ("keras.layers.InputLayer", "keras.layers.Input", "keras.optimizers.schedules.")
 
 
@@ -34,7 +34,7 @@ def missing_members(case: Case) -> Iterator[tuple[GoneMember, Module, ast.Attrib
     for module, node in program.nodes(ast.Attribute):
         if not isinstance(node, ast.Attribute) or node.attr not in _NAMES:
             continue
-        if any(is_of_libraries(program, one) for one in program.written_names(module, node)):
+        if any(is_of_libraries(program, name) for name in program.written_names(module, node)):
             continue
         for row in MEMBERS:
             is_of_tensorflow = row.kind in _OF_TENSORFLOW
@@ -110,7 +110,7 @@ def _is_of(program: Program, row: GoneMember, module: Module, node: ast.Attribut
         return True
     # A parameter that is only called "optimizer" may be anything.
     origins = program.origins(module, owner)
-    return not all(isinstance(one.node, ast.arg) for one in origins)
+    return not all(isinstance(origin.node, ast.arg) for origin in origins)
 
 
 def _has_own(program: Program, module: Module, owner: ast.expr, name: str) -> bool:
@@ -135,14 +135,14 @@ def missing_arguments(case: Case) -> Iterator[tuple[GoneArgument, Call]]:
         return
     for row in ARGUMENTS:
         for call in _calls(program, row.called):
-            if any(one.arg == row.name for one in call.node.keywords):
+            if any(keyword.arg == row.name for keyword in call.node.keywords):
                 if not is_guarded(program, call.module, call.node):
                     yield row, call
 
 
 def _calls(program: Program, called: str) -> Iterator[Call]:
     kind, _, method = called.partition(".")
-    if kind not in (one.value for one in Kind):
+    if kind not in (member.value for member in Kind):
         for call in program.calls(called):
             if not call.name.startswith(_NOT_MEANT) and not _is_class(program, call):
                 yield call
@@ -158,4 +158,6 @@ def _calls(program: Program, called: str) -> Iterator[Call]:
 
 def _is_class(program: Program, call: Call) -> bool:
     """Return whether a class of the program is called, which may take what it likes."""
-    return any(isinstance(one, ast.ClassDef) for _, one in program.targets(call.module, call.node))
+    return any(
+        isinstance(target, ast.ClassDef) for _, target in program.targets(call.module, call.node)
+    )

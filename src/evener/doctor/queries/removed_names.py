@@ -1,4 +1,4 @@
-"""Which names of TensorFlow and Keras a program uses that they do not have."""
+"""Names that a program uses and the installed TensorFlow and Keras do not have."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Missing:
     """A use of a name that does not exist.
 
     Args:
-        module: Where it stands.
+        module: Module that contains it.
         node: The expression or import.
         name: The whole name, as it is written, with the package's full name.
         is_import: Whether it is imported here.
@@ -45,15 +45,17 @@ class Missing:
 def is_judged(case: Case) -> bool:
     """Return whether the installed TensorFlow is the one whose names are known."""
     wheels = ("tensorflow", "tensorflow-cpu", "intel-tensorflow", "tf-nightly")
-    found = [case.surroundings.packages[one] for one in wheels if one in case.surroundings.packages]
+    found = [
+        case.surroundings.packages[wheel] for wheel in wheels if wheel in case.surroundings.packages
+    ]
     return not found or any(
-        one.split(".")[:2] == public.version_of("tensorflow").split(".") for one in found
+        version.split(".")[:2] == public.version_of("tensorflow").split(".") for version in found
     )
 
 
 def uses_keras_two(case: Case) -> bool:
     """Return whether `tf.keras` is Keras 2: the program or the environment asks for it."""
-    values = [one.value for one in settings(case.program) if one.name == LEGACY]
+    values = [setting.value for setting in settings(case.program) if setting.name == LEGACY]
     values.append(case.surroundings.environment.get(LEGACY))
     return any(value is not None and value.lower() in _YES for value in values)
 
@@ -81,17 +83,17 @@ def missing_names(case: Case) -> list[Missing]:
 def _missing_in(program: Program, *, is_two: bool) -> tuple[Missing, ...]:
     made = _made(program)
     found = [
-        one
-        for one in (*_imports(program), *_attributes(program))
+        used
+        for used in (*_imports(program), *_attributes(program))
         if (
-            _is_missing(one.name, is_two=is_two)
-            or (one.is_import and not public.is_imported(one.name))
+            _is_missing(used.name, is_two=is_two)
+            or (used.is_import and not public.is_imported(used.name))
         )
-        and not any(one.name == name or one.name.startswith(f"{name}.") for name in made)
-        and not is_guarded(program, one.module, one.node)
+        and not any(used.name == name or used.name.startswith(f"{name}.") for name in made)
+        and not is_guarded(program, used.module, used.node)
     ]
     order = {module: index for index, module in enumerate(program.modules)}
-    return tuple(sorted(found, key=lambda one: (order[one.module], one.place.line)))
+    return tuple(sorted(found, key=lambda used: (order[used.module], used.place.line)))
 
 
 def _is_missing(name: str, *, is_two: bool) -> bool:
@@ -130,8 +132,14 @@ def _attributes(program: Program) -> Iterator[Missing]:
             continue
         names = program.written_names(module, node)
         # Where an import depends on something, one of its names may be there.
-        if all(is_of_libraries(program, one) for one in names) and isinstance(node.ctx, ast.Load):
-            missing = [one for one in names if public.missing(one) or public.gone(one)]
+        if all(is_of_libraries(program, candidate) for candidate in names) and isinstance(
+            node.ctx, ast.Load
+        ):
+            missing = [
+                candidate
+                for candidate in names
+                if public.missing(candidate) or public.gone(candidate)
+            ]
             if len(missing) == len(names):
                 yield Missing(module=module, node=node, name=min(names), is_import=False)
 
@@ -139,7 +147,7 @@ def _attributes(program: Program) -> Iterator[Missing]:
 def is_of_libraries(program: Program, name: str) -> bool:
     """Return whether a full name is one of TensorFlow or Keras, not of a module of the project."""
     first = name.partition(".")[0]
-    return first in _ROOTS and not any(one.name == first for one in program.modules)
+    return first in _ROOTS and not any(other.name == first for other in program.modules)
 
 
 def _made(program: Program) -> frozenset[str]:

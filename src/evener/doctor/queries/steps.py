@@ -1,4 +1,4 @@
-"""Which functions of a program take training steps, and which loops go through batches."""
+"""Functions of a program that take training steps, and loops over batches."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from evener.analysis import (
 from evener.doctor.queries.layers import is_of_keras
 from evener.doctor.queries.training import trainings, update_calls, ways_to
 
-# What Keras calls in every step.
+# Methods that Keras calls in every step.
 _BY_KERAS = ("call", "train_step", "compute_loss", "compute_loss_and_updates")
 
 
 class Steps:
-    """Where a program trains.
+    """Training steps of a program.
 
     Args:
         program: The program.
@@ -32,7 +32,7 @@ class Steps:
         functions: The functions that take one step each time they are called.
         loops: The loops that go through batches and train, by their node.
         in_each: The functions that run in every step, or every time a traced function is called.
-        in_training: Those of them that a training step leads to.
+        in_training: Functions of ``in_each`` that a training step calls.
     """
 
     def __init__(self, program: Program) -> None:

@@ -1,4 +1,4 @@
-"""Which strategies a program makes, over how many devices, and what it does with them."""
+"""Strategies that a program makes, their devices, and their uses."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def spreads(program: Program) -> bool:
     """
     made = strategies(program)
     if made:
-        return any(one.name != _ALONE for one in made)
+        return any(strategy.name != _ALONE for strategy in made)
     return bool(uses(program, *SCOPES, *RUNS))
 
 
@@ -121,12 +121,12 @@ def is_only_evener(program: Program) -> bool:
             for module in program.modules
             for line in module.lines
         )
-    return all(one.is_evener for one in made)
+    return all(strategy.is_evener for strategy in made)
 
 
 def has_workers(program: Program) -> bool:
     """Return whether the program trains by several workers that are all alike."""
-    return any(one.name == "MultiWorkerMirroredStrategy" for one in strategies(program))
+    return any(strategy.name == "MultiWorkerMirroredStrategy" for strategy in strategies(program))
 
 
 def num_replicas(case: Case, made: Made) -> int | None:
@@ -146,7 +146,7 @@ def num_replicas(case: Case, made: Made) -> int | None:
         return None
     node = given[0].node
     if isinstance(node, ast.List | ast.Tuple):
-        if not any(isinstance(one, ast.Starred) for one in node.elts):
+        if not any(isinstance(element, ast.Starred) for element in node.elts):
             return len(node.elts) or None
     return None
 
@@ -163,4 +163,4 @@ def has_one_replica(program: Program) -> bool:
     Such a strategy has one replica: what is wrong in several replicas is right there.
     """
     made = strategies(program)
-    return bool(made) and all(one.is_evener for one in made)
+    return bool(made) and all(strategy.is_evener for strategy in made)

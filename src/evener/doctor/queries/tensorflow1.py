@@ -27,10 +27,10 @@ _PARTS = re.compile(
 def graph_names(case: Case) -> list[Missing]:
     """Return the names of TensorFlow 1's graphs that a program uses; none if it is no such one."""
     missing = missing_names(case)
-    is_graph = any(_GRAPH.fullmatch(one.name) for one in missing)
+    is_graph = any(_GRAPH.fullmatch(use.name) for use in missing)
     if not is_graph and trainings(case.program):
         return []
-    return [one for one in missing if _GRAPH.fullmatch(one.name) or _PARTS.fullmatch(one.name)]
+    return [use for use in missing if _GRAPH.fullmatch(use.name) or _PARTS.fullmatch(use.name)]
 
 
 def is_graph_program(case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""Where a program trains: ``fit`` and loops of its own."""
+"""Training of a program: ``fit`` and custom loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FITS = ("fit", "fit_generator")
 _UPDATES = ("apply_gradients", "minimize", "apply")
 # Libraries whose models have a `fit` too, and run on no device of TensorFlow.
 _OTHERS = ("catboost", "lightgbm", "prophet", "sklearn", "statsmodels", "xgboost")
-# What Keras calls in the steps of fit.
+# Methods that Keras calls in the steps of fit.
 _BY_KERAS = ("train_step", "compute_loss_and_updates")
 
 
@@ -24,7 +24,7 @@ class Update:
     Args:
         call: ``optimizer.apply_gradients(...)`` or the like.
         step: The line that takes a step: the call, in a loop, that leads to it.
-        module: Where that line stands.
+        module: Module that contains that line.
     """
 
     call: Call
@@ -88,8 +88,8 @@ def is_beside_strategy(program: Program, fit: Call) -> bool:
     if not made or len(made) != len(bindings):
         return False
     made += program.made_by(fit.module, owner)
-    here = [program.context.in_scope(*one) is False for one in made[: len(bindings)]]
-    return all(here) and not any(program.context.in_scope(*one) for one in made)
+    here = [program.context.in_scope(*site) is False for site in made[: len(bindings)]]
+    return all(here) and not any(program.context.in_scope(*site) for site in made)
 
 
 @functools.lru_cache(maxsize=4)
@@ -134,7 +134,7 @@ def trains(program: Program) -> bool:
 def places_of_training(program: Program) -> list[Place]:
     """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
     lines = [call.place for call in trainings(program)]
-    return lines + [one.module.place(one.step) for one in updates(program)]
+    return lines + [update.module.place(update.step) for update in updates(program)]
 
 
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
@@ -154,7 +154,7 @@ def ways_to(
 
     Args:
         program: The program.
-        module: Where the node stands.
+        module: Module that contains the node.
         node: The node, which may be in a loop itself.
         seen: The functions that were left on the way; they are not entered again.
 

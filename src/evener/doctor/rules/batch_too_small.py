@@ -27,7 +27,7 @@ def check(case: Case) -> Iterator[Violation]:
     made = strategies(program)
     num_replicas = the_number_of_replicas(case)
     if made and num_replicas is not None and num_replicas > 1:
-        if not all(one.is_evener for one in made):
+        if not all(strategy.is_evener for strategy in made):
             for size in batch_sizes(program):
                 if not (size.is_fit and is_beside_strategy(program, size.use)):
                     yield from _check_size(program, size, num_replicas)

@@ -37,7 +37,7 @@ def _reads_given_name(program: Program, save: File, load: File) -> bool:
     """Return whether a line reads the name that was given, or that name without its fields."""
     if load.what == save.what and is_same_name(program, save, load):
         return True
-    pattern, name = (program.constant(one.module, one.name) for one in (save, load))
+    pattern, name = (program.constant(file.module, file.name) for file in (save, load))
     is_pattern = isinstance(pattern, str) and "{" in pattern and save.what != "checkpoint"
     return is_pattern and isinstance(name, str) and name == _FIELD.sub("", str(pattern))
 
@@ -58,7 +58,7 @@ def _how_renamed(program: Program, save: File) -> str:
 def _no_checkpoint(program: Program) -> Iterator[Violation]:
     """Find ``latest_checkpoint`` where only files of Keras are saved."""
     written = saves(program)
-    if any(one.what in ("checkpoint", "manager") for one in written):
+    if any(file.what in ("checkpoint", "manager") for file in written):
         return
     if any(True for _ in program.calls("tf.train.Checkpoint*")):
         return
@@ -95,12 +95,16 @@ def _parts(program: Program, module: Module, node: ast.AST) -> set[str]:
     seen = set[ast.AST]()
     while waiting:
         where, top = waiting.pop()
-        for one in set(ast.walk(top)) - seen:
-            seen.add(one)
-            if isinstance(one, ast.Constant) and isinstance(one.value, str) and len(one.value) > 1:
-                found.add(one.value.strip("/"))
-            if isinstance(one, ast.Name | ast.Attribute):
-                waiting += [(v.module, v.node) for v in program.origins(where, one)]
-            if isinstance(one, ast.Attribute) and not program.name_of(where, one):
-                found.add(ast.unparse(one))
+        for part in set(ast.walk(top)) - seen:
+            seen.add(part)
+            if (
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and len(part.value) > 1
+            ):
+                found.add(part.value.strip("/"))
+            if isinstance(part, ast.Name | ast.Attribute):
+                waiting += [(v.module, v.node) for v in program.origins(where, part)]
+            if isinstance(part, ast.Attribute) and not program.name_of(where, part):
+                found.add(ast.unparse(part))
     return found

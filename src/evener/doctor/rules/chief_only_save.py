@@ -37,10 +37,17 @@ def check(case: Case) -> Iterator[Violation]:
     program = case.program
     if not has_workers(program):
         return
-    lines = [(one.call, "saves") for one in saves(program)]
-    lines += [(one.call, "restores") for one in loads(program)]
+    lines = [(file.call, "saves") for file in saves(program)]
+    lines += [(file.call, "restores") for file in loads(program)]
     for call, verb in lines:
-        test = next((one for one in _tests(program, call) if _asks_who(program, call, one)), None)
+        test = next(
+            (
+                condition
+                for condition in _tests(program, call)
+                if _asks_who(program, call, condition)
+            ),
+            None,
+        )
         if test is None:
             continue
         is_callback = call.name.endswith("ModelCheckpoint")
@@ -65,7 +72,7 @@ def _tests(program: Program, call: Call) -> Iterator[ast.expr]:
 
 
 def _early_returns(module: Module, node: ast.AST) -> Iterator[ast.expr]:
-    function = next((one for one in module.around(node) if isinstance(one, FUNCTIONS)), None)
+    function = next((outer for outer in module.around(node) if isinstance(outer, FUNCTIONS)), None)
     for statement in getattr(function, "body", ()) if function is not None else ():
         if node in ast.walk(statement):
             return
@@ -76,8 +83,8 @@ def _early_returns(module: Module, node: ast.AST) -> Iterator[ast.expr]:
 def _asks_who(program: Program, call: Call, test: ast.expr) -> bool:
     """Return whether a condition asks which worker this is."""
     texts = [ast.unparse(test)]
-    for one in ast.walk(test):
-        if isinstance(one, ast.Name):
-            origins = program.origins(call.module, one)
+    for part in ast.walk(test):
+        if isinstance(part, ast.Name):
+            origins = program.origins(call.module, part)
             texts += [ast.unparse(v.node) for v in origins if isinstance(v.node, ast.expr)]
     return any(_WHO.search(text) for text in texts)

@@ -70,7 +70,10 @@ def _in_steps(case: Case) -> Iterator[Violation]:
         function = program.context.function(call.module, call.node)
         if function not in functions or function in only_map:
             continue
-        if any(fnmatchcase(call.name, one) for one in _CPU_ONLY) and call.name not in _MESSAGES:
+        if (
+            any(fnmatchcase(call.name, pattern) for pattern in _CPU_ONLY)
+            and call.name not in _MESSAGES
+        ):
             yield _violation(case, call, function)
 
 
@@ -102,7 +105,7 @@ def _layers(case: Case) -> Iterator[Violation]:
     """Find layers that look words up, as a part of a model that is trained."""
     program = case.program
     trained = _trained_layers(program)
-    for call in program.calls(*(f"keras.layers.{one}" for one in _LAYERS)):
+    for call in program.calls(*(f"keras.layers.{layer}" for layer in _LAYERS)):
         if call.node in trained:
             yield Violation(
                 call.place,
@@ -135,8 +138,8 @@ def _trained_layers(program: Program) -> set[ast.AST]:
         ):
             found.add(node)
             continue
-        for one in _leads_to(program, module, node):
-            waiting += [(value.module, value.node) for value in program.origins(module, one)]
+        for source in _leads_to(program, module, node):
+            waiting += [(value.module, value.node) for value in program.origins(module, source)]
     for call, owner in program.calls_of("add"):
         owners = {value.node for value in program.origins(call.module, owner)}
         if owners & seen and call.node.args:
@@ -153,5 +156,8 @@ def _leads_to(program: Program, module: Module, node: ast.AST) -> list[ast.expr]
     name = program.name_of(module, node.func)
     if name in ("keras.Model", "keras.Sequential"):
         # Of a functional model the outputs lead back through all of its layers.
-        return [*node.args[-1:], *(one.value for one in node.keywords if one.arg != "inputs")]
+        return [
+            *node.args[-1:],
+            *(keyword.value for keyword in node.keywords if keyword.arg != "inputs"),
+        ]
     return [*node.args, *([] if name else [node.func])]

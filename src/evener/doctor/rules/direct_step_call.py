@@ -50,4 +50,6 @@ def _is_direct(program: Program, site: Site) -> bool:
 def _is_before_strategies(program: Program, site: Site) -> bool:
     """Return whether a call runs when no strategy is made yet, to compare with one device."""
     made = strategies(program)
-    return bool(made) and all(program.order.is_before(site.call, one.call.node) for one in made)
+    return bool(made) and all(
+        program.order.is_before(site.call, strategy.call.node) for strategy in made
+    )

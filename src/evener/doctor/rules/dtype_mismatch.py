@@ -26,12 +26,14 @@ def check(case: Case) -> Iterator[Violation]:
         if sides is None:
             continue
         left, right = sides
-        one, two = dtypes.of(module, left), dtypes.of(module, right)
-        if one and two and one != two:
-            goal, other = (two, left) if two.startswith("float") else (one, right)
+        left_dtype, right_dtype = dtypes.of(module, left), dtypes.of(module, right)
+        if left_dtype and right_dtype and left_dtype != right_dtype:
+            is_left = right_dtype.startswith("float")
+            goal, other = (right_dtype, left) if is_left else (left_dtype, right)
             yield Violation(
                 module.place(node),
-                f"{shown(left)} is {one} and {shown(right)} is {two}: they do not mix.",
+                f"{shown(left)} is {left_dtype} and {shown(right)} is {right_dtype}: they do not "
+                "mix.",
                 why="TensorFlow converts Python's numbers to the dtype of the other side, but "
                 "never a tensor. This line raises as soon as it is run or traced.",
                 fix=f"tf.cast({shown(other)}, tf.{goal})",

@@ -85,14 +85,14 @@ def _hides_what_is_not_there(case: Case, call: Call) -> bool:
     given = call.argument(0, "devices")
     assert given is not None
     values = case.program.origins(call.module, given)
-    return not all(isinstance(one.node, ast.List) and not one.node.elts for one in values)
+    return not all(isinstance(value.node, ast.List) and not value.node.elts for value in values)
 
 
 def _by_environment_around(case: Case) -> Iterator[Violation]:
     value = case.surroundings.environment.get(HIDING)
     if value is None or not hides_all(value) or not case.surroundings.gpus:
         return
-    if any(one.name == HIDING for one in settings(case.program)):
+    if any(setting.name == HIDING for setting in settings(case.program)):
         return
     first = _first_use(case.program)
     if first is not None:
@@ -102,12 +102,12 @@ def _by_environment_around(case: Case) -> Iterator[Violation]:
 
 def _first_use(program: Program) -> Call | None:
     """Return the line that wants GPUs first."""
-    made = [one.call for one in strategies(program)]
+    made = [strategy.call for strategy in strategies(program)]
     named = list(program.calls("tf.device"))
     listed = list(program.calls("tf.config.list_*_devices", "tf.config.set_memory_growth"))
-    trained = [*trainings(program), *(one.call for one in updates(program))]
+    trained = [*trainings(program), *(update.call for update in updates(program))]
     found = [*made, *named, *listed] or trained
-    return min(found, key=lambda one: program.order.of(one.node) or 1 << 60, default=None)
+    return min(found, key=lambda call: program.order.of(call.node) or 1 << 60, default=None)
 
 
 def _hidden(case: Case, place: Place, what: str, *evidence: str) -> Violation:

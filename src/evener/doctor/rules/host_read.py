@@ -20,7 +20,7 @@ _PRINTS = ("print", "logging.info", "logging.debug")
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
-    read = {(one.where.file, one.where.line): one for one in _seen_reads(case)}
+    read = {(observed.where.file, observed.where.line): observed for observed in _seen_reads(case)}
     found: set[tuple[str, int]] = set()
     for module, node in program.nodes(ast.Call, ast.FormattedValue):
         what = _read(program, module, node)
@@ -32,10 +32,10 @@ def check(case: Case) -> Iterator[Violation]:
         found.add((place.path, place.line))
         seen = read.get((place.path, place.line))
         yield _violation(place, what, () if seen is None else (_measured(seen),))
-    for key, one in read.items():
+    for key, observed in read.items():
         if key not in found:
-            place = observed_place(program, one.where)
-            yield _violation(place, "a tensor", (place.text, _measured(one)))
+            place = observed_place(program, observed.where)
+            yield _violation(place, "a tensor", (place.text, _measured(observed)))
 
 
 def _violation(place: Place, what: str, evidence: tuple[str, ...]) -> Violation:
@@ -55,7 +55,9 @@ def _seen_reads(case: Case) -> list[HostRead]:
     if seen is None or seen.steps is None or seen.steps.num_steps < 2:
         return []
     # What is read in fewer than half of the steps is not read in each.
-    return [one for one in seen.host_reads if 2 * one.num_reads >= seen.steps.num_steps]
+    return [
+        observed for observed in seen.host_reads if 2 * observed.num_reads >= seen.steps.num_steps
+    ]
 
 
 def _measured(read: HostRead) -> str:
@@ -88,7 +90,7 @@ def _read(program: Program, module: Module, node: ast.AST) -> str | None:
 
 def _first_tensor(program: Program, module: Module, node: ast.Call) -> str | None:
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return next((shown(one) for one in given if _is_tensor(program, module, one)), None)
+    return next((shown(value) for value in given if _is_tensor(program, module, value)), None)
 
 
 def _is_tensor(program: Program, module: Module, node: ast.AST) -> bool:
@@ -145,8 +147,8 @@ def _is_guarded(module: Module, node: ast.AST, top: ast.AST | None) -> bool:
             body = getattr(outer, "body", [])
             body = body if isinstance(body, list) and inner in body else [inner]
             before = body[: body.index(inner)]
-            leaving = [one.body[-1] for one in before if isinstance(one, ast.If)]
-            is_left = any(isinstance(one, ast.Continue | ast.Return) for one in leaving)
-            return is_left or any(isinstance(one, ast.Break) for one in body)
+            leaving = [statement.body[-1] for statement in before if isinstance(statement, ast.If)]
+            is_left = any(isinstance(statement, ast.Continue | ast.Return) for statement in leaving)
+            return is_left or any(isinstance(statement, ast.Break) for statement in body)
         inner = outer
     return False

@@ -12,7 +12,7 @@ from evener.doctor.rule import Case, Violation
 
 _COMBINING_METHODS = ("set_weights", "get_weights", "assign", "assign_add", "load_weights")
 _COMBINING = (
-    *(f"keras.layers.{one}" for one in ("Average", "average", "Concatenate", "concatenate")),
+    *(f"keras.layers.{layer}" for layer in ("Average", "average", "Concatenate", "concatenate")),
     *("keras.layers.Add", "keras.layers.add", "tf.add_n", "tf.stack", "tf.concat"),
     *("np.mean", "np.average", "np.stack"),
 )
@@ -60,10 +60,10 @@ def _is_repeated(program: Program, pin: Pin, model: ast.Call) -> bool:
     loop = next(program.context.loops(pin.module, pin.block), None)
     if not isinstance(loop, ast.For) or isinstance(pin.call.args[0], ast.Constant):
         return False
-    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-    given = [*model.args, *(one.value for one in model.keywords if one.arg != "name")]
+    names = {name.id for name in ast.walk(loop.target) if isinstance(name, ast.Name)}
+    given = [*model.args, *(keyword.value for keyword in model.keywords if keyword.arg != "name")]
     return not any(
-        isinstance(one, ast.Name) and one.id in names for part in given for one in ast.walk(part)
+        isinstance(name, ast.Name) and name.id in names for part in given for name in ast.walk(part)
     )
 
 

@@ -45,7 +45,7 @@ def check(case: Case) -> Iterator[Violation]:
         # A whole training under one device runs there; so do operations.
         if not kinds or _COMPUTES in kinds or {"layers", "fit"} <= kinds:
             continue
-        kind = next(one for one in _WHY if one in kinds)
+        kind = next(kind_name for kind_name in _WHY if kind_name in kinds)
         if (
             (kind == "dataset" and pin.device.startswith("CPU"))
             or (kind == "layers" and is_called_under_one)
@@ -128,11 +128,11 @@ def _of_own(program: Program, module: Module, node: ast.Call, depth: int) -> Ite
         elif Kind.DATASET in made:
             yield "dataset"
         elif isinstance(target, FUNCTIONS):
-            calls = [one for one in own_nodes(target) if isinstance(one, ast.Call)]
+            calls = [inner for inner in own_nodes(target) if isinstance(inner, ast.Call)]
             found = [
                 kind
-                for one in (calls if depth < _DEEPEST else ())
-                for kind in _kinds_of(program, where, one, depth + 1)
+                for inner in (calls if depth < _DEEPEST else ())
+                for kind in _kinds_of(program, where, inner, depth + 1)
             ]
             # A function of which nothing is known may compute.
             yield from found or [_COMPUTES]
@@ -140,11 +140,11 @@ def _of_own(program: Program, module: Module, node: ast.Call, depth: int) -> Ite
 
 def _is_on_symbols(program: Program, module: Module, node: ast.Call) -> bool:
     """Return whether a layer is called on a symbol of a functional model, not on a tensor."""
-    waiting: list[tuple[Module, ast.AST]] = [(module, one) for one in node.args[:1]]
+    waiting: list[tuple[Module, ast.AST]] = [(module, argument) for argument in node.args[:1]]
     seen: set[ast.AST] = set()
     while waiting and len(seen) < _MOST_SYMBOLS:
-        where, one = waiting.pop()
-        for value in program.origins(where, one) if one not in seen else ():
+        where, current = waiting.pop()
+        for value in program.origins(where, current) if current not in seen else ():
             made = value.node
             if isinstance(made, ast.List | ast.Tuple):
                 waiting += [(value.module, element) for element in made.elts]
@@ -154,13 +154,13 @@ def _is_on_symbols(program: Program, module: Module, node: ast.Call) -> bool:
                     return True
                 if name not in ("keras.Sequential", "keras.Model"):
                     waiting += [(value.module, given) for given in made.args[:1]]
-        seen.add(one)
+        seen.add(current)
     return False
 
 
 def _is_model_created_under(program: Program, pin: Pin) -> bool:
     """Return whether the models that are fitted in a block were created under its device."""
-    same = {one.block for one in pins_of(program) if one.device == pin.device and pin.device}
+    same = {other.block for other in pins_of(program) if other.device == pin.device and pin.device}
     owners = [
         node.func.value
         for statement in pin.block.body

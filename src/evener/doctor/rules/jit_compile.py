@@ -22,7 +22,7 @@ _RAISED = (
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
-    made = [one for one in strategies(program) if one.name in _SEVERAL]
+    made = [strategy for strategy in strategies(program) if strategy.name in _SEVERAL]
     if not made:
         return
     for call, _ in program.calls_of("compile"):

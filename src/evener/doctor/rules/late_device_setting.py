@@ -62,8 +62,8 @@ def _is_set_already(program: Program, call: Call) -> bool:
     return False
 
 
-def _says_same(one: Call, other: Call) -> bool:
-    given = [call.argument(1, "enable") for call in (one, other)]
+def _says_same(setting: Call, other: Call) -> bool:
+    given = [call.argument(1, "enable") for call in (setting, other)]
     return len({ast.unparse(each) if each is not None else "" for each in given}) == 1
 
 

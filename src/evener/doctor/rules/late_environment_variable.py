@@ -74,10 +74,12 @@ def _reader(program: Program, setting: Setting) -> _Reader | None:
         return _after_imports(program, setting, "XLA reads it once, when it is first used.")
     if name in _BY_CUDA:
         reads = "CUDA reads it once, when a program first asks for devices."
-        return _after_calls(program, setting, [one.node for one in cuda_calls(program)], reads)
+        return _after_calls(program, setting, [call.node for call in cuda_calls(program)], reads)
     if name in _BY_START:
         reads = "TensorFlow reads it once, when it starts its devices."
-        return _after_calls(program, setting, [one.node for one in starting_calls(program)], reads)
+        return _after_calls(
+            program, setting, [call.node for call in starting_calls(program)], reads
+        )
     return None
 
 

@@ -37,7 +37,7 @@ def check(case: Case) -> Iterator[Violation]:
 def _in_replicas(case: Case, call: Call) -> Iterator[Violation]:
     program = case.program
     made = strategies(program)
-    if made and not any(one.name.endswith("MirroredStrategy") for one in made):
+    if made and not any(strategy.name.endswith("MirroredStrategy") for strategy in made):
         return
     if not spreads(program) or is_only_evener(program) or not _run_is_traced(program, call):
         return
@@ -70,7 +70,7 @@ def _run_is_traced(program: Program, call: Call) -> bool:
 
 def _is_built(program: Program, call: Call, built: list[Call]) -> bool:
     """Return whether an optimizer of the same name is built somewhere."""
-    names = {last_name(one.owner) for one in built if one.owner is not None}
+    names = {last_name(building.owner) for building in built if building.owner is not None}
     return call.owner is not None and last_name(call.owner) in names
 
 
@@ -89,7 +89,7 @@ def _gets_several(program: Program, call: Call) -> bool:
         return False
     if not program.context.is_decorated(call.module, function, "tf.function"):
         return False
-    names = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
+    names = [parameter.arg for parameter in (*function.args.args, *function.args.kwonlyargs)]
     if owner.id not in names:
         return False
     return len({node for _, node in made_by(program, call.module, owner)}) > 1

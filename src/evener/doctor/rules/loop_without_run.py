@@ -18,7 +18,7 @@ _OTHER_WAYS = ("schedule", "call_for_each_replica", "merge_call")
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
-    made = [one for one in strategies(program) if one.name not in _ONE]
+    made = [strategy for strategy in strategies(program) if strategy.name not in _ONE]
     if made and scopes(program) and not runs(program) and not _has_other_way(case):
         lines = set[int]()
         for update in updates(program):

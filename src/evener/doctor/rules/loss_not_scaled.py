@@ -39,22 +39,22 @@ def _is_unscaled(program: Program, term: Term) -> bool:
         return False
     # A loss of Keras, scaled by the number of replicas already, is one number for all samples.
     inner = terms_of(program, term.module, node.args[0])
-    is_scaled = any(one.divisors or one.reduction is Reduction.SCALAR for one in inner)
+    is_scaled = any(loss.divisors or loss.reduction is Reduction.SCALAR for loss in inner)
     return not is_scaled and not _scales(program, term.module, node)
 
 
 def _scales(program: Program, module: Module, node: ast.AST) -> bool:
     """Return whether the function around a node scales anything by the number of replicas."""
     function = program.context.function(module, node)
-    for one in ast.walk(function) if function is not None else ():
-        if isinstance(one, ast.Attribute) and one.attr == "all_reduce":
+    for part in ast.walk(function) if function is not None else ():
+        if isinstance(part, ast.Attribute) and part.attr == "all_reduce":
             return True
         parts: tuple[ast.expr, ...] = ()
-        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mult | ast.Div):
-            parts = (one.left, one.right)
-        elif isinstance(one, ast.AugAssign) and isinstance(one.op, ast.Mult | ast.Div):
-            parts = (one.value,)
-        if any(_is_scale(program, module, part) for part in parts):
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mult | ast.Div):
+            parts = (part.left, part.right)
+        elif isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Mult | ast.Div):
+            parts = (part.value,)
+        if any(_is_scale(program, module, factor) for factor in parts):
             return True
     return False
 

@@ -15,11 +15,11 @@ _VARIABLE = "TF_CONFIG"
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
-    set_here = [one for one in settings(program) if one.name == _VARIABLE]
+    set_here = [setting for setting in settings(program) if setting.name == _VARIABLE]
     for made in strategies(program):
         if made.name != "MultiWorkerMirroredStrategy" or _has_resolver(made):
             continue
-        if any(not _is_after(case, one, made) for one in set_here):
+        if any(not _is_after(case, setting, made) for setting in set_here):
             continue
         if set_here:
             yield _too_late(made, set_here[0])

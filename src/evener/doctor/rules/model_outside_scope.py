@@ -20,7 +20,7 @@ def check(case: Case) -> Iterator[Violation]:
     reported = set[Place]()
     for module, model, use in _trained(program):
         created = list(program.made_by(module, model))
-        if any(program.context.in_scope(*one) is not False for one in created):
+        if any(program.context.in_scope(*site) is not False for site in created):
             # The same lines serve several models, one of them without a strategy.
             continue
         if _is_assigned_in_scope(program, module, model):
@@ -59,8 +59,10 @@ def _creation(program: Program, module: Module, call: ast.Call) -> Place:
     function = program.context.function(module, call)
     if isinstance(function, FUNCTIONS):
         sites = [site for site in program.call_sites(function) if site.way == "call"]
-        origins = (one for value in returns_of(function) for one in program.origins(module, value))
-        if len(sites) == 1 and any(one.node is call for one in origins):
+        origins = (
+            origin for value in returns_of(function) for origin in program.origins(module, value)
+        )
+        if len(sites) == 1 and any(origin.node is call for origin in origins):
             return sites[0].module.place(sites[0].call)
     return module.place(call)
 

@@ -51,7 +51,7 @@ def check(case: Case) -> Iterator[Violation]:
 def _first_training(program: Program) -> Place | None:
     return min(
         places_of_training(program),
-        key=lambda one: (one.path != program.script, one.line),
+        key=lambda place: (place.path != program.script, place.line),
         default=None,
     )
 
@@ -66,7 +66,7 @@ def _spreads(program: Program) -> bool:
             if not _is_trial(program, call):
                 return True
     for _, node in program.nodes(ast.Import, ast.ImportFrom):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = [node.module or ""]
         if any(name.partition(".")[0] in _OTHERS for name in names):
@@ -105,6 +105,6 @@ def _is_of_a_trial(name: str) -> bool:
 
 def _has_other_backend(program: Program) -> bool:
     return any(
-        one.name == "KERAS_BACKEND" and one.value not in (None, "tensorflow")
-        for one in settings(program)
+        setting.name == "KERAS_BACKEND" and setting.value not in (None, "tensorflow")
+        for setting in settings(program)
     )

@@ -54,16 +54,16 @@ def _models(program: Program, module: Module, node: ast.expr | None) -> set[ast.
 def _frozen_before(program: Program, fit: Call) -> Freeze | None:
     """Return what has frozen the whole model before it is trained, if nothing undid that."""
     order, made = program.order, _models(program, fit.module, fit.owner)
-    before = [one for one in freezes(program) if order.is_before(one.node, fit.node)]
-    whole = [one for one in before if made & _frozen_models(program, one)]
-    last = max(whole, key=lambda one: order.of(one.node) or 0, default=None)
+    before = [freeze for freeze in freezes(program) if order.is_before(freeze.node, fit.node)]
+    whole = [freeze for freeze in before if made & _frozen_models(program, freeze)]
+    last = max(whole, key=lambda freeze: order.of(freeze.node) or 0, default=None)
     if last is None or not last.freezes(program):
         return None
     # A part that is set trainable afterwards, or added, may be enough.
     undone = [
-        one.node
-        for one in before
-        if order.is_before(last.node, one.node) and not one.freezes(program)
+        freeze.node
+        for freeze in before
+        if order.is_before(last.node, freeze.node) and not freeze.freezes(program)
     ]
     undone += [
         call.node
@@ -90,7 +90,7 @@ def _without_weights(program: Program, module: Module, made: ast.Call) -> str:
     """Return why a model has no trainable weights; ``""`` if it has, or may have."""
     if program.name_of(module, made.func) == "keras.Sequential":
         layers = _layers_of(program, module, made)
-        if layers and all(_cannot_learn(program, where, one) for where, one in layers):
+        if layers and all(_cannot_learn(program, where, layer) for where, layer in layers):
             return "none of its layers has trainable weights"
         return ""
     for where, target in program.targets(module, made):
@@ -106,7 +106,7 @@ def _layers_of(program: Program, module: Module, made: ast.Call) -> list[tuple[M
         # A list behind a name may grow.
         if not isinstance(made.args[0], ast.List | ast.Tuple):
             return []
-        found += [(module, one) for one in made.args[0].elts]
+        found += [(module, element) for element in made.args[0].elts]
     for call, owner in program.calls_of("add"):
         if made in _models(program, call.module, owner) and call.node.args:
             found.append((call.module, call.node.args[0]))
@@ -130,22 +130,28 @@ def _is_frozen(program: Program, module: Module, made: ast.Call) -> bool:
     for keyword in made.keywords:
         if keyword.arg == "trainable" and program.constant(module, keyword.value) is False:
             return True
-    last = [one for one in freezes(program) if made in _models(program, one.module, one.owner)]
-    return bool(last) and all(one.freezes(program) for one in last)
+    last = [
+        freeze
+        for freeze in freezes(program)
+        if made in _models(program, freeze.module, freeze.owner)
+    ]
+    return bool(last) and all(freeze.freezes(program) for freeze in last)
 
 
 def _is_empty(program: Program, module: Module, definition: ast.ClassDef) -> bool:
     """Return whether a class derives from `keras.Model` alone, and creates no layer or weight."""
     if [base for _, base in program.classes.bases(module, definition)] != ["keras.Model"]:
         return False
-    methods = [one for one in definition.body if isinstance(one, ast.FunctionDef)]
-    given = [one for one in methods if one.name == "__init__" and len(one.args.args) > 1]
-    nodes = [one for one in ast.walk(definition) if isinstance(one, ast.Call)]
+    methods = [statement for statement in definition.body if isinstance(statement, ast.FunctionDef)]
+    given = [
+        method for method in methods if method.name == "__init__" and len(method.args.args) > 1
+    ]
+    nodes = [node for node in ast.walk(definition) if isinstance(node, ast.Call)]
     # What `__init__` is given may have weights.
     return (
         not given
-        and any(one.name == "call" for one in methods)
-        and not any(_may_create(program, module, one) for one in nodes)
+        and any(method.name == "call" for method in methods)
+        and not any(_may_create(program, module, node) for node in nodes)
     )
 
 

@@ -29,7 +29,7 @@ def _created_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
     """Yield optimizers created outside: where, where they are used, and whether they are plain."""
     for module, optimizer, use in _used(program):
         created = list(program.made_by(module, optimizer))
-        if any(program.context.in_scope(*one) is not False for one in created):
+        if any(program.context.in_scope(*site) is not False for site in created):
             # The same lines serve several optimizers, one of them without a strategy.
             continue
         for where, call in created:
@@ -66,7 +66,7 @@ def _compiled_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
 
 def _is_created_in_scope(program: Program, module: Module, model: ast.expr) -> bool:
     created = list(program.made_by(module, model))
-    return bool(created) and all(program.context.in_scope(*one) is True for one in created)
+    return bool(created) and all(program.context.in_scope(*site) is True for site in created)
 
 
 def _violation(place: Place, use: Place, is_plain: bool) -> Violation:

@@ -30,10 +30,10 @@ def check(case: Case) -> Iterator[Violation]:
     # Keras fills an optimizer from the file that is built before; after fit, it is.
     building = [call.node for call in (*builds(program), *fits(program))]
     for load in loads(program):
-        save = next((one for one in written if _goes_on(program, one, load)), None)
+        save = next((file for file in written if _goes_on(program, file, load)), None)
         if save is None or not _trains_after(program, load.call):
             continue
-        if any(program.order.is_before(one, load.call.node) for one in building):
+        if any(program.order.is_before(node, load.call.node) for node in building):
             continue
         yield Violation(
             load.call.place,
@@ -55,7 +55,7 @@ def _has_slots(program: Program) -> bool:
         if Kind.OPTIMIZER in program.kinds(call.module, call.node)
     ]
     named = [call.argument(0, "optimizer") for call in compiles(program)]
-    texts = [one.value for one in named if isinstance(one, ast.Constant)]
+    texts = [part.value for part in named if isinstance(part, ast.Constant)]
     if any(str(text).lower() not in ("sgd", "none") for text in texts):
         return True
     return any(keeps_slots(program, call.module, call.node) for call in made)

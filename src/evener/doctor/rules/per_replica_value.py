@@ -53,7 +53,8 @@ def _uses(
         yield node.value, f"asked for {node.attr}", None
     elif isinstance(node, ast.BinOp):
         yield from (
-            (one, "computed with as if it were one", None) for one in (node.left, node.right)
+            (operand, "computed with as if it were one", None)
+            for operand in (node.left, node.right)
         )
     elif isinstance(node, ast.AugAssign):
         yield node.value, "added up as if it were one", None

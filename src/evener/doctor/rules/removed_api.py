@@ -44,11 +44,11 @@ def check(case: Case) -> Iterator[Violation]:
 
 
 def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
-    names = list(dict.fromkeys(f"`{public.shown(one.name)}`" for one in graph))
+    names = list(dict.fromkeys(f"`{public.shown(missing.name)}`" for missing in graph))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    for one in graph:
+    for missing in graph:
         yield Violation(
-            one.place,
+            missing.place,
             "this program is written for TensorFlow 1: it builds a graph and runs it in a session.",
             why=f"TensorFlow {public.version_of('tensorflow')} does not have "
             f"{', '.join(names[:3])}{more}. Nothing else was examined.",
@@ -63,24 +63,24 @@ def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
 
 
 def _names(case: Case) -> Iterator[Violation]:
-    for one in missing_names(case):
-        row, name = public.gone(one.name), public.shown(one.name)
-        missing = public.missing(one.name) or one.name
+    for used in missing_names(case):
+        row, name = public.gone(used.name), public.shown(used.name)
+        missing = public.missing(used.name) or used.name
         key = row.old if row is not None else missing
         package = "Keras" if _is_of_keras(name) else "TensorFlow"
         version = public.version_of(package.lower())
-        raised = "ImportError" if one.is_import else "AttributeError"
+        raised = "ImportError" if used.is_import else "AttributeError"
         if row is not None and row.is_there:
             what, why = f"`{name}` raises in {package} {version}.", "It is there by its name only."
         else:
             what = f"`{name}` does not exist in {package} {version}."
             why = f"The program fails at this line with an {raised}."
-        fix = _fix_of(one.name)
-        if row is None and not public.missing(one.name):
+        fix = _fix_of(used.name)
+        if row is None and not public.missing(used.name):
             what = f"`{name}` cannot be imported from TensorFlow {version}."
             fix = f"Write `import tensorflow as tf`, and use `{name}`."
-            key = one.name
-        yield Violation(one.place, what, why=why, fix=fix, cause=key)
+            key = used.name
+        yield Violation(used.place, what, why=why, fix=fix, cause=key)
 
 
 def _is_of_keras(name: str) -> bool:
@@ -100,7 +100,7 @@ def _fix_of(name: str) -> str:
 
 
 def _members(case: Case) -> Iterator[Violation]:
-    found = sorted(missing_members(case), key=lambda one: (one[1].path, one[2].lineno))
+    found = sorted(missing_members(case), key=lambda entry: (entry[1].path, entry[2].lineno))
     for row, module, node in found:
         why = "The program fails at this line with an AttributeError."
         if isinstance(node.ctx, ast.Store):
@@ -200,7 +200,7 @@ def _badly_named(
     if is_guarded(case.program, call.module, call.node):
         return
     called = call.method or call.name
-    endings = " or ".join(f"`{one}`" for one in wanted[:2])
+    endings = " or ".join(f"`{suffix}`" for suffix in wanted[:2])
     fix = f"Let the name end in {endings}."
     if called == "save":
         fix += " For a SavedModel use `model.export(path)`."

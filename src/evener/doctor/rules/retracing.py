@@ -26,15 +26,15 @@ def check(case: Case) -> Iterator[Violation]:
     yield from _python_numbers(program)
     yield from _changing_shapes(program)
     yield from _compiled_in_loop(program)
-    for one in case.observation.traced if case.observation is not None else ():
-        if one.where is not None and max(one.num_traces, one.num_made) >= _MANY:
+    for traced in case.observation.traced if case.observation is not None else ():
+        if traced.where is not None and max(traced.num_traces, traced.num_made) >= _MANY:
             yield Violation(
-                observed_place(program, one.where),
-                f"{one.name} was traced {one.num_traces} times in {one.num_calls} calls, and "
-                f"created {one.num_made} times.",
+                observed_place(program, traced.where),
+                f"{traced.name} was traced {traced.num_traces} times in {traced.num_calls} calls, "
+                f"and created {traced.num_made} times.",
                 why="Tracing takes as long as hundreds of steps.",
                 fix="give it tensors of the same shapes and dtypes, and create it once.",
-                evidence=tuple(f"traced for {shape}" for shape in one.arguments),
+                evidence=tuple(f"traced for {shape}" for shape in traced.arguments),
             )
 
 
@@ -81,8 +81,8 @@ def _is_for_element(loop: ast.AST, call: ast.Call) -> bool:
     """Return whether a call is given the loop's element: each element may need a trace."""
     if not isinstance(loop, ast.For) or ast.unparse(loop.iter).startswith("range("):
         return False
-    names = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-    return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(call))
+    names = {part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name)}
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(call))
 
 
 def _creates_model(program: Program, module: Module, loop: ast.AST) -> bool:
@@ -103,7 +103,7 @@ def _outlives(block: ast.AST, name: str) -> bool:
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 return True
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "append":
-            if any(isinstance(one, ast.Name) and one.id == name for one in node.args):
+            if any(isinstance(value, ast.Name) and value.id == name for value in node.args):
                 return True
     return False
 
@@ -152,9 +152,11 @@ def _changing_shapes(program: Program) -> Iterator[Violation]:
     for loop, module in steps_of(program).loops.items():
         if not isinstance(loop, ast.For) or not _is_padded_per_batch(program, module, loop.iter):
             continue
-        for call in (one for one in program.all_calls if loop in one.module.around(one.node)):
+        for call in (
+            inner for inner in program.all_calls if loop in inner.module.around(inner.node)
+        ):
             decorator = _decorator_of_target(program, call)
-            if decorator is None or any(one in ast.unparse(decorator) for one in _ANY_SHAPE):
+            if decorator is None or any(option in ast.unparse(decorator) for option in _ANY_SHAPE):
                 continue
             name = shown(call.node.func)
             place = next(
@@ -176,8 +178,8 @@ def _is_padded_per_batch(program: Program, module: Module, node: ast.expr) -> bo
     waiting: list[tuple[Module, ast.AST]] = [(module, node)]
     seen: set[ast.AST] = set()
     while waiting:
-        where, one = waiting.pop()
-        for value in program.origins(where, one):
+        where, current = waiting.pop()
+        for value in program.origins(where, current):
             made = value.node
             if made in seen or not isinstance(made, ast.Call):
                 continue
@@ -198,7 +200,7 @@ def _compiled_in_loop(program: Program) -> Iterator[Violation]:
         loop = next(program.context.loops(call.module, call.node), None)
         if loop is None or _creates_model(program, call.module, loop):
             continue
-        names = {one.attr for one in ast.walk(loop) if isinstance(one, ast.Attribute)}
+        names = {part.attr for part in ast.walk(loop) if isinstance(part, ast.Attribute)}
         if names & {"trainable", *_CHANGES}:
             continue
         if any(loop in fit.module.around(fit.node) for fit in fits(program)):

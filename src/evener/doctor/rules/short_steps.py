@@ -75,8 +75,8 @@ def _fit_of(program: Program, call: Call) -> Call | None:
 
 def _batch_size(program: Program, fit: Call) -> int | None:
     """Return the one batch size of a fit, for a single replica."""
-    given = [one.size for one in sizes_of_fit(program, fit)]
-    sizes = {None if one is None else one.whole_at(1) for one in given}
+    given = [batch_size.size for batch_size in sizes_of_fit(program, fit)]
+    sizes = {None if size is None else size.whole_at(1) for size in given}
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -96,12 +96,12 @@ def _is_tiny(program: Program, call: Call) -> bool:
 
 def _are_tiny(program: Program, module: Module, layers: ast.List) -> bool:
     dense = 0
-    for one in layers.elts:
-        if not isinstance(one, ast.Call):
+    for layer in layers.elts:
+        if not isinstance(layer, ast.Call):
             return False
-        name = program.name_of(module, one.func)
+        name = program.name_of(module, layer.func)
         if name == "keras.layers.Dense":
-            units = number(program, module, argument(one, 0, "units"))
+            units = number(program, module, argument(layer, 0, "units"))
             if units is None or units.value > _WIDEST:
                 return False
             dense += 1

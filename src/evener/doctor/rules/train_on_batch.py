@@ -21,7 +21,7 @@ _FIX = (
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
-    made = [one for one in strategies(program) if one.name in _SEVERAL]
+    made = [strategy for strategy in strategies(program) if strategy.name in _SEVERAL]
     if not made or has_one_replica(program):
         return
     for call in trainings(program):

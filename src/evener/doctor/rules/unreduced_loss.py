@@ -23,7 +23,7 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         for term in terms_of(program, gradient.call.module, gradient.loss):
             # A division by the number of replicas is no mean over the samples.
-            is_averaged = any(one is not Divisor.REPLICAS for one in term.divisors)
+            is_averaged = any(divisor is not Divisor.REPLICAS for divisor in term.divisors)
             if term.reduction is Reduction.EACH and not is_averaged:
                 yield _violation(term, gradient)
 
@@ -34,7 +34,7 @@ def _is_applied(program: Program, gradient: Gradient) -> bool:
         return False
     module = gradient.call.module
     texts = [shown(gradient.sources)]
-    texts += [shown(one.node) for one in program.origins(module, gradient.sources)]
+    texts += [shown(origin.node) for origin in program.origins(module, gradient.sources)]
     return any(word in text.lower() for text in texts for word in _WEIGHTS)
 
 

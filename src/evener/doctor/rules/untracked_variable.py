@@ -18,7 +18,9 @@ def check(case: Case) -> Iterator[Violation]:
         return
     for call in program.calls("tf.Variable"):
         module, node = call.module, call.node
-        owner = next((one for one in module.around(node) if isinstance(one, ast.ClassDef)), None)
+        owner = next(
+            (outer for outer in module.around(node) if isinstance(outer, ast.ClassDef)), None
+        )
         target = _attribute_assigned(module, node) or _attribute_given(program, module, node)
         if owner is None or target is None or not _is_meant_to_train(program, call):
             continue
@@ -53,7 +55,7 @@ def _attribute_given(program: Program, module: Module, node: ast.AST) -> str | N
         return None
     sites = program.call_sites(function)
     found = (_attribute_assigned(site.module, site.call) for site in sites)
-    return next((one for one in found if one is not None), None)
+    return next((name for name in found if name is not None), None)
 
 
 def _is_meant_to_train(program: Program, call: Call) -> bool:

@@ -37,15 +37,15 @@ def check(case: Case) -> Iterator[Violation]:
         function = call.node.func
         assert isinstance(function, ast.Attribute)
         origins = {value.node for value in program.origins(call.module, function.value)}
-        if not any(isinstance(one, ast.Call) for one in origins):
+        if not any(isinstance(origin, ast.Call) for origin in origins):
             # It may be the scope of any strategy.
             return
         known |= origins
-    for one in made:
-        if one.call.node in known:
+    for strategy in made:
+        if strategy.call.node in known:
             continue
-        if not _is_given_away(program, one):
-            yield _violation(program, one)
+        if not _is_given_away(program, strategy):
+            yield _violation(program, strategy)
 
 
 def _violation(program: Program, made: Made) -> Violation:

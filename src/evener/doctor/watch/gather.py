@@ -26,14 +26,14 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What is known of a run from outside.
+    """Facts about a run that its parent process knows.
 
     Args:
-        seconds: How long it ran.
-        timed_out: Whether it was ended because its time was over.
+        seconds: Duration of the run.
+        timed_out: Whether it was ended at the time limit.
         status: Its exit code, negative for a signal; None if it is not known.
-        output_tail: The end of what it printed.
-        stacks: What `faulthandler` has dumped.
+        output_tail: End of its output.
+        stacks: Stacks that `faulthandler` has dumped.
     """
 
     seconds: float
@@ -64,8 +64,8 @@ def observation_of(events: Iterable[Event], run: Run) -> Observation:
     """Return what was seen of a run.
 
     Args:
-        events: What the process has written.
-        run: What is known from outside.
+        events: Events that the process has written.
+        run: Facts that the parent process knows.
     """
     by_kind: dict[str, list[Event]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""What a run of a program has shown: plain values, made in another process."""
+"""Observation of a run of a program: plain values, made in a subprocess."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 
 class Outcome(enum.Enum):
-    """How a watched run ended."""
+    """End of a watched run."""
 
-    ENOUGH = "enough"  # enough steps were seen, and it was ended
+    ENOUGH = "enough"  # enough steps were seen, and the doctor ended it
     FINISHED = "finished"  # it came to its own end
     EXITED = "exited"  # it called sys.exit or os._exit
     CRASHED = "crashed"  # an exception, or a signal
-    TIMED_OUT = "timed out"  # it took longer than it was given
+    TIMED_OUT = "timed out"  # it reached the time limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of the person's own code.
+    """A line of user code.
 
     Args:
         file: The absolute path.
-        line: From 1.
+        line: Line number, from 1.
     """
 
     file: str
@@ -36,7 +36,7 @@ class Raised:
     Args:
         kind: Its class.
         message: Its text, at most a few thousand characters.
-        where: The innermost line of the person's own.
+        where: Innermost line of user code.
         code: The code, if it is one of evener's errors.
     """
 
@@ -52,11 +52,11 @@ class Traced:
 
     Args:
         name: Its name.
-        where: Where it is defined.
-        num_calls: How often it was called.
-        num_traces: How often it was traced.
-        num_made: How many functions were made of the same lines.
-        arguments: What the arguments were at the last traces, shortly.
+        where: Line of its definition.
+        num_calls: Number of calls.
+        num_traces: Number of traces.
+        num_made: Number of functions made from the same lines.
+        arguments: Arguments of the last traces, abbreviated.
     """
 
     name: str
@@ -73,8 +73,8 @@ class HostRead:
 
     Args:
         where: The line.
-        num_reads: How often it did, in the steps seen.
-        seconds: How long it waited in all.
+        num_reads: Number of reads in the watched steps.
+        seconds: Total waiting time.
     """
 
     where: Line
@@ -84,15 +84,15 @@ class HostRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """How long training steps took, those without tracing.
+    """Durations of training steps, without those that trace.
 
     Args:
-        num_steps: How many steps were taken in all.
-        step_seconds: The median of whole steps, from batch to batch.
-        input_seconds: The median of waiting for the next batch, part of the step.
+        num_steps: Number of all steps.
+        step_seconds: Median duration of a step, from batch to batch.
+        input_seconds: Median time in a step that waits for the next batch.
         where: The line that takes the step: ``fit``, or the call in a loop.
         batch_size: The samples of the first batch; 0 if not known.
-        num_replicas: Of the strategy that was used; 1 without one.
+        num_replicas: Number of replicas of the strategy; 1 without a strategy.
     """
 
     num_steps: int
@@ -105,21 +105,21 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """All that was seen of a run.
+    """Observation of one run.
 
     Args:
-        outcome: How it ended.
-        seconds: How long it ran.
-        exit_code: Of the process; None if it was ended by us.
-        raised: What ended it, if it crashed.
+        outcome: End of the run.
+        seconds: Duration of the run.
+        exit_code: Exit code of the process; None if the doctor ended it.
+        raised: Exception that ended it, if it crashed.
         where: The line it was at when it was ended, or exited.
         steps: The training steps; None if there was none.
         traced: The program's `tf.function`s.
         host_reads: Lines that brought tensors to the host in the loop over batches.
-        output_tail: The end of what it printed.
-        still_seconds: How long before the end the last step was; without steps, the whole run.
-        missed: What could not be watched, and why.
-        notes: What was said of the program, such as what was answered in place of TensorFlow.
+        output_tail: End of its output.
+        still_seconds: Seconds from the last step to the end; without steps, of the whole run.
+        missed: Functions that could not be watched, with the reasons.
+        notes: Notes about the run, such as answers given in place of TensorFlow.
     """
 
     outcome: Outcome

@@ -50,7 +50,7 @@ def parents_of(stats: dict[int, str]) -> dict[int, int]:
 
 
 def below(root: int, parents: dict[int, int]) -> set[int]:
-    """Return all processes that descend from one.
+    """Return all descendants of a process.
 
     >>> sorted(below(1, {2: 1, 3: 2, 9: 8}))
     [2, 3]
@@ -58,8 +58,8 @@ def below(root: int, parents: dict[int, int]) -> set[int]:
     found = set[int]()
     waiting = [root]
     while waiting:
-        one = waiting.pop()
-        children = {pid for pid, parent in parents.items() if parent == one} - found
+        current = waiting.pop()
+        children = {pid for pid, parent in parents.items() if parent == current} - found
         found |= children
         waiting += children
     return found

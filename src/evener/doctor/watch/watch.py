@@ -44,23 +44,23 @@ def watch(
     grace_seconds: float = 2.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Observation:
-    """Run a script for a few training steps, and return what was seen.
+    """Run a script for a few training steps, and return the observation.
 
     It runs as ``python SCRIPT ARGS`` would in the current folder, without standard input, in a
-    session of its own. What it prints is counted, and its end kept. It is ended when enough
-    steps were seen, or when its time is over; then nothing that it started is left.
+    session of its own. The end of its output is kept. It is ended when enough steps were seen or at
+    the time limit, with all processes that it started.
 
     Args:
         script: The path of a Python file.
-        args: What follows it on the command line.
-        devices: A device spec that is laid out before the script starts, such as ``"cpu:2"``;
-            None for what the environment says, and if it says nothing, the script's own.
-        gpu_names: Whether CPU devices answer as GPUs, where there is no GPU.
-        time_limit_seconds: How long it may run, above 0.
-        num_steps: How many steps, those with tracing left out, are enough; from 1.
-        min_seconds: How long these steps take at least.
-        grace_seconds: How long it may take to end after SIGTERM.
-        clock: Monotonic seconds.
+        args: Arguments of the script.
+        devices: Device spec to configure before the script starts, such as ``"cpu:2"``;
+            None for that of the environment, else the script's own.
+        gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
+        time_limit_seconds: Time limit of the run, above 0.
+        num_steps: Number of steps to watch, without those that trace; from 1.
+        min_seconds: Least total duration of these steps; more are watched until it is reached.
+        grace_seconds: Time to end after SIGTERM, before SIGKILL.
+        clock: Function that returns monotonic seconds.
 
     Raises:
         RunError: RUN-001 to RUN-003 if the script cannot be read.

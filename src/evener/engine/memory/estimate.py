@@ -22,8 +22,8 @@ from typing import Literal, NamedTuple
 
 import tensorflow as tf
 
+from evener.devices.names import device_name
 from evener.engine.memory.temporaries import numbers_of, shape_in_part, temporaries
-from evener.engine.ownership import device_name
 from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task

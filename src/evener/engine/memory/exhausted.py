@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from evener.engine.ownership import device_name
+from evener.devices.names import device_name
 from evener.errors import EngineError
 from evener.tf_compat.gathered import GatheredOperation
 from evener.units import format_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from evener.devices.names import device_name
 from evener.engine.memory.estimate import LiveRange, live_ranges_of, worst_moment
-from evener.engine.ownership import device_name
 from evener.engine.partition.emit import PartitionedStep
 from evener.errors import warn
 from evener.units import format_bytes

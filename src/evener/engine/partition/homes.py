@@ -11,16 +11,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from evener.devices.names import canonical_device
 from evener.engine.sharding.decision import Sharding
 from evener.engine.trace.graph import Node, Tensor
 
 HOST = "/device:CPU:0"
-
-
-def canonical_device(name: str) -> str:
-    """Return a device without the parts that are the same for all: ``"/device:GPU:1"``."""
-    spec = tf.DeviceSpec.from_string(name) if name else tf.DeviceSpec()
-    return f"/device:{spec.device_type}:{spec.device_index or 0}" if spec.device_type else ""
 
 
 def find_homes(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from evener.devices.names import canonical_device
 from evener.engine.partition.emit import PartitionedStep
-from evener.engine.partition.homes import HOST, canonical_device
+from evener.engine.partition.homes import HOST
 from evener.engine.partition.reads import merge_reads
 from evener.engine.partition.tasks import make_tasks
 from evener.engine.pipeline.layout import Layout

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.homes import find_homes
 from evener.engine.partition.levels import find_levels

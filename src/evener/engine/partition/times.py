@@ -14,7 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.partition.homes import HOST, canonical_device
+from evener.devices.names import canonical_device
+from evener.engine.partition.homes import HOST
 
 
 class Recorder(Protocol):

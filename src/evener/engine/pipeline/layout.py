@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
-from evener.engine.ownership import tf_device
+from evener.devices.names import tf_device
 from evener.errors import EngineError
 from evener.plan import (
     BatchNormName,

@@ -50,7 +50,7 @@ def run_on_device(gradient: Callable[..., Any], device: str) -> Callable[..., An
 
     def call(*output_gradients: Any) -> Any:
         with _backward_pass(False), device_scope(device):
-            return gradient(*[materialized(one) for one in output_gradients])
+            return gradient(*[materialized(given) for given in output_gradients])
 
     return call
 
@@ -69,7 +69,7 @@ def gradient_function(
     """Call the gradient function of an operation for a tape, on the device of the operation."""
     device, attrs = _split_device(attrs)
     with _backward_pass(False), device_scope(device):
-        output_gradients = [materialized(one) for one in out_grads]
+        output_gradients = [materialized(gradient) for gradient in out_grads]
         return original(
             op_name,
             attrs,

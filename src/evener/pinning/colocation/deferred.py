@@ -74,10 +74,10 @@ def aggregate(original: Callable[..., Any], gradients: Sequence[Any]) -> Any:
         The sum, of the shape and dtype of the terms, or a `DeferredGradient` of it.
     """
     if not backward_pass.is_running:
-        return original([materialized(one) for one in gradients])
-    size = max(num_elements_of(one) for one in gradients)
-    terms = [materialized(one) for one in gradients]
-    if any(isinstance(one, tf.IndexedSlices) for one in terms):
+        return original([materialized(gradient) for gradient in gradients])
+    size = max(num_elements_of(gradient) for gradient in gradients)
+    terms = [materialized(gradient) for gradient in gradients]
+    if any(isinstance(term, tf.IndexedSlices) for term in terms):
         # Slices are concatenated, not added: partial sums would save nothing.
         return DeferredGradient(lambda: original(terms), size)
     by_device: dict[str, list[Any]] = {}

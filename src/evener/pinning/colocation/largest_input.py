@@ -70,16 +70,19 @@ def eager_device(arguments: Iterable[Any]) -> str:
     """
     if not _state.is_colocating:
         return ""
-    values = [one.handle if isinstance(one, tf.Variable) else one for one in _flat(arguments)]
-    return _device_of_largest([one for one in values if _tf_private.is_eager_tensor(one)])
+    values = [
+        argument.handle if isinstance(argument, tf.Variable) else argument
+        for argument in _flat(arguments)
+    ]
+    return _device_of_largest([value for value in values if _tf_private.is_eager_tensor(value)])
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:
-    for one in arguments:
-        if isinstance(one, list | tuple):
-            yield from one
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from argument
         else:
-            yield one
+            yield argument
 
 
 def _device_for_operation(operation: tf.Operation) -> str:

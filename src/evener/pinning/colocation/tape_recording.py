@@ -69,8 +69,8 @@ def _requested_device(outputs: Any) -> str:
     if tf.executing_eagerly():
         return _tf_private.explicit_device()
     flat = outputs if isinstance(outputs, list | tuple) else [outputs]
-    for one in flat:
-        operation = one if isinstance(one, tf.Operation) else getattr(one, "op", None)
+    for value in flat:
+        operation = value if isinstance(value, tf.Operation) else getattr(value, "op", None)
         if operation is not None:
             return device_of_operation(operation)
     return ""

@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import tensorflow as tf
 
-from evener.engine.partition.homes import HOST, canonical_device
+from evener.engine.partition.homes import HOST
 from unit.engine.partition.steps import node_of, partitioned, tasks_of
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("/job:localhost/replica:0/task:0/device:GPU:1", "/device:GPU:1"),
-        ("/device:CPU:2", "/device:CPU:2"),
-        ("/cpu:0", "/device:CPU:0"),
-        ("/GPU", "/device:GPU:0"),
-        ("/device:GPU:*", "/device:GPU:0"),
-        ("/job:localhost", ""),
-        ("", ""),
-    ],
-)
-def test_devices_have_one_name(name: str, device: str) -> None:
-    assert canonical_device(name) == device
 
 
 def home(step: Any, op: str) -> str:

@@ -1,8 +1,8 @@
-"""What runs in the watched process, around the program.
+"""Probes, which run in the watched process around the program.
 
     loading    TensorFlow and Keras are imported, by the program
-    events     the events, in a file that outlives a kill
-    ending     exceptions, exits, where it stood
+    events     the events, in a file that survives a kill
+    ending     exceptions, exits, and their lines
     entries    the outermost calls of a loop that trains
     fitting    steps of Keras's fit
     looping    steps of loops inside of a graph
@@ -12,5 +12,5 @@
     functions  what was traced, how often
     run        all of it around one run of the script
 
-Only values without TensorFlow leave it.
+Only plain values leave the process.
 """

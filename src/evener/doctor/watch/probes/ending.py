@@ -1,4 +1,4 @@
-"""How the watched program ends: by an exception, by an exit, by a signal, and at which line."""
+"""End of the watched program: exception, exit or signal, and its line."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Ending:
     """Records how the program ends.
 
     Args:
-        events: Where to.
-        before: Called before the process ends, to write the rest.
+        events: Events to record it in.
+        before: Function that is called before the process ends, to write the rest.
     """
 
     def __init__(self, events: Events, before: Any) -> None:
@@ -98,8 +98,8 @@ def described(error: BaseException) -> dict[str, Any]:
 
 def code_of(error: BaseException) -> str:
     """Return the code of an error of evener, also if a library has put it into its own."""
-    for one in (error, *_causes(error)):
-        code = getattr(one, "code", "")
+    for raised in (error, *_causes(error)):
+        code = getattr(raised, "code", "")
         if isinstance(code, str) and _CODE.fullmatch(f"[{code}]"):
             return code
     return code_in(_message(error))
@@ -120,8 +120,8 @@ def where_raised(error: BaseException) -> Line | None:
     named = innermost_in_message(_message(error), is_own)
     if named is not None:
         return named
-    for one in (error, *_causes(error)):
-        own = [line for line in _lines_of(one, one.__traceback__) if is_own(line.file)]
+    for raised in (error, *_causes(error)):
+        own = [line for line in _lines_of(raised, raised.__traceback__) if is_own(line.file)]
         if own:
             return own[-1]
     return None
@@ -155,13 +155,13 @@ def _lines_of(error: BaseException, found: TracebackType | None) -> Iterator[Lin
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     seen = {id(error)}
-    one: BaseException | None = error
-    while one is not None:
-        one = one.__cause__ or one.__context__
-        if one is None or id(one) in seen:
+    raised: BaseException | None = error
+    while raised is not None:
+        raised = raised.__cause__ or raised.__context__
+        if raised is None or id(raised) in seen:
             return
-        seen.add(id(one))
-        yield one
+        seen.add(id(raised))
+        yield raised
 
 
 def _message(error: BaseException) -> str:

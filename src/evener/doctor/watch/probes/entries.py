@@ -50,10 +50,10 @@ class Entries:
         """Call a function; if it is an outermost one that trains, that is a step.
 
         Args:
-            key: The same for calls of the same lines.
-            function: What is called.
-            args: With these.
-            kwargs: And these.
+            key: Key, equal for calls of the same lines.
+            function: Function to call.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
         """
         if self._owner is not None:
             return function(*args, **kwargs)

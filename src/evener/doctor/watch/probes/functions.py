@@ -22,11 +22,11 @@ _MOST_TEXT = 200
 
 
 class Functions:
-    """Counts what is traced, by the lines it is made of, and finds the calls that train.
+    """Counts traces by the lines of the traced function, and finds the calls that train.
 
     Args:
-        events: Where it is recorded.
-        entries: Takes note of calls and gradients.
+        events: Events to record it in.
+        entries: Record of calls and gradients.
     """
 
     def __init__(self, events: Events, entries: Entries) -> None:
@@ -152,7 +152,7 @@ def shortly(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shortly, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {shortly(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {shortly(item)}" for key, item in value.items()) + "}"
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return repr(value)[:40]
     return type(value).__name__
@@ -171,4 +171,4 @@ def _code_of(fn: Any) -> Any:
 
 
 def _defining(kind: Any, name: str) -> Any:
-    return next(one for one in kind.__mro__ if name in vars(one))
+    return next(base for base in kind.__mro__ if name in vars(base))

@@ -13,11 +13,12 @@ from typing import Any
 class Loading(importlib.abc.MetaPathFinder):
     """Calls a function once, when the last of some modules has been imported.
 
-    What a program sets before its imports must hold: environment variables, Keras's backend.
+    Settings that a program makes before its imports stay in effect: environment variables, the
+    backend of Keras.
 
     Args:
-        awaited: The modules; they may import each other.
-        then: What is called.
+        awaited: Names of the modules; they may import each other.
+        then: Function to call.
     """
 
     def __init__(self, awaited: Sequence[str], then: Callable[[], None]) -> None:

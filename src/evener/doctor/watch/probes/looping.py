@@ -15,12 +15,12 @@ _LEAST_STEPS = 2
 
 
 class Looping:
-    """Asks, while one call goes on, how many steps optimizers have counted.
+    """Reads the step counts of optimizers while a call runs.
 
     Args:
-        progress: Takes note of steps.
-        entries: Knows which call goes on.
-        optimizers: Those that were applied so far.
+        progress: Record of steps.
+        entries: Record of the current call.
+        optimizers: Optimizers that were applied so far.
     """
 
     def __init__(self, progress: Progress, entries: Entries, optimizers: Iterable[Any]) -> None:
@@ -54,7 +54,9 @@ class Looping:
         if self._entries.open_since is None or now - self._entries.open_since < _POLL_SECONDS:
             self._serial = 0
             return
-        counted = max((int(one.iterations.numpy()) for one in list(self._optimizers)), default=0)
+        counted = max(
+            (int(optimizer.iterations.numpy()) for optimizer in list(self._optimizers)), default=0
+        )
         num_new = counted - self._counted
         if serial != self._serial:
             self._serial, self._counted, self._asked = serial, counted, now

@@ -18,10 +18,10 @@ class Progress:
     """The steps that were seen so far.
 
     Args:
-        events: Where they are recorded.
-        num_steps: After how many steps, those with tracing left out, enough was seen.
-        min_seconds: How long these steps take at least, all together.
-        clock: Monotonic seconds.
+        events: Events to record them in.
+        num_steps: Number of steps to watch, without those that trace.
+        min_seconds: Least total duration of these steps.
+        clock: Function that returns monotonic seconds.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Progress:
         traced: bool = False,
         where: Line | None = None,
     ) -> None:
-        """Take note of one call that took steps, just over.
+        """Record a call that took steps and has just returned.
 
         Args:
-            num_steps: How many it took.
-            seconds: How long, from batch to batch; None if that is not known.
-            input_seconds: How long it waited for batches.
+            num_steps: Number of its steps.
+            seconds: Duration, from batch to batch; None if it is not known.
+            input_seconds: Time it waited for batches.
             traced: Whether a function was traced meanwhile.
             where: The line of the program.
         """

@@ -33,8 +33,8 @@ class Reading:
     """Counts and times reads, from the first step's end on.
 
     Args:
-        events: Where it is recorded.
-        progress: Knows whether training has begun.
+        events: Events to record it in.
+        progress: Record of steps, to know whether training has begun.
     """
 
     def __init__(self, events: Events, progress: Progress) -> None:

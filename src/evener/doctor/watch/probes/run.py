@@ -17,17 +17,17 @@ from evener.launch.script import read_script, run_as_main
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """What to run and when to end.
+    """Script to run, and conditions to end it.
 
     Args:
         script: The script as it was given.
-        args: What follows it on the command line.
-        devices: A device spec to lay out first; None to leave TensorFlow alone.
-        gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        args: Arguments of the script.
+        devices: Device spec to configure first; None not to configure TensorFlow.
+        gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
         events: The file for events.
         stacks: The file for Python's stacks.
-        num_steps: After how many steps, those with tracing left out, it ends.
-        min_seconds: How long these steps take at least.
+        num_steps: Number of steps to watch, without those that trace.
+        min_seconds: Least total duration of these steps.
     """
 
     script: str

@@ -1,4 +1,4 @@
-"""How long the program waits for batches, and how large the first one is."""
+"""Time that the program waits for batches, and the size of the first batch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Waiting:
     the host; Keras draws its batches there.
 
     Args:
-        events: Where what cannot be timed is recorded.
-        clock: Monotonic seconds.
+        events: Events to record iterators in that cannot be timed.
+        clock: Function that returns monotonic seconds.
     """
 
     def __init__(self, events: Events, clock: Callable[[], float]) -> None:
@@ -80,7 +80,9 @@ class Waiting:
             began = tf.timestamp()
         with tf.control_dependencies([began]):
             batch = draw()
-        parts = [one for one in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(one)]
+        parts = [
+            part for part in tf.nest.flatten(batch, expand_composites=True) if tf.is_tensor(part)
+        ]
         with tf.control_dependencies(parts), tf.device("CPU:0"), tf.name_scope(SCOPE):
             waited.assign_add(tf.timestamp() - began)
             size = _num_samples(batch)
@@ -108,8 +110,8 @@ def _num_samples(batch: Any) -> Any:
     if not structure:
         return None
     parts = _tf_private.local_values(structure[0])
-    if not all(tf.is_tensor(one) and one.shape.rank for one in parts):
+    if not all(tf.is_tensor(part) and part.shape.rank for part in parts):
         return None
-    if all(one.shape[0] is not None for one in parts):
-        return sum(one.shape[0] for one in parts)
-    return tf.add_n([tf.shape(one)[0] for one in parts])
+    if all(part.shape[0] is not None for part in parts):
+        return sum(part.shape[0] for part in parts)
+    return tf.add_n([tf.shape(part)[0] for part in parts])
