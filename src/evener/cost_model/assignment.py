@@ -99,14 +99,14 @@ class Assignment:
         owners: For each layer the place of the device that owns its variables, `HOST_OWNER`, or
             `EACH_MACHINE`.
         recompute: Whether the activations of each layer are computed again.
-        meets: Whether parts of the batch meet at layers of the whole batch; not with
+        has_barriers: Whether parts of the batch meet at layers of the whole batch; not with
             `BatchNormalization` by device.
     """
 
     replicas: tuple[ReplicaAssignment, ...]
     owners: tuple[int, ...]
     recompute: tuple[bool, ...]
-    meets: bool = True
+    has_barriers: bool = True
 
     @property
     def batch_size(self) -> int:
@@ -153,7 +153,7 @@ def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan
         replicas=replicas,
         owners=_owners(assignment, model, cluster),
         recompute=recompute,
-        batch_norm="synchronized" if assignment.meets else "per_device",
+        batch_norm="synchronized" if assignment.has_barriers else "per_device",
     )
 
 
@@ -185,7 +185,7 @@ def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: i
         replicas=replicas,
         owners=_owner_places(plan, model, cluster, replicas),
         recompute=tuple(matches(layer.name, plan.recompute) for layer in model.layers),
-        meets=plan.batch_norm == "synchronized",
+        has_barriers=plan.batch_norm == "synchronized",
     )
 
 

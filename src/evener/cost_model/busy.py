@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evener.cost_model.assignment import Assignment
-from evener.cost_model.meetings import parts_meet
+from evener.cost_model.barriers import step_has_barriers
 from evener.cost_model.passes import span_seconds
 from evener.profile import CostProfile
 
@@ -16,11 +16,11 @@ def busy_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, floa
         profile: What it costs.
     """
     found: dict[int, float] = {}
-    meets = parts_meet(assignment, profile.model)
+    has_barriers = step_has_barriers(assignment, profile.model)
     for replica in assignment.replicas:
         for span in replica.spans:
             forward, backward = span_seconds(
-                span, replica, assignment.recompute, profile, meets=meets
+                span, replica, assignment.recompute, profile, has_barriers=has_barriers
             )
             seconds = replica.num_micro_batches * (forward + backward)
             found[span.device] = found.get(span.device, 0.0) + seconds

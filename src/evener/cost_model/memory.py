@@ -15,7 +15,7 @@ from evener.cost_model.assignment import (
     by_machine,
     holders_of,
 )
-from evener.cost_model.meetings import is_in_parts
+from evener.cost_model.barriers import is_in_parts
 from evener.cost_model.stage_memory import (
     StageMemory,
     StepWay,

@@ -19,7 +19,7 @@ def span_seconds(
     recompute: tuple[bool, ...],
     profile: CostProfile,
     *,
-    meets: bool = False,
+    has_barriers: bool = False,
 ) -> tuple[float, float]:
     """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
 
@@ -30,15 +30,15 @@ def span_seconds(
         replica: Of the stage.
         recompute: Whether each layer is computed again.
         profile: What layers cost.
-        meets: Whether parts of the batch meet, which parts the passes of all layers up to there.
+        has_barriers: Whether parts of the batch meet, which parts the passes of all layers up to there.
     """
     micro_batch = replica.micro_batch
     times = profile.times[profile.cluster.devices[span.device].type]
-    last_meeting = profile.model.last_meeting if meets else -1
+    last_barrier = profile.model.last_barrier if has_barriers else -1
     is_apart = passes_are_apart(span.end, recompute)
     forward = backward = 0.0
     for place in span.layers:
-        again, apart = recompute[place], is_apart or place <= last_meeting
+        again, apart = recompute[place], is_apart or place <= last_barrier
         forward += times[place].forward(micro_batch)
         backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
         backward += replica.accumulations * times[place].accumulate_seconds

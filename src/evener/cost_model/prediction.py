@@ -26,8 +26,8 @@ from evener.cost_model.assignment import (
     by_machine,
     holders_of,
 )
+from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
 from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
-from evener.cost_model.meetings import parts_meet, seconds_with_meetings
 from evener.cost_model.memory import MemoryPrediction, predict_memory
 from evener.cost_model.passes import numbered_devices, pipeline_timeline, span_seconds
 from evener.plan.plan import Plan
@@ -113,7 +113,7 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
         if key not in known:
             known[key] = _replica(replica, assignment, profile, weights)
         found.append(known[key])
-    replicas = _met(tuple(one for one, _ in found), assignment, profile)
+    replicas = _with_barriers(tuple(one for one, _ in found), assignment, profile)
     timelines = tuple(times for _, times in found)
     # In one stage, both passes of a micro-batch are one call, but not with recomputation.
     again = any(assignment.recompute)
@@ -135,13 +135,13 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     )
 
 
-def _met(
+def _with_barriers(
     replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
 ) -> tuple[ReplicaPrediction, ...]:
     """Return the replicas with the time for which they wait for each other in mid-model."""
-    if not parts_meet(assignment, profile.model):
+    if not step_has_barriers(assignment, profile.model):
         return replicas
-    passes = seconds_with_meetings(assignment, profile)
+    passes = seconds_with_barriers(assignment, profile)
     longer = [max(passes, one.compute_seconds + one.bubble_seconds) for one in replicas]
     return tuple(
         dataclasses.replace(
@@ -245,9 +245,9 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
 def _replica(
     replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
 ) -> tuple[ReplicaPrediction, Timeline | None]:
-    meets = parts_meet(assignment, profile.model)
+    has_barriers = step_has_barriers(assignment, profile.model)
     passes = [
-        span_seconds(span, replica, assignment.recompute, profile, meets=meets)
+        span_seconds(span, replica, assignment.recompute, profile, has_barriers=has_barriers)
         for span in replica.spans
     ]
     count = replica.num_micro_batches

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from evener.cost_model.assignment import Assignment, ReplicaAssignment, Span
-from evener.cost_model.meetings import is_in_parts, parts_meet
+from evener.cost_model.barriers import is_in_parts, step_has_barriers
 from evener.profile import LayerCosts, ModelCosts
 
 
@@ -44,7 +44,7 @@ class StepWay:
         has_order: Whether its calls have an order; see the function of this name.
         waits: Whether all gradients of a device may be there before the first of them leaves. One
             device computes its updates when it comes to them, which may be at the end.
-        meets: Whether parts of the batch meet at layers of the whole batch.
+        has_barriers: Whether parts of the batch meet at layers of the whole batch.
         is_alone: Whether one replica computes everything.
         puts_off: Whether gradients of weights are computed in calls of their own, as under
             ``"zero_bubble"``, so that activations stay until then.
@@ -53,7 +53,7 @@ class StepWay:
     recompute: tuple[bool, ...]
     has_order: bool
     waits: bool
-    meets: bool
+    has_barriers: bool
     is_alone: bool
     puts_off: bool = False
 
@@ -70,7 +70,7 @@ class StepWay:
             recompute=assignment.recompute,
             has_order=has_order(assignment.replicas, assignment.recompute),
             waits=is_alone or gradients_wait(model, assignment.replicas, assignment.recompute),
-            meets=parts_meet(assignment, model),
+            has_barriers=step_has_barriers(assignment, model),
             is_alone=is_alone,
             puts_off=any(one.schedule == "zero_bubble" for one in assignment.replicas),
         )
@@ -186,16 +186,16 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
         entering_bytes(model, place) if way.recompute[place] else layer.activation_bytes
         for place, layer in zip(span.layers, layers, strict=True)
     ]
-    last_meeting = model.last_meeting if way.meets else -1
+    last_barrier = model.last_barrier if way.has_barriers else -1
     entering = entering_bytes(model, span.first) if span.first else 0.0
-    met = sum(one for place, one in zip(span.layers, kept, strict=True) if place <= last_meeting)
-    met += entering if span.first <= last_meeting else 0.0
+    met = sum(one for place, one in zip(span.layers, kept, strict=True) if place <= last_barrier)
+    met += entering if span.first <= last_barrier else 0.0
     # All samples of a step are sent at its begin: nothing tells them to wait.
     samples = 0.0 if span.first else model.input_bytes
     is_known = way.is_at_once and all(one.joint_workspace_bytes is not None for one in layers)
-    if way.meets and not is_known:
+    if way.has_barriers and not is_known:
         # The parts meet at one layer at a time.
-        samples += max(layer.meeting_bytes for layer in layers)
+        samples += max(layer.barrier_bytes for layer in layers)
     moments = stage_moments(span, model, way, kept, accumulates=accumulates)
     return StageMemory(
         weights=sum(layer.weight_bytes for layer in layers),
@@ -229,7 +229,7 @@ def stage_moments(
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
-    is_apart = any(way.recompute) or way.meets or way.puts_off
+    is_apart = any(way.recompute) or way.has_barriers or way.puts_off
     joint = span.end == len(layers) and not is_apart
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
@@ -254,7 +254,7 @@ def stage_moments(
             # layer behind has read; they have the place of activations, if all of these count.
             passing += sum(between[number : number + 3])
         kept_now = left[number] if is_joint or (joint and not is_open) else left[-1]
-        if is_joint and way.meets:
+        if is_joint and way.has_barriers:
             kept_now += _waiting_before(model, place)
         yield Moment(
             layer=layer,
@@ -267,12 +267,12 @@ def stage_moments(
 
 
 def _waiting_before(model: ModelCosts, place: int) -> float:
-    """Return the bytes per sample that wait for the meetings of layers before one, in one call.
+    """Return the bytes per sample that wait for the barriers of layers before one, in one call.
 
     As the difference to the mean, which the backward pass of a `BatchNormalization` reads: it is
     computed as soon as the mean is there.
     """
-    before = (layer.meeting_bytes for layer in reversed(model.layers[:place]))
+    before = (layer.barrier_bytes for layer in reversed(model.layers[:place]))
     return next((size for size in before if size), 0.0)
 
 

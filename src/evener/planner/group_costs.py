@@ -13,7 +13,7 @@ from evener.cost_model.assignment import (
     ReplicaAssignment,
     Span,
 )
-from evener.cost_model.meetings import is_in_parts, phase_seconds, phases_of
+from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
 from evener.cost_model.passes import passes_are_apart
 from evener.cost_model.stage_memory import StageMemory, StepWay, stage_memory
 from evener.planner.cuts import best_cuts
@@ -91,8 +91,8 @@ class GroupCosts:
         self.profile = profile
         self.recompute = recompute
         self._layers = profile.model.layers
-        has_meetings = profile.model.last_meeting >= 0
-        self._phases = phases_of(self._layers) if has_meetings else []
+        has_barriers = profile.model.last_barrier >= 0
+        self._phases = phases_of(self._layers) if has_barriers else []
         # What the first k layers need more where they are owned, and not fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
@@ -318,7 +318,8 @@ class GroupCosts:
             recompute=self.recompute,
             has_order=in_order,
             waits=in_order or model.updates_wait or is_alone,
-            meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
+            has_barriers=model.last_barrier >= 0
+            and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,
         )
         return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)

@@ -17,8 +17,8 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from evener.cost_model.assignment import Assignment, ReplicaAssignment
+from evener.cost_model.barriers import step_has_barriers
 from evener.cost_model.estimate import recomputed_layers
-from evener.cost_model.meetings import parts_meet
 from evener.cost_model.prediction import Prediction
 from evener.cost_model.stage_memory import entering_bytes
 from evener.profile import CostProfile
@@ -162,14 +162,14 @@ def _needed_bytes(assignment: Assignment, prediction: Prediction, profile: CostP
     With the device and these bytes, those that are there in its backward pass in any case.
     """
     model = profile.model
-    last_meeting = model.last_meeting if parts_meet(assignment, model) else -1
+    last_barrier = model.last_barrier if step_has_barriers(assignment, model) else -1
     needs: dict[int, list[tuple[int, float, float]]] = {k: [] for k in range(len(model.layers))}
     for replica, times in zip(assignment.replicas, prediction.timelines, strict=True):
         live = (replica.in_flight,) if times is None else times.peak_live
         for span, alive in zip(replica.spans, live, strict=True):
             for place in span.layers:
                 kept = model.layers[place].activation_bytes - entering_bytes(model, place)
-                count = replica.num_micro_batches if place <= last_meeting else alive
+                count = replica.num_micro_batches if place <= last_barrier else alive
                 size = replica.micro_batch
                 anyway = model.layers[place].activation_bytes * size
                 needs[place].append((span.device, kept * count * size, anyway))

@@ -35,10 +35,10 @@ class LayerCosts:
         kernel_workspace: The bytes that devices were seen to need while it is computed, as a
             function of the samples; None if they do not tell. The greater of both counts.
         forward_flops: Per sample, of the forward pass.
-        forward_meetings: How often all micro-batches of all replicas meet in its forward pass,
+        forward_barriers: How often all micro-batches of all replicas meet in its forward pass,
             as at a `BatchNormalization` of the whole batch.
-        backward_meetings: How often they meet in its backward pass.
-        meeting_bytes: Per sample: what waits at such a meeting besides what is kept anyway.
+        backward_barriers: How often they meet in its backward pass.
+        barrier_bytes: Per sample: what waits at such a barrier besides what is kept anyway.
         kind: Layers of one kind cost the same; empty where each has its own costs.
     """
 
@@ -55,9 +55,9 @@ class LayerCosts:
     joint_gradient_bytes: int | None = None
     kernel_workspace: Curve | None = None
     forward_flops: float = 0.0
-    forward_meetings: int = 0
-    backward_meetings: int = 0
-    meeting_bytes: float = 0.0
+    forward_barriers: int = 0
+    backward_barriers: int = 0
+    barrier_bytes: float = 0.0
     kind: str = ""
 
     @property
@@ -121,11 +121,11 @@ class ModelCosts:
             )
 
     @property
-    def last_meeting(self) -> int:
+    def last_barrier(self) -> int:
         """The place of the last layer at which all micro-batches meet; -1 if there is none."""
         places = range(len(self.layers))
         met = (
-            k for k in places if self.layers[k].forward_meetings + self.layers[k].backward_meetings
+            k for k in places if self.layers[k].forward_barriers + self.layers[k].backward_barriers
         )
         return max(met, default=-1)
 

@@ -14,7 +14,7 @@ from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-profile", 3
+_FORMAT, _VERSION = "evener-profile", 4
 _MODEL_FIELDS = dataclasses.fields(ModelCosts)
 
 

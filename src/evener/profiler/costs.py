@@ -8,9 +8,9 @@ from evener.engine.flops.flops import flops_per_sample
 from evener.engine.flops.sizes import bytes_per_sample
 from evener.engine.trace.step import TracedStep
 from evener.profile import LayerCosts, ModelCosts
+from evener.profiler.barriers import barriers_of
 from evener.profiler.kept import LayerBytes, bytes_of_layers, updates_wait
 from evener.profiler.kinds import kinds_of
-from evener.profiler.meetings import meetings_of
 from evener.profiler.split import SplitStep, split_step
 
 
@@ -28,13 +28,13 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     split = step if isinstance(step, SplitStep) else split_step(step)
     kinds = kinds_of(split)
     found = bytes_of_layers(split)
-    met = meetings_of(split)
+    met = barriers_of(split)
     layers = [
         dataclasses.replace(
             _costs_of(split, k, found[k], kinds[k]),
-            forward_meetings=met[k].forward,
-            backward_meetings=met[k].backward,
-            meeting_bytes=met[k].waiting_bytes,
+            forward_barriers=met[k].forward,
+            backward_barriers=met[k].backward,
+            barrier_bytes=met[k].waiting_bytes,
         )
         for k in range(len(split.layers))
     ]

@@ -138,7 +138,7 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
     model = ModelCosts(name="drawn", layers=tuple(layers))
     span, recompute = Span(0, 0, len(layers)), (False,) * len(layers)
     way = StepWay(
-        recompute=recompute, has_order=False, waits=is_alone, meets=False, is_alone=is_alone
+        recompute=recompute, has_order=False, waits=is_alone, has_barriers=False, is_alone=is_alone
     )
     kept = [layer.activation_bytes for layer in layers]
     every = stage_moments(span, model, way, kept, accumulates=False)
@@ -192,8 +192,8 @@ def test_own_weights_make_no_place_for_gradients() -> None:
     assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
 
 
-def test_what_waits_for_meetings_of_layers_before_is_there_in_one_call() -> None:
-    met = {"forward_meetings": 2, "backward_meetings": 1, "meeting_bytes": 1000.0}
+def test_what_waits_for_barriers_of_layers_before_is_there_in_one_call() -> None:
+    met = {"forward_barriers": 2, "backward_barriers": 1, "barrier_bytes": 1000.0}
     replicas = tuple(
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
@@ -203,7 +203,7 @@ def test_what_waits_for_meetings_of_layers_before_is_there_in_one_call() -> None
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=(6.0 + 1000.0) * 10, workspace=7.0 * 10
     )
-    # Of a model of which nothing is known of such calls, the meetings count for the whole step.
+    # Of a model of which nothing is known of such calls, the barriers count for the whole step.
     plain = chain()
     first = dataclasses.replace(plain.layers[0], **met)
     plain = dataclasses.replace(plain, layers=(first, *plain.layers[1:]))

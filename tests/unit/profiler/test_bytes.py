@@ -221,12 +221,12 @@ def test_in_one_call_a_loop_has_its_weights_beside_all_gradients() -> None:
     assert lstm.joint_gradient_bytes == lstm.weight_bytes
 
 
-def test_in_one_call_what_waits_at_a_meeting_counts_once() -> None:
+def test_in_one_call_what_waits_at_a_barrier_counts_once() -> None:
     model = sequence((4,), dense(64, "a"), layers.BatchNormalization(name="norm"), dense(1, "b"))
     norm = by_name(costs_of(model, (1,)))["norm"]
-    assert norm.meeting_bytes
+    assert norm.barrier_bytes
     assert norm.joint_workspace_bytes is not None
-    assert norm.joint_workspace_bytes >= norm.meeting_bytes
+    assert norm.joint_workspace_bytes >= norm.barrier_bytes
 
 
 def test_a_loop_keeps_what_its_gradient_needs_of_every_iteration() -> None:

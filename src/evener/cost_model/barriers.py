@@ -1,6 +1,6 @@
 """Models whose replicas and micro-batches meet at layers, as at a `BatchNormalization`.
 
-Nothing goes on behind a meeting before all micro-batches of all replicas are there.
+Nothing goes on behind a barrier before all micro-batches of all replicas are there.
 
 ::
 
@@ -8,12 +8,12 @@ Nothing goes on behind a meeting before all micro-batches of all replicas are th
     backward        conv norm |  conv norm |  dense
                phase 4        phase 3    phase 2
 
-    phases 0, 1: forward passes up to a meeting; phase 2: the rest of the forward passes and the
-    backward passes down to a meeting; phases 3, 4: the rest of the backward passes
+    phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
+    backward passes down to a barrier; phases 3, 4: the rest of the backward passes
 
-Nothing overlaps across a meeting: a step takes as long as its phases one after the other, and each
+Nothing overlaps across a barrier: a step takes as long as its phases one after the other, and each
 of these as long as its slowest replica takes to run all its micro-batches through its part of the
-pipeline. A layer counts as a whole for the phase that ends with its meetings. That is the safe
+pipeline. A layer counts as a whole for the phase that ends with its barriers. That is the safe
 side: what a stage can do for other layers while it waits is left out.
 """
 
@@ -28,25 +28,25 @@ from evener.profile import Cluster, CostProfile, LayerCosts, ModelCosts
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is computed between two meetings.
+    """What is computed between two barriers.
 
     Args:
         forward: The layers whose forward passes are in it.
         backward: The layers whose backward passes are in it.
         layer: The one at which it ends; None for the end of the step.
-        num_meetings: How often the parts meet there, one time after the other.
+        num_barriers: How often the parts meet there, one time after the other.
     """
 
     forward: range
     backward: range
     layer: int | None = None
-    num_meetings: int = 0
+    num_barriers: int = 0
 
 
-def parts_meet(assignment: Assignment, model: ModelCosts) -> bool:
+def step_has_barriers(assignment: Assignment, model: ModelCosts) -> bool:
     """Whether parts of the batch have to wait for each other in the middle of a step."""
     is_whole = len(assignment.replicas) == 1 and not is_in_parts(assignment.replicas[0])
-    return assignment.meets and model.last_meeting >= 0 and not is_whole
+    return assignment.has_barriers and model.last_barrier >= 0 and not is_whole
 
 
 def is_in_parts(replica: ReplicaAssignment) -> bool:
@@ -55,20 +55,20 @@ def is_in_parts(replica: ReplicaAssignment) -> bool:
 
 
 def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
-    """Return what is computed between meetings, in order; of a step without any, one phase."""
+    """Return what is computed between barriers, in order; of a step without any, one phase."""
     nothing = range(0)
     phases: list[Phase] = []
     begin = 0
     for place, layer in enumerate(layers):
-        if layer.forward_meetings:
+        if layer.forward_barriers:
             done = range(begin, place + 1)
-            phases.append(Phase(done, nothing, place, layer.forward_meetings))
+            phases.append(Phase(done, nothing, place, layer.forward_barriers))
             begin = place + 1
     rest, end = range(begin, len(layers)), len(layers)
     for place in reversed(range(len(layers))):
-        if layers[place].backward_meetings:
+        if layers[place].backward_barriers:
             done = range(place, end)
-            phases.append(Phase(rest, done, place, layers[place].backward_meetings))
+            phases.append(Phase(rest, done, place, layers[place].backward_barriers))
             rest, end = nothing, place
     return [*phases, Phase(rest, range(end))]
 
@@ -89,8 +89,8 @@ def phase_seconds(
     return once + (count - 1) * max(longest, once / min(replica.in_flight, count))
 
 
-def meeting_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
-    """Return for each layer how long one of its meetings takes: sums go there, and results back.
+def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
+    """Return for each layer how long one of its barriers takes: sums go there, and results back.
 
     The sums are as large as the channels of a layer: it is latency that counts.
     """
@@ -103,9 +103,9 @@ def meeting_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster)
     ]
 
 
-def seconds_with_meetings(assignment: Assignment, profile: CostProfile) -> float:
+def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float:
     """Return the time of all passes of a step in which parts of the batch meet."""
-    meeting = meeting_seconds(assignment, profile.model, profile.cluster)
+    barrier = barrier_seconds(assignment, profile.model, profile.cluster)
     total = 0.0
     for phase in phases_of(profile.model.layers):
         total += max(
@@ -113,7 +113,7 @@ def seconds_with_meetings(assignment: Assignment, profile: CostProfile) -> float
             for replica in assignment.replicas
         )
         if phase.layer is not None:
-            total += phase.num_meetings * meeting[phase.layer]
+            total += phase.num_barriers * barrier[phase.layer]
     return total
 
 

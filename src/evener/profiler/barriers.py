@@ -2,12 +2,12 @@
 
 ::
 
-    layer             depth of its tasks              meetings
+    layer             depth of its tasks              barriers
     conv              forward 0      backward 4       0, 0
     batch_norm        forward 0 1 2  backward 2 3 4   2, 2     mean, variance; their gradients
     dense             forward 2      backward 2       0, 0
 
-A task is as deep as the meetings that come before it: those at which it, or what it needs, waits
+A task is as deep as the barriers that come before it: those at which it, or what it needs, waits
 for all parts of the batch.
 """
 
@@ -26,8 +26,8 @@ from evener.profiler.split import SplitStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meetings:
-    """The meetings at one layer.
+class Barriers:
+    """The barriers at one layer.
 
     Attributes:
         forward: How often the parts meet in its forward pass.
@@ -41,7 +41,7 @@ class Meetings:
     waiting_bytes: float
 
 
-def meetings_of(split: SplitStep) -> list[Meetings]:
+def barriers_of(split: SplitStep) -> list[Barriers]:
     """Return how often the parts of a batch meet at each layer, and what waits there."""
     depths = _depths(split)
     waiting = _waiting(split, depths)
@@ -55,7 +55,7 @@ def meetings_of(split: SplitStep) -> list[Meetings]:
     forward = [met(layer.forward) for layer in split.layers]
     backward = [met(layer.backward) for layer in reversed(split.layers)]
     return [
-        Meetings(
+        Barriers(
             forward=len(ahead),
             backward=len(back),
             waiting_bytes=max((waiting.get(one, 0.0) for one in (*ahead, *back)), default=0.0),
@@ -65,7 +65,7 @@ def meetings_of(split: SplitStep) -> list[Meetings]:
 
 
 def _waiting(split: SplitStep, depths: Mapping[Task, int]) -> dict[int, float]:
-    """Return for each meeting, by its depth, the bytes of a sample that are there from before."""
+    """Return for each barrier, by its depth, the bytes of a sample that are there from before."""
     ahead = {task for layer in split.layers for task in layer.forward}
     until: dict[Tensor, int] = {}
     kept: set[Tensor] = set()
