@@ -21,7 +21,7 @@ from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, serves
 from evener.engine.trace.graph import Tensor
-from evener.profiler.kept import given
+from evener.profiler.activation_bytes import given
 from evener.profiler.split import SplitStep
 
 

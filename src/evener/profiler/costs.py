@@ -8,8 +8,8 @@ from evener.engine.flops.flops import flops_per_sample
 from evener.engine.flops.sizes import bytes_per_sample
 from evener.engine.trace.step import TracedStep
 from evener.profile import LayerCosts, ModelCosts
+from evener.profiler.activation_bytes import LayerBytes, bytes_of_layers, updates_wait
 from evener.profiler.barriers import barriers_of
-from evener.profiler.kept import LayerBytes, bytes_of_layers, updates_wait
 from evener.profiler.kinds import kinds_of
 from evener.profiler.split import SplitStep, split_step
 

@@ -20,7 +20,7 @@ from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, Partial
 from evener.engine.trace.graph import Tensor
-from evener.profiler.joint import JointCall, sums_of, workspace
+from evener.profiler.fused import JointCall, sums_of, workspace
 from evener.profiler.split import SplitStep
 
 
