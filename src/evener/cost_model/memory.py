@@ -19,8 +19,8 @@ from evener.cost_model.barriers import is_in_parts
 from evener.cost_model.stage_memory import (
     StageMemory,
     StepWay,
+    fused_gradients,
     gradients_wait,
-    joint_gradients,
     put_off_bytes,
     stage_memory,
 )
@@ -194,7 +194,7 @@ def _waiting(
     ):
         if owner in at_once:
             # Where its weights are not fetched, none of them makes place for its gradients.
-            more = layer.gradient_bytes - joint_gradients(layer)
+            more = layer.gradient_bytes - fused_gradients(layer)
             most[owner] = max(most[owner], own[owner] + more - total)
             if early.num_at(owner, devices) < len(devices) - 1:
                 own[owner] += layer.gradient_bytes

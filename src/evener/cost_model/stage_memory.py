@@ -85,18 +85,18 @@ class Moment(NamedTuple):
         kept: Bytes per sample of the micro-batch at hand, for the passes to come.
         passing: Bytes per sample of the micro-batch at hand, for this pass: gradients of
             activations, and activations that are computed again.
-        is_joint: Whether one call computes all passes, so that nothing is held for long.
+        is_fused: Whether one call computes all passes, so that nothing is held for long.
     """
 
     layer: LayerCosts
     gradients: float
     kept: float
     passing: float
-    is_joint: bool = False
+    is_fused: bool = False
 
     def workspace(self, size: float) -> float:
         """Return the bytes that only this pass needs, for so many samples."""
-        of_layer = self.layer.joint_workspace if self.is_joint else self.layer.workspace
+        of_layer = self.layer.fused_workspace if self.is_fused else self.layer.workspace
         return of_layer(size) + self.passing * size
 
     def total(self, size: float) -> float:
@@ -192,7 +192,7 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     met += entering if span.first <= last_barrier else 0.0
     # All samples of a step are sent at its begin: nothing tells them to wait.
     samples = 0.0 if span.first else model.input_bytes
-    is_known = way.is_at_once and all(one.joint_workspace_bytes is not None for one in layers)
+    is_known = way.is_at_once and all(one.fused_workspace_bytes is not None for one in layers)
     if way.has_barriers and not is_known:
         # The parts meet at one layer at a time.
         samples += max(layer.barrier_bytes for layer in layers)
@@ -230,7 +230,7 @@ def stage_moments(
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
     is_apart = any(way.recompute) or way.has_barriers or way.puts_off
-    joint = span.end == len(layers) and not is_apart
+    fused = span.end == len(layers) and not is_apart
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
     between = [
@@ -246,23 +246,23 @@ def stage_moments(
     gradients = sum(layers[place].gradient_bytes for place in span.layers) if accumulates else 0
     for number, place in reversed(list(enumerate(span.layers))):
         layer = layers[place]
-        is_joint = way.is_at_once and layer.joint_workspace_bytes is not None
+        is_fused = way.is_at_once and layer.fused_workspace_bytes is not None
         gradients += layer.gradient_bytes
         passing = crossing + (layer.activation_bytes if way.recompute[place] else 0.0)
-        if not (is_open or is_joint):
+        if not (is_open or is_fused):
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read; they have the place of activations, if all of these count.
             passing += sum(between[number : number + 3])
-        kept_now = left[number] if is_joint or (joint and not is_open) else left[-1]
-        if is_joint and way.has_barriers:
+        kept_now = left[number] if is_fused or (fused and not is_open) else left[-1]
+        if is_fused and way.has_barriers:
             kept_now += _waiting_before(model, place)
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
-            gradients=gradients if way.waits else joint_gradients(layer),
+            gradients=gradients if way.waits else fused_gradients(layer),
             kept=kept_now,
             passing=passing,
-            is_joint=is_joint,
+            is_fused=is_fused,
         )
 
 
@@ -276,9 +276,9 @@ def _waiting_before(model: ModelCosts, place: int) -> float:
     return next((size for size in before if size), 0.0)
 
 
-def joint_gradients(layer: LayerCosts) -> int:
+def fused_gradients(layer: LayerCosts) -> int:
     """Return the bytes of gradients beyond the weights whose place they take, in one call."""
-    known = layer.joint_gradient_bytes
+    known = layer.fused_gradient_bytes
     return layer.gradient_bytes if known is None else known
 
 
@@ -286,7 +286,7 @@ def _undominated(moments: Iterable[Moment]) -> Iterator[Moment]:
     """Yield the moments of which no other one needs as much, for any number of samples."""
 
     def line(moment: Moment) -> tuple[float, float]:
-        known = moment.layer.joint_workspace_bytes if moment.is_joint else None
+        known = moment.layer.fused_workspace_bytes if moment.is_fused else None
         workspace = moment.layer.workspace_bytes if known is None else known
         return moment.gradients, moment.kept + moment.passing + workspace
 

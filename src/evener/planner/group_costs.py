@@ -246,13 +246,13 @@ class GroupCosts:
         cluster = self.profile.cluster
         in_flight = min(num_stages, num_micro_batches)
 
-        apart, joint = (
+        apart, fused = (
             [self._sums(self._type(device), size, is_apart) for device in group]
             for is_apart in (True, False)
         )
 
         def seconds(stage: int, first: int, end: int) -> float:
-            sums = apart if passes_are_apart(end, self.recompute) else joint
+            sums = apart if passes_are_apart(end, self.recompute) else fused
             return sums[stage][end] - sums[stage][first]
 
         def fits(stage: int, first: int, end: int) -> bool:

@@ -28,9 +28,9 @@ class LayerCosts:
             results of earlier layers that are still needed included. The same bytes come back as
             gradients.
         workspace_bytes: Per sample: what is needed only while it is computed.
-        joint_workspace_bytes: Per sample: the most that is there beside what is kept, gradients of
+        fused_workspace_bytes: Per sample: the most that is there beside what is kept, gradients of
             activations included, in one call of the passes of all layers; None if not known.
-        joint_gradient_bytes: The most by which its gradients exceed its weights that are no longer
+        fused_gradient_bytes: The most by which its gradients exceed its weights that are no longer
             read, in such a call; None if not known.
         kernel_workspace: The bytes that devices were seen to need while it is computed, as a
             function of the samples; None if they do not tell. The greater of both counts.
@@ -51,8 +51,8 @@ class LayerCosts:
     activation_bytes: float = 0.0
     boundary_bytes: float = 0.0
     workspace_bytes: float = 0.0
-    joint_workspace_bytes: float | None = None
-    joint_gradient_bytes: int | None = None
+    fused_workspace_bytes: float | None = None
+    fused_gradient_bytes: int | None = None
     kernel_workspace: Curve | None = None
     forward_flops: float = 0.0
     forward_barriers: int = 0
@@ -69,12 +69,12 @@ class LayerCosts:
         """Return the bytes that are needed only while it is computed, for so many samples."""
         return self.workspace_bytes * samples + self._unseen(samples)
 
-    def joint_workspace(self, samples: float) -> float:
+    def fused_workspace(self, samples: float) -> float:
         """Return the bytes beside what is kept in one call of all passes, for so many samples.
 
         That is as in a call of its own if nothing else is known, gradients of activations left out.
         """
-        known = self.joint_workspace_bytes
+        known = self.fused_workspace_bytes
         per_sample = self.workspace_bytes if known is None else known
         return per_sample * samples + self._unseen(samples)
 

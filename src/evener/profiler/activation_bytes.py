@@ -20,7 +20,7 @@ from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, Partial
 from evener.engine.trace.graph import Tensor
-from evener.profiler.fused import JointCall, sums_of, workspace
+from evener.profiler.fused import FusedCall, sums_of, workspace
 from evener.profiler.split import SplitStep
 
 
@@ -32,9 +32,9 @@ class LayerBytes:
         activations: Per sample: its results that a backward pass reads.
         boundary: Per sample: what crosses from the layers before and itself to the layers behind.
         workspace: Per sample: the most that is there only while one of its tasks runs.
-        joint_workspace: Per sample: the most that is there beside what is kept, in one call with
+        fused_workspace: Per sample: the most that is there beside what is kept, in one call with
             the layers around it.
-        joint_gradients: The most by which its gradients exceed its weights that are no longer read,
+        fused_gradients: The most by which its gradients exceed its weights that are no longer read,
             in such a call.
         gradients: What its backward pass hands over as sums over the samples.
         update: The most that is there only while its weights are updated.
@@ -43,8 +43,8 @@ class LayerBytes:
     activations: float
     boundary: float
     workspace: float
-    joint_workspace: float
-    joint_gradients: int
+    fused_workspace: float
+    fused_gradients: int
     gradients: int
     update: int
 
@@ -71,7 +71,7 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 if maker is not None:
                     for cut in range(min(maker, number), max(maker, number)):
                         crossing[cut].add(tensor)
-    joint = JointCall(split)
+    fused = FusedCall(split)
     return [
         LayerBytes(
             activations=sum(map(bytes_per_sample, kept[number])),
@@ -80,8 +80,8 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
                 default=0.0,
             ),
-            joint_workspace=joint.workspace(number),
-            joint_gradients=joint.gradients(number),
+            fused_workspace=fused.workspace(number),
+            fused_gradients=fused.gradients(number),
             gradients=sum(num_bytes(tensor, 1) for tensor in sums_of(split, layer)),
             update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
         )

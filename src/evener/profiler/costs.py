@@ -69,8 +69,8 @@ def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> La
         activation_bytes=found.activations,
         boundary_bytes=found.boundary,
         workspace_bytes=found.workspace,
-        joint_workspace_bytes=found.joint_workspace,
-        joint_gradient_bytes=found.joint_gradients,
+        fused_workspace_bytes=found.fused_workspace,
+        fused_gradient_bytes=found.fused_gradients,
         forward_flops=flops_per_sample(nodes),
         kind=kind,
     )

@@ -3,7 +3,7 @@
 ::
 
     call of its own      holds what it is given to its end, and so does whoever calls
-    one joint call       frees what the layers around it have made when it is no longer read
+    one fused call       frees what the layers around it have made when it is no longer read
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evener.engine.trace.graph import Node, Tensor
 from evener.profiler.split import LayerTasks, SplitStep
 
 
-class JointCall:
+class FusedCall:
     """What layers need in one call of all passes.
 
     Nodes run in the order of the step: of both products in the gradient of a `Dense`, the one that

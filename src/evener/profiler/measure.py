@@ -199,7 +199,7 @@ class _Measuring:
             workspace=self._workspace([one for one in (forward, apart) if one is not None]),
         )
 
-    def _apart(self, calls: Calls | None, joint: Curve) -> Curve | None:
+    def _apart(self, calls: Calls | None, fused: Curve) -> Curve | None:
         """Return the time of a backward pass in a call of its own, as a stage makes it.
 
         A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it
@@ -210,7 +210,7 @@ class _Measuring:
             return None
         try:
             took = [(size, self._run(calls, size)) for size in self._batch_sizes]
-            return _curve([(size, max(seconds, joint(size))) for size, seconds in took])
+            return _curve([(size, max(seconds, fused(size))) for size, seconds in took])
         except NotMeasurableError:
             return None
 

@@ -154,21 +154,21 @@ def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
     assert [layer.workspace(samples) for samples in (0, 1, 10, 100)] == [0, 40, 60, 300]
 
 
-def joint_chain(**of_first: Any) -> ModelCosts:
+def fused_chain(**of_first: Any) -> ModelCosts:
     """Return layers of which it is known what they need in one call of all passes."""
     layers = [
         dataclasses.replace(
-            layer, update_bytes=0, joint_workspace_bytes=7.0, joint_gradient_bytes=20
+            layer, update_bytes=0, fused_workspace_bytes=7.0, fused_gradient_bytes=20
         )
         for layer in chain().layers
     ]
     return ModelCosts(
-        name="joint", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
+        name="fused", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
     )
 
 
 def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
-    model = joint_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
+    model = fused_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
     replicas = tuple(
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
@@ -186,7 +186,7 @@ def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
 
 
 def test_own_weights_make_no_place_for_gradients() -> None:
-    model = joint_chain()
+    model = fused_chain()
     assert gradients_of(model, 2, [1.0, 0.5]) == 20 + (100 - 20) + 100 * 3
     others = dataclasses.replace(model, layers=chain().layers)
     assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
@@ -198,7 +198,7 @@ def test_what_waits_for_barriers_of_layers_before_is_there_in_one_call() -> None
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
     assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    found = predict_memory(assignment, joint_chain(**met), cluster_of(2), [(1,), (1,)])[1]
+    found = predict_memory(assignment, fused_chain(**met), cluster_of(2), [(1,), (1,)])[1]
     # The backward pass of the last layer: that of the first one waits.
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=(6.0 + 1000.0) * 10, workspace=7.0 * 10
