@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from evener.cost_model.assignment import Assignment, ReplicaAssignment
 from evener.cost_model.barriers import step_has_barriers
-from evener.cost_model.passes import passes_are_apart, weights_part
+from evener.cost_model.passes import passes_are_separate, weights_part
 from evener.cost_model.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.profile import CostProfile
@@ -224,21 +224,23 @@ class PassBuilder:
         if task.kind == "forward":
             return once
         end = self._replica.spans[task.stage].end
-        apart = passes_are_apart(end, self._recompute) or layer <= self._last_barrier
+        separate = passes_are_separate(end, self._recompute) or layer <= self._last_barrier
         added = self._replica.accumulations * times.accumulate_seconds
-        backward = times.backward_seconds(samples, again=self._recompute[layer], apart=apart)
+        backward = times.backward_seconds(
+            samples, recompute=self._recompute[layer], separate=separate
+        )
         if not self._is_split:
             return backward + added
         # Activations are computed again for the gradients of activations.
-        alone = times.backward_seconds(samples, again=False, apart=apart)
+        alone = times.backward_seconds(samples, recompute=False, separate=separate)
         late = weights_part(layer, self._profile.model) * alone
         return late + added if task.kind == "weights" else backward - late
 
     def _workspace(self, layer: int) -> float:
         costs = self._profile.model.layers[layer]
-        again = costs.activation_bytes if self._recompute[layer] else 0.0
+        recomputed_bytes = costs.activation_bytes if self._recompute[layer] else 0.0
         size = self._replica.micro_batch
-        return costs.workspace(size) + again * size
+        return costs.workspace(size) + recomputed_bytes * size
 
     def _entering(self, task: Task) -> float:
         return entering_bytes(self._profile.model, self._replica.spans[task.stage].first)
@@ -254,8 +256,8 @@ class PassBuilder:
         model, progress = self._profile.model, self._progress
         for layer in layers:
             costs = model.layers[layer]
-            again = self._recompute[layer]
-            kept = entering_bytes(model, layer) if again else costs.activation_bytes
+            is_recomputed = self._recompute[layer]
+            kept = entering_bytes(model, layer) if is_recomputed else costs.activation_bytes
             begin = self._forwards[task.stage, task.micro_batch, layer]
             self._graph.hold(device, kept * self._replica.micro_batch, begin=begin, end=number)
             progress.first_gradient.setdefault((device, layer), number)

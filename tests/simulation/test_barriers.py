@@ -116,8 +116,8 @@ def test_nobody_meets_in_one_call_or_per_device() -> None:
     alone = assigned(whole(0), owners=(0, 0))
     assert simulate(alone, profile) == simulate(alone, plain)
     plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
-    apart = assignment_of(plan, profile.model, profile.cluster, 4)
-    assert simulate(apart, profile) == simulate(apart, plain)
+    separate = assignment_of(plan, profile.model, profile.cluster, 4)
+    assert simulate(separate, profile) == simulate(separate, plain)
 
 
 def test_what_waits_at_a_barrier_is_in_memory() -> None:

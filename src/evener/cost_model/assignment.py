@@ -145,8 +145,8 @@ def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan
     )
     recompute = tuple(
         literal(name)
-        for name, again in zip(layer_names, assignment.recompute, strict=True)
-        if again
+        for name, is_recomputed in zip(layer_names, assignment.recompute, strict=True)
+        if is_recomputed
     )
     return Plan(
         devices=devices,

@@ -128,8 +128,8 @@ def _stages(
         backward = (
             times[k].backward_seconds(
                 size,
-                again=recompute[k],
-                apart=k not in phase.forward or span.end < len(recompute) or any(recompute),
+                recompute=recompute[k],
+                separate=k not in phase.forward or span.end < len(recompute) or any(recompute),
             )
             + replica.accumulations * times[k].accumulate_seconds
             for k in span.layers

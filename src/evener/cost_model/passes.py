@@ -35,12 +35,14 @@ def span_seconds(
     micro_batch = replica.micro_batch
     times = profile.times[profile.cluster.devices[span.device].type]
     last_barrier = profile.model.last_barrier if has_barriers else -1
-    is_apart = passes_are_apart(span.end, recompute)
+    is_separate = passes_are_separate(span.end, recompute)
     forward = backward = 0.0
     for place in span.layers:
-        again, apart = recompute[place], is_apart or place <= last_barrier
+        is_recomputed, separate = recompute[place], is_separate or place <= last_barrier
         forward += times[place].forward(micro_batch)
-        backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
+        backward += times[place].backward_seconds(
+            micro_batch, recompute=is_recomputed, separate=separate
+        )
         backward += replica.accumulations * times[place].accumulate_seconds
     return forward, backward
 
@@ -66,12 +68,12 @@ def weights_seconds(
         profile: What layers cost.
     """
     times = profile.times[profile.cluster.devices[span.device].type]
-    apart = passes_are_apart(span.end, recompute)
+    separate = passes_are_separate(span.end, recompute)
     total = 0.0
     for place in span.layers:
         one = times[place]
         # Activations are computed again for the gradients of activations.
-        backward = one.backward_seconds(replica.micro_batch, again=False, apart=apart)
+        backward = one.backward_seconds(replica.micro_batch, recompute=False, separate=separate)
         total += (
             weights_part(place, profile.model) * backward
             + replica.accumulations * one.accumulate_seconds
@@ -79,7 +81,7 @@ def weights_seconds(
     return total
 
 
-def passes_are_apart(end: int, recompute: Sequence[bool]) -> bool:
+def passes_are_separate(end: int, recompute: Sequence[bool]) -> bool:
     """Whether a stage computes its passes in two calls, as all but the last stage do.
 
     Args:

@@ -116,9 +116,9 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     replicas = _with_barriers(tuple(one for one, _ in found), assignment, profile)
     timelines = tuple(times for _, times in found)
     # In one stage, both passes of a micro-batch are one call, but not with recomputation.
-    again = any(assignment.recompute)
+    recomputes = any(assignment.recompute)
     live = [
-        (replica.in_flight if again else 1,) if times is None else times.peak_live
+        (replica.in_flight if recomputes else 1,) if times is None else times.peak_live
         for replica, times in zip(assignment.replicas, timelines, strict=True)
     ]
     return Prediction(

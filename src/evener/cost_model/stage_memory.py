@@ -229,8 +229,8 @@ def stage_moments(
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
-    is_apart = any(way.recompute) or way.has_barriers or way.puts_off
-    fused = span.end == len(layers) and not is_apart
+    is_separate = any(way.recompute) or way.has_barriers or way.puts_off
+    fused = span.end == len(layers) and not is_separate
     # Without an order one device may come late to gradients of weights, which read activations.
     is_open = way.is_alone and not way.has_order
     between = [

@@ -137,14 +137,14 @@ class Judge:
         spread = None
         if is_over_machines(grouping, cluster):
             spread = functools.partial(spread_owners, layers, cluster=cluster)
-        again = functools.partial(recut, recompute=assignment.recompute, profile=self.profile)
+        recut_plan = functools.partial(recut, recompute=assignment.recompute, profile=self.profile)
         # The estimate of other cuts is not for stages that are interleaved.
         can_recut = not any(map(is_interleaved, assignment.replicas))
         return polish(
             assignment,
             seconds or self.seconds,
             counts,
-            recut=functools.cache(again) if can_recut else lambda _: (),
+            recut=functools.cache(recut_plan) if can_recut else lambda _: (),
             host=host,
             spread=spread,
         )

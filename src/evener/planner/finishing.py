@@ -136,8 +136,8 @@ class _Finishing:
                 ways = [*with_schedule(replicas, schedule, counts)]
                 if self._few and len(replicas) == 1 and number < _MOST_RECUT:
                     # Memory may ask for other cuts than under 1F1B.
-                    again = one.assignment.recompute
-                    for other in recut(replicas[0], again, self._profile):
+                    recompute = one.assignment.recompute
+                    for other in recut(replicas[0], recompute, self._profile):
                         ways += with_schedule([other], schedule, ())
                 tried += self._fitting(one, dict.fromkeys(ways))
             yield from self._polished(tried, self._choices.num_micro_batches)

@@ -14,7 +14,7 @@ from evener.cost_model.assignment import (
     Span,
 )
 from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
-from evener.cost_model.passes import passes_are_apart
+from evener.cost_model.passes import passes_are_separate
 from evener.cost_model.stage_memory import StageMemory, StepWay, stage_memory
 from evener.planner.cuts import best_cuts
 from evener.planner.groupings import Group
@@ -246,13 +246,13 @@ class GroupCosts:
         cluster = self.profile.cluster
         in_flight = min(num_stages, num_micro_batches)
 
-        apart, fused = (
-            [self._sums(self._type(device), size, is_apart) for device in group]
-            for is_apart in (True, False)
+        separate, fused = (
+            [self._sums(self._type(device), size, is_separate) for device in group]
+            for is_separate in (True, False)
         )
 
         def seconds(stage: int, first: int, end: int) -> float:
-            sums = apart if passes_are_apart(end, self.recompute) else fused
+            sums = separate if passes_are_separate(end, self.recompute) else fused
             return sums[stage][end] - sums[stage][first]
 
         def fits(stage: int, first: int, end: int) -> bool:
@@ -271,24 +271,27 @@ class GroupCosts:
         return self.profile.cluster.devices[device].type
 
     def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
-        times, apart = self.profile.times[type_name], passes_are_apart(end, self.recompute)
+        times, separate = self.profile.times[type_name], passes_are_separate(end, self.recompute)
         return (
             Curve.total(one.forward for one in times[first:end]),
             Curve.total(
                 curve
-                for one, again in zip(times[first:end], self.recompute[first:end], strict=True)
-                for curve in one.backward_curves(again=again, apart=apart)
+                for one, is_recomputed in zip(
+                    times[first:end], self.recompute[first:end], strict=True
+                )
+                for curve in one.backward_curves(recompute=is_recomputed, separate=separate)
             ),
         )
 
-    def _sums_of_type(self, type_name: str, size: float, apart: bool) -> list[float]:
+    def _sums_of_type(self, type_name: str, size: float, separate: bool) -> list[float]:
         """Return the seconds of the first k layers, forward and backward, for each k."""
         times = self.profile.times[type_name]
         return list(
             itertools.accumulate(
                 (
-                    one.forward(size) + one.backward_seconds(size, again=again, apart=apart)
-                    for one, again in zip(times, self.recompute, strict=True)
+                    one.forward(size)
+                    + one.backward_seconds(size, recompute=is_recomputed, separate=separate)
+                    for one, is_recomputed in zip(times, self.recompute, strict=True)
                 ),
                 initial=0.0,
             )

@@ -73,7 +73,8 @@ def _without(
 ) -> tuple[Assignment, Prediction] | None:
     """Return an assignment with the activations of more layers kept; None if it does not fit."""
     recompute = tuple(
-        again and place not in given for place, again in enumerate(assignment.recompute)
+        is_recomputed and place not in given
+        for place, is_recomputed in enumerate(assignment.recompute)
     )
     if not any(recompute):
         return None
@@ -87,13 +88,13 @@ def swaps(assignment: Assignment, profile: CostProfile) -> Iterator[Assignment]:
     may_be = recomputed_layers(profile.model)
     recompute = assignment.recompute
     places = [k for k, one in enumerate(recompute) if one]
-    again = _unlike(places, assignment, profile)
+    recomputed = _unlike(places, assignment, profile)
     # Of layers that are alike, two may be given back together.
-    others_again = _unlike([k for k in places if k not in again], assignment, profile)
-    pairs = itertools.combinations(sorted([*again, *others_again]), 2)
+    others = _unlike([k for k in places if k not in recomputed], assignment, profile)
+    pairs = itertools.combinations(sorted([*recomputed, *others]), 2)
     kept = [k for k, one in enumerate(recompute) if not one and may_be[k]]
     instead = _unlike(kept, assignment, profile)
-    less = [*((one,) for one in again), *pairs]
+    less = [*((one,) for one in recomputed), *pairs]
     more = [(), *((one,) for one in instead)]
     ways = itertools.chain(
         itertools.product(less, more),
@@ -152,8 +153,8 @@ def _by_worth(
     def saved(place: int) -> float:
         return _again_seconds(place, assignment, profile) / max(filled(place), 1e-12)
 
-    again = [place for place, one in enumerate(assignment.recompute) if one]
-    return sorted(again, key=saved, reverse=True)
+    recomputed = [place for place, one in enumerate(assignment.recompute) if one]
+    return sorted(recomputed, key=saved, reverse=True)
 
 
 def _needed_bytes(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> _Needs:

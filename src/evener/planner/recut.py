@@ -101,8 +101,8 @@ def _passes(
     times = profile.times[profile.cluster.devices[device].type]
     forward = (one.forward(samples) for one in times)
     backward = (
-        one.backward_seconds(samples, again=again, apart=True)
-        for one, again in zip(times, recompute, strict=True)
+        one.backward_seconds(samples, recompute=is_recomputed, separate=True)
+        for one, is_recomputed in zip(times, recompute, strict=True)
     )
     return _added(forward), _added(backward)
 

@@ -140,10 +140,10 @@ class _Search:
         self._host_may_be_fast = self._host and (near or self._host_updates_fast())
         self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
         self._sample_seconds = functools.cache(self._least_sample_seconds)
-        again = recomputed_layers(profile.model)
-        recomputed = [(False,) * len(again)]
-        if choices.recompute and any(again):
-            recomputed.append(again)
+        every = recomputed_layers(profile.model)
+        recomputed = [(False,) * len(every)]
+        if choices.recompute and any(every):
+            recomputed.append(every)
         self._solvers = [
             Solver(
                 GroupCosts(profile, layers),

@@ -23,7 +23,7 @@ from evener.errors import warn
 from evener.profile.costs import LayerTimes
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-measurements", 7
+_FORMAT, _VERSION = "evener-measurements", 8
 """The version rises with the form of the file, and when layers are measured in another way."""
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ def times_to_json(times: LayerTimes) -> dict[str, Any]:
     return {
         "forward": [list(point) for point in times.forward.points],
         "backward": [list(point) for point in times.backward.points],
-        "backward_apart": _points_of(times.backward_apart),
+        "backward_separate": _points_of(times.backward_separate),
         "workspace": _points_of(times.workspace),
         "update_seconds": times.update_seconds,
         "accumulate_seconds": times.accumulate_seconds,
@@ -218,11 +218,11 @@ def times_from_json(value: Any) -> LayerTimes:
         ProfileError: If points cannot be those of a curve.
         KeyError, TypeError, ValueError: If the value is something else.
     """
-    apart, workspace = value["backward_apart"], value["workspace"]
+    separate, workspace = value["backward_separate"], value["workspace"]
     return LayerTimes(
         forward=_curve_of(value["forward"]),
         backward=_curve_of(value["backward"]),
-        backward_apart=None if apart is None else _curve_of(apart),
+        backward_separate=None if separate is None else _curve_of(separate),
         update_seconds=float(value["update_seconds"]),
         accumulate_seconds=float(value.get("accumulate_seconds", 0.0)),
         workspace=None if workspace is None else _curve_of(workspace),

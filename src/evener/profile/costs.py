@@ -147,7 +147,7 @@ class LayerTimes:
     Args:
         forward: The forward pass of one micro-batch.
         backward: What the backward pass of one micro-batch adds to a call of both passes.
-        backward_apart: The backward pass in a call of its own, where kernels cannot use what those
+        backward_separate: The backward pass in a call of its own, where kernels cannot use what those
             of the forward pass have left for them; None if it takes as long as `backward`.
         update_seconds: The optimizer's update of its weights, once per step.
         accumulate_seconds: Adding the gradients of one more micro-batch to those before.
@@ -157,35 +157,37 @@ class LayerTimes:
 
     forward: Curve
     backward: Curve
-    backward_apart: Curve | None = None
+    backward_separate: Curve | None = None
     update_seconds: float = 0.0
     accumulate_seconds: float = 0.0
     workspace: Curve | None = None
 
-    def backward_seconds(self, samples: float, *, again: bool, apart: bool) -> float:
+    def backward_seconds(self, samples: float, *, recompute: bool, separate: bool) -> float:
         """Return the time of the backward pass of one micro-batch.
 
         Args:
             samples: Of the micro-batch.
-            again: Whether activations are computed again, in the same call.
-            apart: Whether the backward pass is a call of its own.
+            recompute: Whether activations are computed again, in the same call.
+            separate: Whether the backward pass is a call of its own.
         """
-        return sum(one(samples) for one in self.backward_curves(again=again, apart=apart))
+        return sum(
+            one(samples) for one in self.backward_curves(recompute=recompute, separate=separate)
+        )
 
-    def backward_curves(self, *, again: bool, apart: bool) -> tuple[Curve, ...]:
+    def backward_curves(self, *, recompute: bool, separate: bool) -> tuple[Curve, ...]:
         """Return the curves whose sum is the time of the backward pass; see `backward_seconds`."""
-        if again:
+        if recompute:
             return self.forward, self.backward
-        return (self.backward_apart or self.backward if apart else self.backward,)
+        return (self.backward_separate or self.backward if separate else self.backward,)
 
     def scaled(self, factor: float) -> LayerTimes:
         """Return the times of a device that computes both passes ``factor`` times as long."""
-        apart = self.backward_apart
+        separate = self.backward_separate
         return dataclasses.replace(
             self,
             forward=self.forward.scaled(factor),
             backward=self.backward.scaled(factor),
-            backward_apart=None if apart is None else apart.scaled(factor),
+            backward_separate=None if separate is None else separate.scaled(factor),
         )
 
 

@@ -63,14 +63,14 @@ class Calls:
     def _loop(self, count: tf.Tensor, *arguments: Any) -> Any:
         """Call the functions so many times; return the results of the last time."""
 
-        def again(number: tf.Tensor, *before: Any) -> Any:
+        def run_calls(number: tf.Tensor, *before: Any) -> Any:
             del before  # results are loop variables, so that TensorFlow computes all of them
             return number + 1, *self._once(arguments)
 
         with tf.device(self._device):
             first = (tf.constant(1), *self._once(arguments))
             return tf.while_loop(
-                lambda number, *_: number < count, again, first, parallel_iterations=1
+                lambda number, *_: number < count, run_calls, first, parallel_iterations=1
             )[1:]
 
     def _once(self, arguments: Sequence[Any]) -> list[Any]:

@@ -189,17 +189,17 @@ class _Measuring:
         if both is not forward:
             whole = _curve([(size, self._run(both, size)) for size in sizes])
         backward = _difference(whole, first)
-        apart = self._calls(tasks.backward)
+        separate = self._calls(tasks.backward)
         update = self._run(self._calls(tasks.once), sizes[0])
         return LayerTimes(
             forward=first,
             backward=backward,
-            backward_apart=self._apart(apart, backward),
+            backward_separate=self._separate(separate, backward),
             update_seconds=update,
-            workspace=self._workspace([one for one in (forward, apart) if one is not None]),
+            workspace=self._workspace([one for one in (forward, separate) if one is not None]),
         )
 
-    def _apart(self, calls: Calls | None, fused: Curve) -> Curve | None:
+    def _separate(self, calls: Calls | None, fused: Curve) -> Curve | None:
         """Return the time of a backward pass in a call of its own, as a stage makes it.
 
         A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it

@@ -91,10 +91,10 @@ def test_nobody_meets_in_a_step_that_is_one_call() -> None:
 def test_nobody_meets_where_devices_normalize_by_themselves() -> None:
     profile = barrier(profile_of(cluster_of(2)), 0, waiting=16)
     plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
-    apart = assignment_of(plan, profile.model, profile.cluster, 4)
-    assert not apart.has_barriers
-    assert predict(apart, profile) == predict(apart, profile_of(profile.cluster))
-    assert plan_of(apart, profile.model, profile.cluster).batch_norm == "per_device"
+    separate = assignment_of(plan, profile.model, profile.cluster, 4)
+    assert not separate.has_barriers
+    assert predict(separate, profile) == predict(separate, profile_of(profile.cluster))
+    assert plan_of(separate, profile.model, profile.cluster).batch_norm == "per_device"
 
 
 def test_a_pipeline_is_empty_at_a_barrier() -> None:
@@ -122,7 +122,7 @@ def test_passes_that_a_barrier_parts_are_two_calls() -> None:
     profile = profile_of(cluster_of(1))
     times = {
         "one": tuple(
-            dataclasses.replace(one, backward_apart=Curve(((1, 10.0),)))
+            dataclasses.replace(one, backward_separate=Curve(((1, 10.0),)))
             for one in profile.times["one"]
         )
     }

@@ -50,7 +50,7 @@ def test_a_link_without_end_is_null() -> None:
     [
         (lambda content: [], "It is no JSON object with a format"),
         (lambda content: {**content, "format": "other"}, "Its format is 'other'"),
-        (lambda content: {**content, "version": 7}, "It has version 7, and this is version 3"),
+        (lambda content: {**content, "version": 7}, "It has version 7, and this is version 4"),
         (lambda content: {**content, "model": {}}, "KeyError: 'name'"),
         (lambda content: {**content, "times": 3}, "AttributeError"),
         (lambda content: {**content, "step_overhead_seconds": None}, "TypeError"),
