@@ -17,8 +17,8 @@ from evener.cost_model.assignment import (
 )
 from evener.cost_model.barriers import is_in_parts
 from evener.cost_model.stage_memory import (
+    ExecutionMode,
     StageMemory,
-    StepWay,
     fused_gradients,
     gradients_wait,
     put_off_bytes,
@@ -77,11 +77,11 @@ def predict_memory(
         seconds: How long the passes of each replica take; None if they are equally long.
     """
     holders = holders_of(assignment.replicas, len(model.layers))
-    way = StepWay.of(assignment, model)
+    mode = ExecutionMode.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     early = _Early(assignment, seconds, waits=waits)
-    at_once = _devices_at_once(assignment, way)
-    way_at_once = dataclasses.replace(way, has_order=False, waits=False)
+    at_once = _devices_at_once(assignment, mode)
+    mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -124,7 +124,7 @@ def predict_memory(
             is_at_once = span.device in at_once
             key = span.first, span.end, accumulates, is_at_once
             if key not in stages:
-                of_span = way_at_once if is_at_once else way
+                of_span = mode_at_once if is_at_once else mode
                 stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
             worst = stages[key].worst(
                 replica.num_micro_batches,
@@ -148,9 +148,9 @@ def predict_memory(
     return dict(needs)
 
 
-def _devices_at_once(assignment: Assignment, way: StepWay) -> set[int]:
+def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:
     """Return the devices that, beside others, compute all in a call: each needs a weight once."""
-    if way.is_alone or any(way.recompute):
+    if mode.is_alone or any(mode.recompute):
         return set()
     return {one.spans[0].device for one in assignment.replicas if not is_in_parts(one)}
 

@@ -30,7 +30,8 @@ def span_seconds(
         replica: Of the stage.
         recompute: Whether each layer is computed again.
         profile: What layers cost.
-        has_barriers: Whether parts of the batch meet, which parts the passes of all layers up to there.
+        has_barriers: Whether the step has barriers: the passes of layers up to the last one are
+            separate calls.
     """
     micro_batch = replica.micro_batch
     times = profile.times[profile.cluster.devices[span.device].type]

@@ -36,7 +36,7 @@ def gradients_wait(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepWay:
+class ExecutionMode:
     """How a step is computed, as far as the memory of its stages depends on it.
 
     Args:
@@ -63,8 +63,8 @@ class StepWay:
         return not (self.is_alone or self.waits or self.has_order)
 
     @classmethod
-    def of(cls, assignment: Assignment, model: ModelCosts) -> StepWay:
-        """Return the way of an assignment."""
+    def of(cls, assignment: Assignment, model: ModelCosts) -> ExecutionMode:
+        """Return the execution mode of an assignment."""
         is_alone = len(assignment.replicas) == 1
         return cls(
             recompute=assignment.recompute,
@@ -165,7 +165,9 @@ class StageMemory:
         return self.samples * count * size, others * size
 
 
-def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bool) -> StageMemory:
+def stage_memory(
+    span: Span, model: ModelCosts, mode: ExecutionMode, *, accumulates: bool
+) -> StageMemory:
     """Return what a stage needs besides owned variables.
 
     ::
@@ -178,41 +180,41 @@ def stage_memory(span: Span, model: ModelCosts, way: StepWay, *, accumulates: bo
     Args:
         span: The stage.
         model: The costs of the layers.
-        way: How the step is computed.
+        mode: Execution mode of the step.
         accumulates: Whether gradients of several micro-batches are added up.
     """
     layers = [model.layers[place] for place in span.layers]
     kept = [
-        entering_bytes(model, place) if way.recompute[place] else layer.activation_bytes
+        entering_bytes(model, place) if mode.recompute[place] else layer.activation_bytes
         for place, layer in zip(span.layers, layers, strict=True)
     ]
-    last_barrier = model.last_barrier if way.has_barriers else -1
+    last_barrier = model.last_barrier if mode.has_barriers else -1
     entering = entering_bytes(model, span.first) if span.first else 0.0
     met = sum(one for place, one in zip(span.layers, kept, strict=True) if place <= last_barrier)
     met += entering if span.first <= last_barrier else 0.0
     # All samples of a step are sent at its begin: nothing tells them to wait.
     samples = 0.0 if span.first else model.input_bytes
-    is_known = way.is_at_once and all(one.fused_workspace_bytes is not None for one in layers)
-    if way.has_barriers and not is_known:
+    is_known = mode.is_at_once and all(one.fused_workspace_bytes is not None for one in layers)
+    if mode.has_barriers and not is_known:
         # The parts meet at one layer at a time.
         samples += max(layer.barrier_bytes for layer in layers)
-    moments = stage_moments(span, model, way, kept, accumulates=accumulates)
+    moments = stage_moments(span, model, mode, kept, accumulates=accumulates)
     return StageMemory(
         weights=sum(layer.weight_bytes for layer in layers),
         samples=samples,
         waiting=entering + sum(kept) - met,
         met=met,
         moments=tuple(_undominated(moments)),
-        last_gradients=sum(layer.gradient_bytes for layer in layers) if way.waits else 0,
+        last_gradients=sum(layer.gradient_bytes for layer in layers) if mode.waits else 0,
         # With no order an update may come early.
-        last_samples=0.0 if way.has_order else samples,
+        last_samples=0.0 if mode.has_order else samples,
     )
 
 
 def stage_moments(
     span: Span,
     model: ModelCosts,
-    way: StepWay,
+    mode: ExecutionMode,
     kept: Sequence[float],
     *,
     accumulates: bool,
@@ -222,17 +224,17 @@ def stage_moments(
     Args:
         span: The stage.
         model: The costs of the layers.
-        way: How the step is computed.
+        mode: Execution mode of the step.
         kept: Of each layer of the stage, bytes per sample.
         accumulates: Whether gradients of several micro-batches are added up.
     """
     layers = model.layers
     entering = entering_bytes(model, span.first) if span.first else 0.0
     left = [entering + one for one in itertools.accumulate(kept)]
-    is_separate = any(way.recompute) or way.has_barriers or way.puts_off
+    is_separate = any(mode.recompute) or mode.has_barriers or mode.puts_off
     fused = span.end == len(layers) and not is_separate
     # Without an order one device may come late to gradients of weights, which read activations.
-    is_open = way.is_alone and not way.has_order
+    is_open = mode.is_alone and not mode.has_order
     between = [
         0.0,
         *(layer.boundary_bytes for layer in layers[span.first : span.end - 1]),
@@ -246,20 +248,20 @@ def stage_moments(
     gradients = sum(layers[place].gradient_bytes for place in span.layers) if accumulates else 0
     for number, place in reversed(list(enumerate(span.layers))):
         layer = layers[place]
-        is_fused = way.is_at_once and layer.fused_workspace_bytes is not None
+        is_fused = mode.is_at_once and layer.fused_workspace_bytes is not None
         gradients += layer.gradient_bytes
-        passing = crossing + (layer.activation_bytes if way.recompute[place] else 0.0)
+        passing = crossing + (layer.activation_bytes if mode.recompute[place] else 0.0)
         if not (is_open or is_fused):
             # The gradients that it makes and reads and, as kernels wait in a queue, those that the
             # layer behind has read; they have the place of activations, if all of these count.
             passing += sum(between[number : number + 3])
         kept_now = left[number] if is_fused or (fused and not is_open) else left[-1]
-        if is_fused and way.has_barriers:
+        if is_fused and mode.has_barriers:
             kept_now += _waiting_before(model, place)
         yield Moment(
             layer=layer,
             # Else those behind have the place of the weights that were fetched.
-            gradients=gradients if way.waits else fused_gradients(layer),
+            gradients=gradients if mode.waits else fused_gradients(layer),
             kept=kept_now,
             passing=passing,
             is_fused=is_fused,

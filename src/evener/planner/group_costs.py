@@ -15,7 +15,7 @@ from evener.cost_model.assignment import (
 )
 from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
 from evener.cost_model.passes import passes_are_separate
-from evener.cost_model.stage_memory import StageMemory, StepWay, stage_memory
+from evener.cost_model.stage_memory import ExecutionMode, StageMemory, stage_memory
 from evener.planner.cuts import best_cuts
 from evener.planner.groupings import Group
 from evener.profile import CostProfile, Curve
@@ -317,7 +317,7 @@ class GroupCosts:
         model = self.profile.model
         is_whole = end - first == len(self._layers)
         in_order = accumulates or any(self.recompute) or not is_whole
-        way = StepWay(
+        mode = ExecutionMode(
             recompute=self.recompute,
             has_order=in_order,
             waits=in_order or model.updates_wait or is_alone,
@@ -325,4 +325,4 @@ class GroupCosts:
             and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,
         )
-        return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)
+        return stage_memory(Span(0, first, end), model, mode, accumulates=accumulates)

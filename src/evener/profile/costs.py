@@ -146,9 +146,9 @@ class LayerTimes:
 
     Args:
         forward: The forward pass of one micro-batch.
-        backward: What the backward pass of one micro-batch adds to a call of both passes.
-        backward_separate: The backward pass in a call of its own, where kernels cannot use what those
-            of the forward pass have left for them; None if it takes as long as `backward`.
+        backward: Backward seconds of one micro-batch when fused with the forward pass.
+        backward_separate: Seconds of the backward pass in a call of its own, in which kernels cannot
+            reuse what the forward kernels cached; None if they are those of `backward`.
         update_seconds: The optimizer's update of its weights, once per step.
         accumulate_seconds: Adding the gradients of one more micro-batch to those before.
         workspace: The bytes that a pass was seen to need beside what it is given and hands over,

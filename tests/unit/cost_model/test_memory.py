@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.cost_model.assignment import EACH_MACHINE
 from evener.cost_model.memory import MemoryPrediction, predict_memory, shortages
-from evener.cost_model.stage_memory import StepWay, stage_memory, stage_moments
+from evener.cost_model.stage_memory import ExecutionMode, stage_memory, stage_moments
 from evener.profile import Cluster, Curve, LayerCosts, ModelCosts
 from unit.cost_model.by_hand import MODEL, assigned, cluster_of, whole
 
@@ -137,12 +137,12 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
 ) -> None:
     model = ModelCosts(name="drawn", layers=tuple(layers))
     span, recompute = Span(0, 0, len(layers)), (False,) * len(layers)
-    way = StepWay(
+    mode = ExecutionMode(
         recompute=recompute, has_order=False, waits=is_alone, has_barriers=False, is_alone=is_alone
     )
     kept = [layer.activation_bytes for layer in layers]
-    every = stage_moments(span, model, way, kept, accumulates=False)
-    found = stage_memory(span, model, way, accumulates=False)
+    every = stage_moments(span, model, mode, kept, accumulates=False)
+    found = stage_memory(span, model, mode, accumulates=False)
     assert found.total(1, 1, samples) == max(one.total(samples) for one in every)
     assert len(found.moments) <= len(layers)
 
