@@ -1,4 +1,4 @@
-"""How many samples each replica gets: as if water were poured into vessels of their shapes.
+"""How many samples each replica gets: as if water were poured into classes of their shapes.
 
 A step takes as long as its slowest replica. The least time T in which the replicas together can
 compute the batch, each as many samples as it can in T, is found by halving.
@@ -16,7 +16,7 @@ _ROUNDING = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vessel:
+class ReplicaClass:
     """Replicas that are the same.
 
     Args:
@@ -32,28 +32,28 @@ class Vessel:
     count: int = 1
 
 
-def fill(vessels: Sequence[Vessel], num_samples: int) -> list[list[int]] | None:
+def fill(classes: Sequence[ReplicaClass], num_samples: int) -> list[list[int]] | None:
     """Return the samples of every replica, so that the slowest is as fast as can be.
 
     Args:
-        vessels: Kinds of replicas.
+        classes: Kinds of replicas.
         num_samples: Of the batch.
 
     Returns:
         For each kind the samples of its replicas, which may be 0; None if there is no room.
 
     >>> fast, slow = (lambda n: 1.0 * n), (lambda n: 3.0 * n)
-    >>> fill([Vessel(seconds=f, compute_seconds=f) for f in (fast, slow)], 8)
+    >>> fill([ReplicaClass(seconds=f, compute_seconds=f) for f in (fast, slow)], 8)
     [[6], [2]]
     """
-    counts = [vessel.count for vessel in vessels]
-    seconds = [vessel.seconds for vessel in vessels]
+    counts = [replica_class.count for replica_class in classes]
+    seconds = [replica_class.seconds for replica_class in classes]
     limits = [_most_samples(one, None, 0, num_samples) for one in seconds]
     if sum(limit * count for limit, count in zip(limits, counts, strict=True)) < num_samples:
         return None
     limits = _level(seconds, counts, limits, num_samples)
     # Where weights take longer than samples, all these are as fast: computing decides.
-    computing = [vessel.compute_seconds for vessel in vessels]
+    computing = [replica_class.compute_seconds for replica_class in classes]
     limits = _level(computing, counts, limits, num_samples)
     filled = [[limit] * count for limit, count in zip(limits, counts, strict=True)]
     _take_back(computing, filled, sum(map(sum, filled)) - num_samples)

@@ -26,7 +26,7 @@ from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
 from evener.cost_model.memory import predict_memory, shortages
 from evener.cost_model.prediction import update_seconds
 from evener.cost_model.stage_memory import gradients_wait
-from evener.planner.filling import Vessel, fill
+from evener.planner.filling import ReplicaClass, fill
 from evener.planner.group_costs import Exchange, GroupCosts, Shape
 from evener.planner.groupings import (
     MOST_FOR_ALL,
@@ -202,15 +202,15 @@ class Solver:
 
     def _filled(self, kinds: Sequence[_Kind]) -> list[ReplicaAssignment] | None:
         limits = [kind.limits(self._batch_size) for kind in kinds]
-        vessels = [
-            Vessel(
+        classes = [
+            ReplicaClass(
                 seconds=kind.timed(limit),
                 compute_seconds=kind.computing(limit),
                 count=len(kind.groups),
             )
             for kind, limit in zip(kinds, limits, strict=True)
         ]
-        counts = fill(vessels, self._batch_size)
+        counts = fill(classes, self._batch_size)
         if counts is None:
             return None
         replicas: list[ReplicaAssignment] = []
