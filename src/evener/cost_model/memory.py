@@ -79,7 +79,7 @@ def predict_memory(
     holders = holders_of(assignment.replicas, len(model.layers))
     mode = ExecutionMode.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
-    early = _Early(assignment, seconds, waits=waits)
+    arrival = GradientArrival(assignment, seconds, waits=waits)
     at_once = _devices_at_once(assignment, mode)
     mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
@@ -92,7 +92,7 @@ def predict_memory(
             continue
         # The sums of the other devices lie on the owner until they are added.
         is_holder = owner in devices
-        num_early, num_others = early.num_at(owner, devices), len(devices) - is_holder
+        num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
         needs[owner] = needs[owner].plus(
             variables=layer.owned_bytes,
             fetched=-layer.weight_bytes * is_holder,
@@ -115,7 +115,7 @@ def predict_memory(
                     gradients=gradients * num_waiting / len(here),
                 )
                 updating[device] = max(updating[device], update)
-    for device, waiting in _waiting(assignment, model, at_once, early, waits=waits).items():
+    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
         needs[device] = needs[device].plus(gradients=waiting)
     stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
@@ -159,7 +159,7 @@ def _waiting(
     assignment: Assignment,
     model: ModelCosts,
     at_once: Collection[int],
-    early: _Early,
+    arrival: GradientArrival,
     *,
     waits: bool,
 ) -> dict[int, float]:
@@ -175,7 +175,7 @@ def _waiting(
         assignment: Who computes and owns.
         model: The layers.
         at_once: The devices that compute in one call.
-        early: Which gradients of other devices are there when an owner has its own.
+        arrival: Which gradients of other devices are there when an owner has its own.
         waits: Whether all gradients of a device are there before the first of them leaves.
     """
     if waits:
@@ -196,7 +196,7 @@ def _waiting(
             # Where its weights are not fetched, none of them makes place for its gradients.
             more = layer.gradient_bytes - fused_gradients(layer)
             most[owner] = max(most[owner], own[owner] + more - total)
-            if early.num_at(owner, devices) < len(devices) - 1:
+            if arrival.num_at(owner, devices) < len(devices) - 1:
                 own[owner] += layer.gradient_bytes
                 most[owner] = max(most[owner], own[owner] - total)
             # Nothing was fetched, so no place is free.
@@ -205,11 +205,11 @@ def _waiting(
     return most
 
 
-class _Early:
+class GradientArrival:
     """How many gradients of a layer lie on its owner while that still computes.
 
     Where the calls of a step have an order, sums leave at its end, and those of faster devices may
-    be there early. Else each gradient leaves as soon as it is there, and a device that is as fast
+    be there arrival. Else each gradient leaves as soon as it is there, and a device that is as fast
     as the owner sends it when the owner has its own.
 
     Args:
