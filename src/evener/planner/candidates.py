@@ -79,7 +79,7 @@ def is_interleaved(replica: ReplicaAssignment) -> bool:
     return num_rounds(replica) > 1
 
 
-class Judge:
+class PlanEvaluator:
     """Predicts plans, and says which of two is better.
 
     Args:

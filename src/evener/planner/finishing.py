@@ -25,7 +25,7 @@ from evener.cost_model.assignment import (
     ReplicaAssignment,
     spread_owners,
 )
-from evener.planner.candidates import Candidate, Judge, is_interleaved
+from evener.planner.candidates import Candidate, PlanEvaluator, is_interleaved
 from evener.planner.groupings import MOST_FOR_ALL, Grouping
 from evener.planner.pipelining import (
     in_micro_batches,
@@ -72,17 +72,17 @@ class Start:
 
 
 def finish(
-    starts: Sequence[Start], judge: Judge, least_seconds: float, *, host: bool
+    starts: Sequence[Start], evaluator: PlanEvaluator, least_seconds: float, *, host: bool
 ) -> list[Candidate]:
     """Return plans with other schedules, and with fewer layers computed again.
 
     Args:
         starts: Among which the best are tried.
-        judge: Says which plan is better.
-        least_seconds: Of the best plan without these, as `Judge.rank` has it.
+        evaluator: Says which plan is better.
+        least_seconds: Of the best plan without these, as `PlanEvaluator.rank` has it.
         host: Whether the host may own variables.
     """
-    finishing = _Finishing(judge, least_seconds, host=host)
+    finishing = _Finishing(evaluator, least_seconds, host=host)
     return [
         *finishing.recomputed(starts),
         *finishing.rescheduled(starts),
@@ -97,18 +97,18 @@ class _Finishing:
     """Tries changes on plans.
 
     Args:
-        judge: See `finish`.
+        evaluator: See `finish`.
         least_seconds: See `finish`.
         host: See `finish`.
     """
 
-    def __init__(self, judge: Judge, least_seconds: float, *, host: bool) -> None:
-        self._judge = judge
+    def __init__(self, evaluator: PlanEvaluator, least_seconds: float, *, host: bool) -> None:
+        self._evaluator = evaluator
         self._host = host
-        self._profile = judge.profile
-        self._choices = judge.choices
+        self._profile = evaluator.profile
+        self._choices = evaluator.choices
         self._least = least_seconds
-        self._few = len(judge.profile.cluster.devices) <= MOST_FOR_ALL
+        self._few = len(evaluator.profile.cluster.devices) <= MOST_FOR_ALL
         self._most = _MOST_STARTS if self._few else _MOST_STARTS_OF_MANY
         self._most_interleaved = _MOST_INTERLEAVED if self._few else _MOST_STARTS_OF_MANY
 
@@ -180,7 +180,7 @@ class _Finishing:
         """
         none = (False,) * len(self._profile.model.layers)
         for replicas in ways:
-            fewest = _Fewest(self._judge, self._least * _PROMISING)
+            fewest = _Fewest(self._evaluator, self._least * _PROMISING)
             for more in self._in_more_micro_batches(replicas):
                 found: list[_Tried] = []
                 for owners in self._owners(start, more):
@@ -243,17 +243,17 @@ class _Finishing:
         for seconds, grouping, assignment in self._first(tried):
             if self._few:
                 better = self._changed(grouping, assignment, counts)
-                self._least = min(self._least, self._judge.seconds(better))
-                yield self._judge.candidate(grouping, better)
+                self._least = min(self._least, self._evaluator.seconds(better))
+                yield self._evaluator.candidate(grouping, better)
             elif seconds < self._least:
-                yield self._judge.candidate(grouping, assignment)
+                yield self._evaluator.candidate(grouping, assignment)
 
     def _changed(
         self, grouping: Grouping, assignment: Assignment, counts: Sequence[int]
     ) -> Assignment:
         """Return a plan that no small change makes better, with as few layers computed again."""
-        fewest = _Fewest(self._judge)
-        changed = self._judge.polished(
+        fewest = _Fewest(self._evaluator)
+        changed = self._evaluator.polished(
             grouping, assignment, counts, host=self._host, seconds=fewest.seconds
         )
         better = fewest.assignment(changed)
@@ -262,9 +262,11 @@ class _Finishing:
 
     def _swapped(self, assignment: Assignment) -> Assignment:
         """Return a plan in which no other layer is computed again with profit."""
-        least = self._judge.seconds(assignment)
+        least = self._evaluator.seconds(assignment)
         for _ in range(_MOST_SWAPPED):
-            tried = [(self._judge.seconds(one), one) for one in swaps(assignment, self._profile)]
+            tried = [
+                (self._evaluator.seconds(one), one) for one in swaps(assignment, self._profile)
+            ]
             seconds, better = min(tried, key=lambda one: one[0], default=(math.inf, assignment))
             if seconds >= least * (1 - 1e-6):
                 break
@@ -284,12 +286,12 @@ class _Fewest:
     """Finds for plans the fewest layers to compute again, and the time of a step with them.
 
     Args:
-        judge: Says how long a step takes.
+        evaluator: Says how long a step takes.
         most_seconds: Plans that take longer are left out.
     """
 
-    def __init__(self, judge: Judge, most_seconds: float = math.inf) -> None:
-        self._judge = judge
+    def __init__(self, evaluator: PlanEvaluator, most_seconds: float = math.inf) -> None:
+        self._evaluator = evaluator
         self._known: dict[object, tuple[float, Assignment | None]] = {}
         self._least = most_seconds
 
@@ -309,22 +311,22 @@ class _Fewest:
         return self._known[key]
 
     def _fewest(self, assignment: Assignment) -> tuple[float, Assignment | None]:
-        judge, profile = self._judge, self._judge.profile
+        evaluator, profile = self._evaluator, self._evaluator.profile
         none = dataclasses.replace(assignment, recompute=(False,) * len(assignment.recompute))
-        prediction = judge.predict(none)
-        seconds = judge.weighed(none, prediction)
-        if judge.fits(prediction):
+        prediction = evaluator.predict(none)
+        seconds = evaluator.weighed(none, prediction)
+        if evaluator.fits(prediction):
             return seconds, none
         # Nothing is faster for being computed again.
-        can_recompute = judge.choices.recompute and _is_usual(assignment)
+        can_recompute = evaluator.choices.recompute and _is_usual(assignment)
         if not can_recompute or seconds >= self._least:
             return math.inf, None
         every = with_all_recomputed(assignment, profile)
-        prediction = judge.predict(every)
-        if not any(every.recompute) or not judge.fits(prediction):
+        prediction = evaluator.predict(every)
+        if not any(every.recompute) or not evaluator.fits(prediction):
             return math.inf, None
-        fewer, prediction = give_back(every, prediction, profile, judge.predict)
-        return judge.weighed(fewer, prediction), fewer
+        fewer, prediction = give_back(every, prediction, profile, evaluator.predict)
+        return evaluator.weighed(fewer, prediction), fewer
 
 
 def _is_usual(assignment: Assignment) -> bool:

@@ -26,7 +26,7 @@ from evener.cost_model.assignment import (
 )
 from evener.cost_model.estimate import recomputed_layers
 from evener.cost_model.prediction import Prediction, owner_update_seconds
-from evener.planner.candidates import Candidate, Choices, Judge
+from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.finishing import MOST_GAIN, Start, finish
 from evener.planner.group_costs import GroupCosts
 from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
@@ -110,11 +110,11 @@ def search_plan(
     without = {one.grouping for one in solved}
     unlimited = [one for one in ideals if one.lacks_memory and one.grouping not in without]
     lacking = [
-        search.judge.candidate(one.grouping, one.assignment)
+        search.evaluator.candidate(one.grouping, one.assignment)
         for one in sorted(unlimited, key=lambda one: one.seconds)[:_MOST_LACKING]
     ]
     return SearchResult(
-        best=best, considered=tuple(sorted([*considered, *lacking], key=search.judge.rank))
+        best=best, considered=tuple(sorted([*considered, *lacking], key=search.evaluator.rank))
     )
 
 
@@ -131,7 +131,7 @@ class _Search:
         self._profile = profile
         self._batch_size = batch_size
         self._choices = choices
-        self.judge = Judge(profile, choices)
+        self.evaluator = PlanEvaluator(profile, choices)
         machines = profile.cluster.machines
         # The engine keeps variables on the host of one machine alone.
         on_host = any("cpu:" in device.name for device in profile.cluster.devices)
@@ -194,15 +194,15 @@ class _Search:
         candidates = self._best_of_groupings(solved)
         if self._few:
             candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
-            candidates.sort(key=self.judge.rank)
+            candidates.sort(key=self.evaluator.rank)
             candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
-            candidates.sort(key=self.judge.rank)
-        least = self.judge.rank(candidates[0])[0] if candidates else math.inf
+            candidates.sort(key=self.evaluator.rank)
+        least = self.evaluator.rank(candidates[0])[0] if candidates else math.inf
         found = [_start(one) for one in candidates]
         recomputed = [one for one in solved if any(one.assignment.recompute)]
-        candidates += finish([*found, *recomputed, *ideals], self.judge, least, host=self._host)
+        candidates += finish([*found, *recomputed, *ideals], self.evaluator, least, host=self._host)
         first: dict[Grouping, Candidate] = {}
-        for one in sorted(candidates, key=self.judge.rank):
+        for one in sorted(candidates, key=self.evaluator.rank):
             first.setdefault(one.grouping, one)
         best, *others = first.values() or [None]
         return best, [one for one in others if one is not None]
@@ -214,13 +214,15 @@ class _Search:
             if not self._few and len(first) == _MOST_OF_MANY:
                 break
             grouping = start.grouping
-            one = self.judge.candidate(grouping, start.assignment)
+            one = self.evaluator.candidate(grouping, start.assignment)
             before = first.get(grouping)
-            if one.fits and (before is None or self.judge.rank(one) < self.judge.rank(before)):
+            if one.fits and (
+                before is None or self.evaluator.rank(one) < self.evaluator.rank(before)
+            ):
                 first[grouping] = one
         # Groups that get no samples leave the same plan.
         distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
-        for one in sorted(first.values(), key=self.judge.rank):
+        for one in sorted(first.values(), key=self.evaluator.rank):
             distinct.setdefault(one.assignment.replicas, one)
         return list(distinct.values())
 
@@ -240,14 +242,16 @@ class _Search:
             # The best of each by estimate, then the second of each, and so on.
             for replicas in itertools.islice(_together(ways), _MOST_CUTS)
         )
-        best = min(itertools.chain([assignment], others), key=self.judge.seconds)
-        return candidate if best is assignment else self.judge.candidate(candidate.grouping, best)
+        best = min(itertools.chain([assignment], others), key=self.evaluator.seconds)
+        return (
+            candidate if best is assignment else self.evaluator.candidate(candidate.grouping, best)
+        )
 
     def _polished(self, candidate: Candidate) -> Candidate:
         """Return a candidate that no small change makes better."""
         grouping, counts = candidate.grouping, self._choices.num_micro_batches
-        better = self.judge.polished(grouping, candidate.assignment, counts, host=self._host)
-        return self.judge.candidate(grouping, better)
+        better = self.evaluator.polished(grouping, candidate.assignment, counts, host=self._host)
+        return self.evaluator.candidate(grouping, better)
 
     def _host_updates_fast(self) -> bool:
         """Whether the host updates all variables faster than the devices do together."""
