@@ -27,10 +27,10 @@ from evener.cost_model.assignment import (
 from evener.cost_model.estimate import recomputed_layers
 from evener.cost_model.prediction import Prediction, owner_update_seconds
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
-from evener.planner.finishing import MOST_GAIN, Start, finish
 from evener.planner.group_costs import GroupCosts
 from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
 from evener.planner.recut import recut
+from evener.planner.refinement import MOST_GAIN, Start, refine
 from evener.planner.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
 from evener.profile import CostProfile, Curve
 
@@ -200,7 +200,7 @@ class _Search:
         least = self.evaluator.rank(candidates[0])[0] if candidates else math.inf
         found = [_start(one) for one in candidates]
         recomputed = [one for one in solved if any(one.assignment.recompute)]
-        candidates += finish([*found, *recomputed, *ideals], self.evaluator, least, host=self._host)
+        candidates += refine([*found, *recomputed, *ideals], self.evaluator, least, host=self._host)
         first: dict[Grouping, Candidate] = {}
         for one in sorted(candidates, key=self.evaluator.rank):
             first.setdefault(one.grouping, one)

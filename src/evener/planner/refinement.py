@@ -71,7 +71,7 @@ class Start:
         return all(len(one.spans) > 1 for one in self.assignment.replicas)
 
 
-def finish(
+def refine(
     starts: Sequence[Start], evaluator: PlanEvaluator, least_seconds: float, *, host: bool
 ) -> list[Candidate]:
     """Return plans with other schedules, and with fewer layers computed again.
@@ -82,24 +82,24 @@ def finish(
         least_seconds: Of the best plan without these, as `PlanEvaluator.rank` has it.
         host: Whether the host may own variables.
     """
-    finishing = _Finishing(evaluator, least_seconds, host=host)
+    refinement = _Refinement(evaluator, least_seconds, host=host)
     return [
-        *finishing.recomputed(starts),
-        *finishing.rescheduled(starts),
-        *finishing.interleaved(starts),
+        *refinement.recomputed(starts),
+        *refinement.rescheduled(starts),
+        *refinement.interleaved(starts),
     ]
 
 
 _Tried = tuple[float, Grouping, Assignment]
 
 
-class _Finishing:
+class _Refinement:
     """Tries changes on plans.
 
     Args:
-        evaluator: See `finish`.
-        least_seconds: See `finish`.
-        host: See `finish`.
+        evaluator: See `refine`.
+        least_seconds: See `refine`.
+        host: See `refine`.
     """
 
     def __init__(self, evaluator: PlanEvaluator, least_seconds: float, *, host: bool) -> None:
