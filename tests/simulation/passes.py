@@ -16,7 +16,7 @@ from evener.cost_model.passes import passes_are_separate, weights_part
 from evener.cost_model.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.profile import CostProfile
-from evener.schedule.schedule import Schedule, schedule_for
+from evener.schedule.replica_schedule import Schedule, schedule_for
 from evener.schedule.task import Task, dependencies
 from simulation.activities import Activity, Server, StepGraph, Use
 from simulation.routes import route

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from evener.cost_model.assignment import ReplicaAssignment, Span
 from evener.plan.parts import Replica, ScheduleName, Stage
 from evener.profile import CostProfile, ModelCosts
-from evener.schedule.schedule import Schedule, schedule_for
+from evener.schedule.replica_schedule import Schedule, schedule_for
 from evener.schedule.task import Task
 from evener.schedule.timing import Timeline, timeline
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from evener.schedule.schedule import Schedule
+from evener.schedule.replica_schedule import Schedule
 from evener.schedule.task import Task, TaskKind, dependencies
 
 Seconds = Callable[[Task], float] | Mapping[TaskKind, float]
