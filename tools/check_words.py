@@ -28,7 +28,6 @@ NOT_YET = (
     "src/evener/auditing",
     "src/evener/cli",
     "src/evener/clusters",
-    "src/evener/cost_model",
     "src/evener/devices",
     "src/evener/doctor",
     "src/evener/engine",

@@ -1,6 +1,6 @@
-"""Models whose replicas and micro-batches meet at layers, as at a `BatchNormalization`.
+"""Time of steps with barriers, such as those of a `BatchNormalization` over the global batch.
 
-Nothing goes on behind a barrier before all micro-batches of all replicas are there.
+No micro-batch passes a barrier until all micro-batches of all replicas have reached it.
 
 ::
 
@@ -11,10 +11,10 @@ Nothing goes on behind a barrier before all micro-batches of all replicas are th
     phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
     backward passes down to a barrier; phases 3, 4: the rest of the backward passes
 
-Nothing overlaps across a barrier: a step takes as long as its phases one after the other, and each
-of these as long as its slowest replica takes to run all its micro-batches through its part of the
-pipeline. A layer counts as a whole for the phase that ends with its barriers. That is the safe
-side: what a stage can do for other layers while it waits is left out.
+Nothing overlaps across a barrier: the time of a step is the sum of its phases, and the time of a
+phase is that of the slowest replica, which runs all its micro-batches through its part of the
+pipeline. A layer counts entirely for the phase that ends with its barriers. This overestimates:
+a stage may compute other layers while it waits at a barrier.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from evener.profile import Cluster, CostProfile, LayerCosts, ModelCosts
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is computed between two barriers.
+    """Passes between two barriers.
 
     Args:
-        forward: The layers whose forward passes are in it.
-        backward: The layers whose backward passes are in it.
-        layer: The one at which it ends; None for the end of the step.
-        num_barriers: How often the parts meet there, one time after the other.
+        forward: Indices of the layers whose forward passes are in the phase.
+        backward: Indices of the layers whose backward passes are in the phase.
+        layer: Index of the layer at whose barriers the phase ends; None at the end of the step.
+        num_barriers: Number of consecutive barriers of that layer.
     """
 
     forward: range
@@ -44,7 +44,7 @@ class Phase:
 
 
 def step_has_barriers(assignment: Assignment, model: ModelCosts) -> bool:
-    """Whether parts of the batch have to wait for each other in the middle of a step."""
+    """Whether micro-batches or replicas wait for each other in the middle of a step."""
     is_whole = len(assignment.replicas) == 1 and not is_in_parts(assignment.replicas[0])
     return assignment.has_barriers and model.last_barrier >= 0 and not is_whole
 
@@ -55,34 +55,34 @@ def is_in_parts(replica: ReplicaAssignment) -> bool:
 
 
 def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
-    """Return what is computed between barriers, in order; of a step without any, one phase."""
-    nothing = range(0)
+    """Return the phases of a step in order; one phase if it has no barriers."""
+    no_layers = range(0)
     phases: list[Phase] = []
     begin = 0
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         if layer.forward_barriers:
-            done = range(begin, place + 1)
-            phases.append(Phase(done, nothing, place, layer.forward_barriers))
-            begin = place + 1
+            passed = range(begin, index + 1)
+            phases.append(Phase(passed, no_layers, index, layer.forward_barriers))
+            begin = index + 1
     rest, end = range(begin, len(layers)), len(layers)
-    for place in reversed(range(len(layers))):
-        if layers[place].backward_barriers:
-            done = range(place, end)
-            phases.append(Phase(rest, done, place, layers[place].backward_barriers))
-            rest, end = nothing, place
+    for index in reversed(range(len(layers))):
+        if layers[index].backward_barriers:
+            passed = range(index, end)
+            phases.append(Phase(rest, passed, index, layers[index].backward_barriers))
+            rest, end = no_layers, index
     return [*phases, Phase(rest, range(end))]
 
 
 def phase_seconds(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> float:
-    """Return how long a replica takes to run all its micro-batches through a phase."""
+    """Return the seconds in which a replica runs all its micro-batches through a phase."""
     count = replica.num_micro_batches
     stages = list(_stages(phase, replica, recompute, profile))
     once, longest = sum(stages), max(stages)
     if len(stages) == 1:
         return count * once
-    # Every transfer counts in every phase through whose stages it goes, whatever its direction.
+    # A transfer counts in every phase that has layers of the receiving stage.
     once += _crossing(phase, replica, profile)
     if not (phase.forward and phase.backward):
         return once + (count - 1) * longest
@@ -90,9 +90,9 @@ def phase_seconds(
 
 
 def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
-    """Return for each layer how long one of its barriers takes: sums go there, and results back.
+    """Return for each layer the seconds of one barrier: sums are sent, results come back.
 
-    The sums are as large as the channels of a layer: it is latency that counts.
+    The sums have one number per channel, so latency dominates.
     """
     holders = holders_of(assignment.replicas, len(model.layers))
     return [
@@ -104,7 +104,7 @@ def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster)
 
 
 def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float:
-    """Return the time of all passes of a step in which parts of the batch meet."""
+    """Return the seconds of all passes of a step with barriers."""
     barrier = barrier_seconds(assignment, profile.model, profile.cluster)
     total = 0.0
     for phase in phases_of(profile.model.layers):
@@ -120,7 +120,7 @@ def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float
 def _stages(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> Iterator[float]:
-    """Yield what each stage takes for a micro-batch in a phase."""
+    """Yield the seconds of each stage for a micro-batch in a phase."""
     size = replica.micro_batch
     for span in replica.spans:
         times = profile.times[profile.cluster.devices[span.device].type]
@@ -139,7 +139,7 @@ def _stages(
 
 
 def _crossing(phase: Phase, replica: ReplicaAssignment, profile: CostProfile) -> float:
-    """Return how long a micro-batch travels between the stages of a phase."""
+    """Return the seconds of a micro-batch's transfers between the stages of a phase."""
     total = 0.0
     for before, after in zip(replica.spans, replica.spans[1:], strict=False):
         if before.device == after.device:

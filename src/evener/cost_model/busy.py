@@ -1,4 +1,4 @@
-"""How long each device computes in a step: forward and backward passes, without any waiting."""
+"""Busy seconds of each device in a step: forward and backward passes, without waiting."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from evener.profile import CostProfile
 
 
 def busy_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return for each device that computes, by its place in the cluster, its seconds in a step.
+    """Return the busy seconds in a step by device index.
 
     Args:
-        assignment: Who computes what.
-        profile: What it costs.
+        assignment: Layers and samples of each device.
+        profile: Costs of the layers on each device.
     """
     found: dict[int, float] = {}
     has_barriers = step_has_barriers(assignment, profile.model)
