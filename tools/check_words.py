@@ -37,7 +37,6 @@ NOT_YET = (
     "src/evener/own_code.py",
     "src/evener/pinning",
     "src/evener/plan",
-    "src/evener/planner",
     "src/evener/profile",
     "src/evener/profiler",
     "src/evener/report",
