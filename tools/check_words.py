@@ -38,7 +38,6 @@ NOT_YET = (
     "src/evener/pinning",
     "src/evener/plan",
     "src/evener/profile",
-    "src/evener/profiler",
     "src/evener/report",
     "src/evener/schedule",
     "src/evener/tf_compat",

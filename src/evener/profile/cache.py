@@ -60,7 +60,7 @@ class DeviceIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept(Generic[T]):
+class Measurement(Generic[T]):
     """A measurement.
 
     Args:
@@ -107,7 +107,7 @@ class MeasurementCache:
         *,
         to_json: Callable[[T], Any],
         from_json: Callable[[Any], T],
-    ) -> Kept[T]:
+    ) -> Measurement[T]:
         """Return a measurement that is known, or measure and keep it.
 
         Args:
@@ -122,13 +122,13 @@ class MeasurementCache:
             try:
                 entry = entries[key]
                 since = datetime.fromisoformat(entry["measured"])
-                return Kept(value=from_json(entry["value"]), since=since)
+                return Measurement(value=from_json(entry["value"]), since=since)
             except Exception as error:
                 self._warn_unusable(identity, f"its entry {key!r} is no measurement: {error}")
         measured = measure()
         entry = {"measured": self._now().isoformat(timespec="seconds"), "value": to_json(measured)}
         self._write(identity, {**self._read(identity, warns=False), key: entry})
-        return Kept(value=measured)
+        return Measurement(value=measured)
 
     def _read(self, identity: DeviceIdentity, *, warns: bool = True) -> dict[str, Any]:
         """Return the entries of a file; none if there is no file that can be used."""

@@ -1,4 +1,4 @@
-"""The costs of the layers of a step that hold on any device: bytes and operations."""
+"""Costs of layers that are the same on any device: bytes and operations."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from evener.profiler.split import SplitStep, split_step
 
 
 def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
-    """Return what the layers of a step need on any device. Nothing is run.
+    """Return the device-independent costs of the layers of a step. Nothing is run.
 
     Args:
-        step: The step, traced with layers, or split already.
-        name: Of the model, for tables.
+        step: Step, traced with layers or already split.
+        name: Name of the model, for tables.
 
     Returns:
         The layers in the order in which samples pass through them. Variables that belong to no
@@ -28,13 +28,13 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     split = step if isinstance(step, SplitStep) else split_step(step)
     kinds = kinds_of(split)
     found = bytes_of_layers(split)
-    met = barriers_of(split)
+    barriers = barriers_of(split)
     layers = [
         dataclasses.replace(
             _costs_of(split, k, found[k], kinds[k]),
-            forward_barriers=met[k].forward,
-            backward_barriers=met[k].backward,
-            barrier_bytes=met[k].waiting_bytes,
+            forward_barriers=barriers[k].forward,
+            backward_barriers=barriers[k].backward,
+            barrier_bytes=barriers[k].waiting_bytes,
         )
         for k in range(len(split.layers))
     ]

@@ -175,7 +175,7 @@ def test_operations_may_refuse_values_that_are_made_up() -> None:
     found = measure_step(step, "cpu:0", [1, 8], speed=SPEED, whole_at=8)
     (reason,) = found.not_measured
     assert reason.startswith("row: ")
-    assert "made up" in reason
+    assert "synthetic" in reason
     names = [layer.name for layer in layer_costs(step).layers]
     assert found.layers[names.index("row")].forward(8) > 0
 
