@@ -1,4 +1,4 @@
-"""The order in which the devices of a pipeline compute their tasks, and when each task runs.
+"""Schedules of pipelines: the order of tasks on each device, and their timeline.
 
 Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 """

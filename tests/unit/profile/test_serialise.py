@@ -59,7 +59,7 @@ def test_a_link_without_end_is_null() -> None:
 def test_what_is_no_profile(change: object, says: str) -> None:
     text = json.dumps(change(json.loads(profile_to_json(PROFILE))))  # pyright: ignore
     with pytest.raises(ProfileError) as caught:
-        profile_from_json(text, place="here.json")
+        profile_from_json(text, source="here.json")
     assert caught.value.code == "PROF-006"
     assert caught.value.what.startswith("here.json")
     assert says in caught.value.why
