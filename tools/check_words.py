@@ -36,7 +36,6 @@ NOT_YET = (
     "src/evener/launch",
     "src/evener/own_code.py",
     "src/evener/pinning",
-    "src/evener/plan",
     "src/evener/report",
     "src/evener/tf_compat",
     "src/evener/versions.py",
