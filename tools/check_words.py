@@ -60,9 +60,9 @@ def problems_of(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _problems_of_docstring(node)
-        for name in _bound_names(node):
-            if name == "one":
-                yield node.lineno, "name `one` for what the variable holds"
+        name = _bound_name(node)
+        if name is not None and name[1] == "one":
+            yield name[0], "name `one` for what the variable holds"
 
 
 def _problems_of_docstring(
@@ -94,11 +94,12 @@ def _problems_of_docstring(
             yield line + offset, f"entry begins with {entry[2]!r}: begin with a noun"
 
 
-def _bound_names(node: ast.AST) -> Iterator[str]:
+def _bound_name(node: ast.AST) -> tuple[int, str] | None:
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
-    elif isinstance(node, ast.arg):
-        yield node.arg
+        return node.lineno, node.id
+    if isinstance(node, ast.arg):
+        return node.lineno, node.arg
+    return None
 
 
 def _is_below(path: Path, folders: tuple[str, ...]) -> bool:

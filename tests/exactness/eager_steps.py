@@ -73,7 +73,7 @@ for epoch in range(3):
 """,
     ),
     "a rate changes every step": Case(
-        "rate changes again and again",
+        "all",
         """
 rate = 0.1
 for epoch in range(3):
@@ -86,7 +86,7 @@ for epoch in range(3):
 """,
     ),
     "a flag of the step": Case(
-        "changes again and again",
+        "all",
         """
 for epoch in range(2):
     for i, (a, b) in enumerate(data):
@@ -572,7 +572,7 @@ for a, b in data:
 """,
     ),
     "a count in the step": Case(
-        "changes again and again",
+        "all",
         """
 n = 0
 for a, b in data.repeat(2):
@@ -717,6 +717,18 @@ for i, (a, b) in enumerate(data.repeat(2)):
 out += losses
 """,
     ),
+    "tf.print in the step": Case(
+        "all",
+        """
+for i, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = loss_of(b, model(a, training=True))
+    tf.print("step", i, "loss", loss)
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    out.append(float(loss))
+""",
+    ),
     "print of a variable under the tape": Case(
         "which may change",
         """
@@ -792,6 +804,166 @@ for epoch in range(3):
         w.assign_sub(config.rate * tape.gradient(loss, w))
         out.append(float(loss))
     config.rate = 0.01
+""",
+    ),
+}
+
+NUMBERS = """
+import math
+rate = 0.1
+for n, (a, b) in enumerate(data.repeat(3)):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+        {more}
+    gradient = tape.gradient(loss, w)
+    w.assign_sub({rate} * gradient)
+    out += [float(loss), {seen}]
+    rate *= 0.9
+"""
+FLOATS = NUMBERS.replace("a @ w", "tf.cast(a, tf.float64) @ w").replace(
+    "- b", "- tf.cast(b, tf.float64)"
+)
+
+
+def numbers(more: str = "pass", rate: str = "rate", seen: str = "rate", text: str = NUMBERS) -> str:
+    return text.format(more=more, rate=rate, seen=seen)
+
+
+_WIDE = "w = tf.Variable(tf.ones((5, 1), tf.float64) * 0.3)\n"
+CASES |= {
+    f"a number: {text}": Case(outcome, body)
+    for text, outcome, body in (
+        ("a rate", "all", numbers()),
+        ("arithmetic", "all", numbers(rate="(1 - rate * 2 + n / 100) / 10")),
+        ("an integer", "all", numbers("loss = loss / (n + 1) * n", seen="n")),
+        ("a quotient", "all", numbers("loss = loss * (1.0 / (n + 1))")),
+        ("a product of integers", "all", numbers("loss = loss * (n * n - n)")),
+        ("a negative one", "all", numbers("loss = -rate * loss * -n")),
+        ("a minimum", "all", numbers("beta = min(1.0, n / 7); loss = loss * beta", seen="beta")),
+        ("a branch", "all", numbers("loss = loss * (3.0 if n > 4 else 1.0)")),
+        ("a turn", "all", numbers("loss = loss * (3.0 if n % 2 else 1.0)")),
+        ("a type", "all", numbers("loss = loss * (rate if isinstance(rate, float) else 9.0)")),
+        ("an int to tf.cast", "all", numbers("loss = loss * tf.cast(n, tf.float32)")),
+        ("a number to tf.multiply", "all", numbers("loss = tf.multiply(loss, rate)")),
+        ("a new number", "all", numbers("m = n * 2 + 1; loss = loss / m", seen="m")),
+        ("a new float", "all", numbers("m = rate * 2 + n; loss = loss / m", seen="m")),
+        ("a condition that is seen", "all", numbers("m = n > 4", seen="float(m)")),
+        ("a float64 model", "all", _WIDE + numbers(text=FLOATS)),
+        ("a float64 model, computed", "all", _WIDE + numbers(rate="(1 - rate) / 9", text=FLOATS)),
+        ("a power", "rate changes", numbers("loss = loss * rate ** 2")),
+        ("a whole quotient", "n changes", numbers("loss = loss * (n // 2)")),
+        ("a shape", "n changes", numbers("loss = loss + tf.reduce_sum(tf.zeros([n, 1]))")),
+        ("a slice", "n changes", numbers("loss = loss + tf.reduce_sum(a[:, :n])")),
+        ("an index", "n changes", numbers("loss = loss * [1.0, 2.0, *range(99)][n]")),
+        ("a range", "n changes", numbers("loss = loss + sum(0.1 for _ in range(n))")),
+        ("a text", "n changes", numbers("loss = loss * len(f'{n}')")),
+        ("a key", "n changes", numbers("loss = loss * {3: 2.0}.get(n, 1.0)")),
+        ("an integer of it", "rate changes", numbers("loss = loss * int(rate * 30)")),
+        ("a function of math", "rate changes", numbers("loss = loss * math.exp(-rate)")),
+        ("a function of NumPy", "rate changes", numbers("loss = loss * float(np.sqrt(rate))")),
+        ("an array", "rate changes", numbers("loss = loss * np.asarray([rate])[0]")),
+        ("tf.constant", "rate changes", numbers("loss = loss * tf.constant(rate)")),
+        (
+            "a use that is caught",
+            "rate changes",
+            numbers("""
+        try_ = getattr(rate, "hex", None)
+        loss = loss * (1.0 if try_ is None else len(try_()))"""),
+        ),
+    )
+}
+CASES |= {
+    "the rate of the optimizer at every step": Case(
+        "all",
+        function()
+        + """
+for i, (a, b) in enumerate(data.repeat(2)):
+    optimizer.learning_rate = 0.1 / (1 + i)
+    out.append(float(step(a, b)))
+""",
+    ),
+    "a rate that is an argument": Case(
+        "all",
+        """
+def step(a, b, rate, momentum=0.5):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2)
+    w.assign_sub(rate * tape.gradient(loss, w) * (1 - momentum))
+    return loss, rate * 2
+for i, (a, b) in enumerate(data.repeat(2)):
+    loss, twice = step(a, b, rate=0.1 / (i + 1), momentum=0.5 if i < 6 else 0.9)
+    out += [float(loss), twice]
+""",
+    ),
+    "a division by a number that becomes zero": Case(
+        "all",
+        """
+for n in (4, 3, 2, 1, 0, -1):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * (1 / n)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        out.append(float(loss))
+    except ZeroDivisionError as error:
+        out.append(float(error.__traceback__.tb_lineno))
+""",
+    ),
+    "a number that becomes too large for float32": Case(
+        "all",
+        """
+for n in (1.0, 2.0, 3.0, 4.0, 1e39, 5.0, float("inf"), float("nan")):
+    a, b = x[:4], y[:4]
+    try:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((a @ w - b) ** 2) * n
+        w.assign_sub(tf.minimum(0.01 * tape.gradient(loss, w), 0.001))
+        out.append(float(loss))
+    except ValueError as error:
+        out.append(1.0)
+""",
+    ),
+    "a number that is given to a traced function": Case(
+        "changes again and again",
+        """
+@tf.function
+def measure(a, b, n):
+    return tf.reduce_mean((a @ w - b) ** 2) * n
+for n, (a, b) in enumerate(data.repeat(2)):
+    with tf.GradientTape() as tape:
+        loss = measure(a, b, n)
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out.append(float(loss))
+""",
+    ),
+    **{
+        f"attributes that change behind call {call}": Case(
+            "all",
+            f"""
+import types
+config = types.SimpleNamespace(rate=0.1, more=[1.0])
+def measure(a, b):
+    return tf.reduce_mean((a @ w - b) ** 2) * config.rate * config.more[0]
+for i in range(8):
+    with tf.GradientTape() as tape:
+        loss = measure(x[:8], y[:8])
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+    out += [float(loss), config.rate, config.more[0]]
+    if i == {call}:
+        config.rate, config.more[0] = 0.05, 2.0
+""",
+        )
+        for call in range(4)
+    },
+    "an integer that becomes a float": Case(
+        "all",
+        """
+for n in (1, 2, 3, 4.5, 5.5, 2**40, 6, True):
+    a, b = x[:4], y[:4]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((a @ w - b) ** 2) / n
+    w.assign_sub(0.01 * tape.gradient(loss, w))
+    out += [float(loss), n]
 """,
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener.errors import EvenerWarning
 
 from .harness import start
 
@@ -90,6 +92,7 @@ def run_inside(epoch: Epoch, strategy: evener.Strategy) -> Epoch:
     return tf.function(lambda data: strategy.run(epoch, args=(data,)))
 
 
+@pytest.mark.filterwarnings("ignore:.*ENG-093")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", [over_batches, with_a_traced_step, until_it_is_good])
 @pytest.mark.parametrize("spread", [distributed, run, run_inside])
@@ -117,6 +120,50 @@ def test_an_epoch_in_one_function(
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
+def by_next(trained: Trained) -> Epoch:
+    def epoch(data: Any) -> Any:
+        batches = iter(data)
+        for _ in tf.range(2):
+            x, y = next(batches)
+            trained.step(x, y)
+        return trained.metric.result()
+
+    return epoch
+
+
+ON_ONE_DEVICE: dict[Any, str] = {until_it_is_good: "condition", by_next: "next"}
+
+
+@pytest.mark.parametrize("make", [over_batches, until_it_is_good, by_next])
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.usefixtures("logical_cpus")
+def test_a_loop_that_leaves_the_training_to_one_device_warns_once(
+    make: Callable[[Trained], Epoch], is_inside: bool
+) -> None:
+    start()
+    trained = Trained()
+    step: Any = evener.distribute(make(trained), devices="cpu:2", shares=[3, 1])
+    call = tf.function(lambda data: step(data)) if is_inside else step
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            call(trained.data)
+    texts = [str(one.message) for one in caught if "ENG-093" in str(one.message)]
+    assert len(texts) == (make in ON_ONE_DEVICE)
+    assert not texts or f"At: {__file__}" in texts[0]
+    assert not texts or ON_ONE_DEVICE[make] in texts[0]
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_a_loop_that_does_not_train_does_not_warn() -> None:
+    step: Any = evener.distribute(
+        lambda data: data.reduce(0.0, lambda total, x: total + tf.reduce_sum(x)), devices="cpu:2"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert float(step(tf.data.Dataset.from_tensor_slices(tf.ones([6])).batch(2))) == 6.0
+
+
 @pytest.mark.usefixtures("logical_cpus")
 def test_a_step_without_arguments_that_loops_over_its_data() -> None:
     data = tf.data.Dataset.from_tensor_slices(tf.random.stateless_normal([8, 3], (1, 2)))
@@ -136,7 +183,11 @@ def test_a_step_without_arguments_that_loops_over_its_data() -> None:
 
     plain = tf.function(lambda: step(weights[0]))
     several: Any = evener.distribute(lambda: step(weights[1]), devices="cpu:2", shares=[3, 1])
-    for _ in range(2):
-        np.testing.assert_allclose(several(), plain(), rtol=1e-6)
+    # Four rows are too few to split what reads them.
+    with pytest.warns(EvenerWarning, match="behind what is gathered: AddV2"):
+        several()
+    plain()
+    np.testing.assert_allclose(several(), plain(), rtol=1e-6)
+    np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
     np.testing.assert_allclose(weights[1], weights[0], rtol=1e-6)
     assert several.report().num_operations

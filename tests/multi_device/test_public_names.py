@@ -50,21 +50,11 @@ def test_what_is_gathered_has_a_reason() -> None:
 
 
 def test_few_works_sample_by_sample_and_is_gathered() -> None:
-    assert sum(len(names.split()) for names in NOT_YET.values()) <= 23
-
-
-# Not gathered any more since gathered work goes back to the parts; the document says it is.
-UNLIKE_THE_DOCUMENT = pytest.mark.xfail(strict=False, reason="the document is to be made again")
+    assert sum(len(names.split()) for names in NOT_YET.values()) <= 9
 
 
 @pytest.mark.sampled(60)
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=UNLIKE_THE_DOCUMENT if name.endswith("ElasticTransform") else ())
-        for name in RECIPES
-    ],
-)
+@pytest.mark.parametrize("name", RECIPES)
 def test_in_parts(name: str) -> None:
     made = Call(name, RECIPES[name])
     found = verdict(made)

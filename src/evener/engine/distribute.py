@@ -20,6 +20,7 @@ from evener.engine.arguments import (
 )
 from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
+from evener.engine.own_loops import warn_of_one_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
@@ -205,6 +206,7 @@ class DistributedStep(Generic[P, R]):
         self._traces: dict[Any, PreparedStep] = {}
         self._needs_sizes: set[Any] = set()
         self._bodies: list[DistributedStep[..., Any]] = []
+        self._has_looped = False
         self._shares = check_shares(shares, num_expected=len(self._names))
 
     @property
@@ -274,7 +276,7 @@ class DistributedStep(Generic[P, R]):
             # No device has a sample; kernels that need some would fail on all of them.
             return trace.plain(arguments.tensors, self._devices[0])
         if num_samples is None:
-            sizes = [1, *[0] * (len(self._devices) - 1)]
+            sizes = self._sizes_without_batch(trace)
         else:
             if self._sharing is not None:
                 self._sharing.limit_for(num_samples, trace.memory_limits)
@@ -306,7 +308,12 @@ class DistributedStep(Generic[P, R]):
             # A graph of several steps reads the shares in each of them.
             self._sharing = Sharing(self._names, self._shares, measured=False)
         with running_bodies(self._run_body):
-            return self._function(*args, **kwargs)
+            results = self._function(*args, **kwargs)
+        if not self._has_looped:
+            self._has_looped = True
+            bodies = (one for body in self._bodies for one in body.partitioned_steps)
+            warn_of_one_device(self._function, args, kwargs, bodies, self._names)
+        return results
 
     @functools.cached_property
     def _function(self) -> Any:
@@ -338,7 +345,7 @@ class DistributedStep(Generic[P, R]):
         pairs = zip(tensors, trace.batch_axes, strict=True)
         counts = [tf.shape(tensor)[axis] for tensor, axis in pairs if axis is not None]
         if not counts:
-            return tf.constant([1, *[0] * (len(self._devices) - 1)])
+            return self._sizes_in_graph_without_batch(trace)
         equal = [[tf.shape(tensors[k])[0] for k in indices] for indices in trace.equal_sizes]
         with tf.device(HOST), tf.control_dependencies(_checks_of_equal(equal or [counts])):
             count = tf.identity(counts[0])
@@ -346,6 +353,20 @@ class DistributedStep(Generic[P, R]):
             limits = trace.memory_limits
             shares = self._shares if sharing is None else sharing.shares_in_graph(count, limits)
             return part_sizes_in_graph(count, shares)
+
+    def _sizes_without_batch(self, trace: PreparedStep) -> list[int]:
+        """Return in which proportions a step without samples splits the rows that it draws."""
+        rows = trace.rows_without_batch
+        if rows == 1:
+            return [1, *[0] * (len(self._devices) - 1)]
+        return list(split_batch(rows, self._current_shares()))
+
+    def _sizes_in_graph_without_batch(self, trace: PreparedStep) -> tf.Tensor:
+        if trace.rows_without_batch == 1 or self._sharing is None:
+            return tf.constant(self._sizes_without_batch(trace))
+        with tf.device(HOST):
+            count = tf.constant(trace.rows_without_batch)
+            return part_sizes_in_graph(count, self._sharing.shares_in_graph(count, None))
 
     def _trace_for(self, arguments: Arguments) -> PreparedStep:
         key = arguments.key()

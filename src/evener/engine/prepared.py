@@ -18,6 +18,7 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
+from evener.engine.sharding.states import Sharded
 from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck, StepChecker
 from evener.engine.trace.dims import Size, evaluate, symbols_of
@@ -114,6 +115,16 @@ class PreparedStep:
     def equal_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Sets of tensors whose first sizes have to be equal."""
         return self._traced.equal_sizes
+
+    @property
+    def rows_without_batch(self) -> int:
+        """What counts as samples where no argument has any: the rows that are drawn, and split.
+
+        1, for one device, if there are none.
+        """
+        states = self.partitioned.partition.sharding.states.values()
+        rows = (state.rows for state in states if isinstance(state, Sharded))
+        return max((size for size in rows if isinstance(size, int)), default=1)
 
     def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
         """Return whether tensors of other specs can be given to it."""

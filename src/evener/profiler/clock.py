@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import Argument, TensorArgument
+from evener.engine.partition.tasks import TaskFunction
 from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
 

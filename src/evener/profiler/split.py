@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from evener.engine.partition.build import TaskFunction, build_task
+from evener.engine.partition.build import build_task
 from evener.engine.partition.reads import merge_reads
-from evener.engine.partition.tasks import Partition, Task, make_tasks
+from evener.engine.partition.tasks import Partition, Task, TaskFunction, make_tasks
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.order import pass_of
 from evener.engine.pipeline.stages import FORWARD, Scopes, find_passes, find_stages

@@ -18,6 +18,7 @@ from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
 from tensorflow.python.distribute import distribute_lib
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.ops import stateful_random_ops
 
 _NAME = "_distribution_strategy"
 _REFUSED = re.compile("Trying to access resource .* located in device .* from device")
@@ -27,6 +28,7 @@ PATCHES = {
     "keras.Model._make_function": "XLA compiles the parts of a step, and not the step around them; "
     "errors of memory get a note; a model outside of all scopes is noticed",
     "tf.function.__call__": "a compiled function runs where its variables are, if XLA refuses it",
+    "tf.random.Generator._preprocess_key": "a generator of the scope draws as outside of it",
     "keras.layers.BatchNormalization.call": 'batch_norm="per_device"; only once it was asked for',
 }
 """The patched functions, and why they are patched; those of models are their trainers'."""
@@ -38,6 +40,29 @@ def patch_keras(kind: type[tf.distribute.Strategy]) -> None:
     build_from_shapes(kind)
     compile_parts(kind)
     let_compiled_functions_follow(kind)
+    draw_as_one_device(kind)
+
+
+def draw_as_one_device(kind: type[tf.distribute.Strategy]) -> None:
+    """Let generators that are made in the scope of a strategy of this kind draw as outside of it.
+
+    Why: such a generator adds the number of its replica to its key, in a step, so that replicas
+    draw other numbers. Here one replica stands for one device, which adds nothing.
+    If it changes: numbers of such a generator are not those of the program without a strategy.
+    """
+    generator: Any = stateful_random_ops.Generator
+    original = generator._preprocess_key
+    if getattr(original, "_evener_kind", None) is kind:
+        return
+
+    @functools.wraps(original)
+    def preprocess_key(self: Any, key: Any) -> Any:
+        if isinstance(self._distribution_strategy, kind):
+            return key
+        return original(self, key)
+
+    vars(preprocess_key).update(_evener_kind=kind)
+    generator._preprocess_key = preprocess_key
 
 
 def let_compiled_functions_follow(kind: type[Any]) -> None:

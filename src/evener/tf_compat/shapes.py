@@ -20,6 +20,13 @@ from evener.own_code import is_own, is_rewritten
 
 _CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
 _METHODS = ("__getitem__", "__iter__", "as_list", "num_elements")
+_OF_KERAS = frozenset({("elastic_transform", "keras/src/backend/tensorflow/image.py")})
+"""Functions of Keras, with their files, that compute something else for an unknown batch size.
+
+Why: other functions of libraries that read None give what they give for a number, so they do not
+count. This one distorts all images by the numbers that it draws for one.
+If it changes: steps with such a layer, called with tensors, differ from one device.
+"""
 _lock = threading.Lock()
 _here = threading.local()
 _watched = 0
@@ -71,20 +78,22 @@ def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(shape: tf.TensorShape, *args: Any) -> Any:
         found = getattr(_here, "found", None)
         if found is not None and not found.is_asked and not shape.is_fully_defined():
-            found.is_asked = _is_a_persons(sys._getframe(1)) and _is_unknown(original(shape, *args))
+            found.is_asked = _counts(sys._getframe(1)) and _is_unknown(original(shape, *args))
         return original(shape, *args)
 
     return method
 
 
-def _is_a_persons(frame: FrameType | None) -> bool:
-    """Return whether a person's code asks, which AutoGraph may have rewritten.
+def _counts(frame: FrameType | None) -> bool:
+    """Return whether a person's code asks, which AutoGraph may have rewritten, or the like.
 
     Code without a file is a person's too: of ``python -c``, of the prompt, of `exec`.
     """
     while frame is not None and frame.f_code.co_filename.endswith(_CALLS_OF_REWRITTEN):
         frame = frame.f_back
-    file = "" if frame is None else frame.f_code.co_filename
+    name, file = ("", "") if frame is None else (frame.f_code.co_name, frame.f_code.co_filename)
+    if any(name == known and file.endswith(path) for known, path in _OF_KERAS):
+        return True
     return is_own(file) or is_rewritten(file) or file.startswith("<")
 
 

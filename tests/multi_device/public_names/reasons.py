@@ -39,27 +39,21 @@ BY_REASON: dict[str, str] = {
     "It writes to rows that the data names.": "keras.ops.scatter_update",
 }
 NOT_YET: dict[str, str] = {
-    "A loop over the samples, as `tf.map_fn` makes one, is not split over the devices.": """
+    "The size of a row of its result is in the data.": """
         tf.image.adjust_jpeg_quality tf.image.stateless_random_jpeg_quality
-        tf.image.random_jpeg_quality tf.image.encode_jpeg tf.image.encode_png
-        tf.image.sample_distorted_bounding_box tf.image.stateless_sample_distorted_bounding_box
-        tf.nn.ctc_unique_labels tf.linalg.lu_reconstruct keras.ops.map keras.ops.fold
-        keras.ops.vectorized_map
+        """,
+    "It draws for one sample after another, by a state.": """
+        tf.image.random_jpeg_quality tf.image.sample_distorted_bounding_box
+        """,
+    "Its loop is in parts, but reads samples by number out of the whole batch.": """
+        keras.ops.fold
         """,
     "A condition or a loop in it hands values to its gradient, or rows of unknown size.": """
-        keras.ops.inner keras.ops.associative_scan tf.image.ssim_multiscale
-        tf.image.non_max_suppression_padded
-        """,
-    "TensorFlow calls its check of the numbers stateful.": "keras.ops.cholesky",
-    "Where the gradient begins, constants count as one batch, and its results are two.": """
-        keras.ops.append keras.ops.vstack tf.nn.space_to_batch
+        tf.image.ssim_multiscale tf.image.non_max_suppression_padded
         """,
     "It looks at the shape of the first image.": "keras.layers.RandomElasticTransform",
     "It takes from tables of every sample by flat positions in the data.": """
         keras.layers.ContrastLimitedAdaptiveHistogramEqualization
-        """,
-    "TensorFlow does not know the size of a diagonal in its gradient.": """
-        tf.linalg.banded_triangular_solve
         """,
 }
 """Names that work sample by sample and are gathered all the same, by what is in the way."""

@@ -91,7 +91,7 @@ def test_the_list_is_whole() -> None:
     )
     assert hasattr(keras.Model._maybe_symbolic_build, "_evener_kind")
     assert hasattr(keras.Model._make_function, "_evener_kind")
-    assert len(PATCHES) == 5
+    assert len(PATCHES) == 6
 
 
 def made_in(strategy: Strategy) -> keras.Model:

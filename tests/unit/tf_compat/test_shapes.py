@@ -21,6 +21,9 @@ ASKING: dict[str, Callable[[Any], Any]] = {
     "list": lambda x: x.get_shape().as_list(),
     "elements": lambda x: x.shape.num_elements(),
     "no file": eval("lambda x: x.shape[0]"),
+    "draws of one sample for all": lambda x: keras.ops.image.elastic_transform(
+        tf.reshape(x, [-1, 1, 3, 1])
+    ),
 }
 NOT_ASKING: dict[str, Callable[[Any], Any]] = {
     "known": lambda x: x.shape[1],

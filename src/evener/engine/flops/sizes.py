@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from evener.engine.flops.loops import listed
-from evener.engine.partition.emit import element_dtype
+from evener.engine.partition.tensors import element_dtype
 from evener.engine.sharding.states import Sharded, State, part_sizes
 from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.graph import Tensor

@@ -24,9 +24,10 @@ import tensorflow as tf
 
 from evener.devices.names import device_name
 from evener.engine.memory.temporaries import numbers_of, shape_in_part, temporaries
-from evener.engine.partition.emit import PartitionedStep, element_dtype
+from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task
+from evener.engine.partition.tensors import element_dtype
 from evener.engine.pipeline.order import Unit
 from evener.engine.sharding.states import Partial, PerPart, Sharded
 from evener.engine.trace.dims import Size, evaluate

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
 from evener.engine.partition.nested import add_functional, copy_functional, lowered
-from evener.engine.partition.tasks import Partition, Task
+from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.partition.values import Values
 from evener.engine.partition.xla import find_obstacle
 from evener.engine.sharding.states import SUM
@@ -17,33 +16,6 @@ from evener.engine.trace.graph import Node, Tensor
 
 LARGE = 1 << 18
 """Bytes from which a gradient is added up behind the call that gives it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFunction:
-    """The function of a task.
-
-    Attributes:
-        task: The task.
-        builder: The function, with its arguments and outputs.
-        is_stateful: Whether it reads or writes state.
-        is_read_only: Whether it only reads variables.
-        needs_samples: Whether a kernel in it fails on a part without samples.
-        after: The tasks that have to come before it, although it reads nothing of them.
-        added_inside: The results that the calls of a device add up, one after another.
-        by_xla: Whether XLA compiles it.
-        obstacle: Why XLA does not compile it although it was asked to, or an empty text.
-    """
-
-    task: Task
-    builder: FunctionBuilder
-    is_stateful: bool
-    is_read_only: bool
-    needs_samples: bool
-    after: frozenset[Task]
-    added_inside: frozenset[Tensor]
-    by_xla: bool
-    obstacle: str
 
 
 def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:

@@ -15,7 +15,7 @@ from evener.engine.partition.functions import (
     FunctionBuilder,
     TensorArgument,
 )
-from evener.engine.partition.guards import add_guarded, extra_arguments
+from evener.engine.partition.no_samples import add_guarded, extra_arguments
 from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
 from evener.engine.sharding.decision import Decision, Sharding
@@ -36,7 +36,12 @@ def add_functional(
         inputs: References to its inputs.
         decision: The states of its inputs and outputs, and in its bodies.
     """
-    states = [one for one in decision.inputs if not isinstance(one, Numbers)]
+    states = [REPLICATED if isinstance(one, Numbers) else one for one in decision.inputs]
+    given = list(inputs)
+    for index, length in decision.list_lengths.items():
+        numbers = [given[index], builder.number(length, tf.int32)]
+        given[index] = builder.op("TensorListResize", numbers, {})[0]
+    inputs = given
     if node.op in LOOPS:
         return add_loop(builder, node, inputs, decision.bodies, states)
     states = states[num_leading(node) :]

@@ -1,38 +1,45 @@
-"""A task on a part without samples, where a kernel in it fails on none, or gives another size.
+"""What a part without samples has where kernels fail on none, or give tensors of another size.
 
 ::
 
-    samples?  yes -> the function of the task
-              no  -> zeros for sums, no rows of what is sharded
-                     (where a shape is not known: of one sample of zeros, whose rows are dropped)
+    samples?  yes -> the task, or the operation in the body of a loop
+              no  -> no rows of what is sharded, for sums what changes nothing
+
+A task is skipped as a whole. A loop is not: it counts its rounds, and what is behind it reads the
+count, so the operation in its body alone is skipped. All that is needed in place of results is
+their sizes. Those that a kernel alone knows, as of a convolution over unknown lengths, are those
+that it gives for one sample of zeros.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import (
-    Argument,
     FunctionBuilder,
+    InputArgument,
     NumberArgument,
     SumArgument,
     TensorArgument,
 )
-from evener.engine.partition.guards import (
-    neutral_number,
-    sizes_without_samples,
-    without_samples,
+from evener.engine.partition.tasks import Partition, TaskFunction
+from evener.engine.sharding.decision import Decision, rows_of
+from evener.engine.sharding.states import (
+    REPLICATED,
+    Numbers,
+    Partial,
+    Sharded,
+    State,
+    Unset,
+    part_sizes,
 )
-from evener.engine.partition.tasks import Partition
-from evener.engine.sharding.states import Partial, Sharded, State, Unset, rows_per_sample
-from evener.engine.trace.dims import PartSymbol
-from evener.engine.trace.graph import Tensor
+from evener.engine.trace.dims import PartSymbol, Size, symbol
+from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
-
-_REFUSES_ZEROS = frozenset({"Cholesky", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve"})
-"""Operations that fail on a matrix of zeros; without samples they have nothing to fail on."""
 
 
 def branches_of(
@@ -41,8 +48,8 @@ def branches_of(
     """Return what runs with samples and without, where it makes a difference and can be told."""
     if not function.needs_samples:
         return None
-    no_samples = zeros_function(function, partition) or padded_function(function, partition)
-    return None if no_samples is None else (branch_of(function, partition), no_samples)
+    skipped = skipping_function(function, partition)
+    return None if skipped is None else (branch_of(function, partition), skipped)
 
 
 def branch_of(function: TaskFunction, partition: Partition) -> FunctionBuilder:
@@ -53,115 +60,7 @@ def branch_of(function: TaskFunction, partition: Partition) -> FunctionBuilder:
     """
     if not function.by_xla and not partition.layout.is_scheduled:
         return function.builder
-    builder = _with_arguments_of(function, "branch", partition)
-    outputs = _call(builder, function, list(builder.arguments.values()))
-    for reference, dtype in zip(outputs, function.builder.outputs, strict=True):
-        builder.output(reference, dtype)
-    builder.register()
-    return builder
-
-
-def zeros_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
-    """Make a function with the arguments of a task's that returns what a part without samples has.
-
-    Returns:
-        Zeros for partial sums, no rows for what is sharded; None if a shape is not known.
-    """
-    builder = _with_arguments_of(function, "no_samples", partition)
-    for tensor in function.task.fetches:
-        state, shape = partition.sharding.states[tensor], tensor.shape
-        if tensor in function.added_inside:
-            builder.output(builder.arguments[SumArgument(tensor)], tensor.dtype)
-            continue
-        if isinstance(state, Unset) and tensor.dtype != tf.variant:
-            # What one operation keeps for another, which does not run either.
-            builder.output(builder.constant(np.zeros([0]), tensor.dtype), tensor.dtype)
-            continue
-        if shape is None or tensor.dtype in (tf.variant, tf.resource):
-            return None
-        sizes = sizes_without_samples(shape, state)
-        if not all(isinstance(size, int) or builder.knows(size) for size in sizes):
-            return None
-        builder.output(without_samples(builder, tensor, state), tensor.dtype)
-    builder.register()
-    return builder
-
-
-def padded_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
-    """Make a function that computes a task of one sample of zeros, and drops its rows.
-
-    For sizes that only a kernel knows: on no samples it may give another size. The parts are joined
-    along one axis, and the others have to agree.
-
-    Returns:
-        The function; None if an argument or result is a tensor list of samples, or an operation
-        refuses zeros.
-    """
-    if any(node.op in _REFUSES_ZEROS for node in function.task.nodes):
-        return None
-    builder = _with_arguments_of(function, "no_samples", partition)
-    given: list[str] = []
-    for argument, reference in list(builder.arguments.items()):
-        padded = _of_one_sample(builder, argument, reference)
-        if padded is None:
-            return None
-        given.append(padded)
-    results = _call(builder, function, given)
-    for tensor, result in zip(function.task.fetches, results, strict=True):
-        state = partition.sharding.states[tensor]
-        if tensor in function.added_inside:
-            result = builder.arguments[SumArgument(tensor)]
-        elif isinstance(state, Sharded | Unset | Partial):
-            if tensor.dtype == tf.variant or (tensor.rank is None and state != Unset()):
-                return None
-            result = _without_rows(builder, tensor, state, result)
-        builder.output(result, tensor.dtype)
-    builder.register()
-    return builder
-
-
-def _of_one_sample(builder: FunctionBuilder, argument: Argument, reference: str) -> str | None:
-    """Return an argument as a part with the first sample alone has it; None if nobody can tell."""
-    if isinstance(argument, NumberArgument):
-        name = argument.name
-        if not isinstance(name, PartSymbol):
-            return reference
-        return builder.constant(0 if name.is_offset else 1, tf.int32)
-    if not isinstance(argument, TensorArgument):
-        return reference
-    if not isinstance(argument.state, Sharded | Unset):
-        return reference
-    tensor, state = argument.tensor, argument.state
-    if tensor.dtype == tf.variant or not isinstance(state, Sharded) or tensor.shape is None:
-        return None
-    rows = rows_per_sample(tensor.shape[state.axis], state)
-    count = None if rows is None else rows * state.outer
-    if not isinstance(count, int) or tensor.dtype == tf.string:
-        return None
-    pads = np.zeros([len(tensor.shape), 2])
-    pads[state.axis, 1] = count
-    zero = builder.zero(tensor.dtype)
-    numbers = [reference, builder.constant(pads, tf.int32), zero]
-    return builder.op("PadV2", numbers, {"T": tensor.dtype, "Tpaddings": tf.int32})[0]
-
-
-def _without_rows(builder: FunctionBuilder, tensor: Tensor, state: State, result: str) -> str:
-    """Return what a part without samples has in place of a result of one sample."""
-    if isinstance(state, Unset):
-        return builder.constant(np.zeros([0]), tensor.dtype)
-    if isinstance(state, Sharded):
-        count = tensor.rank or 0
-        size = [-1] * count
-        size[state.axis] = 0
-        numbers = [builder.constant(one, tf.int32) for one in ([0] * count, size)]
-        return builder.op("Slice", [result, *numbers], {"T": tensor.dtype, "Index": tf.int32})[0]
-    shape = builder.op("Shape", [result], {"T": tensor.dtype, "out_type": tf.int32})[0]
-    neutral = builder.constant(neutral_number(state, tensor.dtype), tensor.dtype)
-    return builder.op("Fill", [shape, neutral], {"T": tensor.dtype, "index_type": tf.int32})[0]
-
-
-def _call(builder: FunctionBuilder, function: TaskFunction, inputs: list[str]) -> list[str]:
-    own = function.builder
+    builder, own = _with_arguments_of(function, "branch", partition), function.builder
     attrs = {
         "Tin": graphs.type_list([own.dtype_of(name) for name in own.arguments.values()]),
         "Tout": graphs.type_list(own.outputs),
@@ -169,11 +68,232 @@ def _call(builder: FunctionBuilder, function: TaskFunction, inputs: list[str]) -
     }
     builder.include(own)
     private = graphs.BY_XLA if function.by_xla else {}
-    return builder.op("PartitionedCall", inputs, attrs, private=private)
+    given = list(builder.arguments.values())
+    outputs = builder.op("PartitionedCall", given, attrs, private=private)
+    for reference, dtype in zip(outputs, own.outputs, strict=True):
+        builder.output(reference, dtype)
+    builder.register()
+    return builder
+
+
+def skipping_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
+    """Make a function with the arguments of a task's that returns what a part without samples has.
+
+    Returns:
+        The function; None if it has a tensor list among its results, or sizes that nobody knows.
+    """
+    builder = _with_arguments_of(function, "no_samples", partition)
+    sizes = _Sizes(builder, function, partition)
+    builder.symbol_source = sizes.number
+    for tensor in function.task.fetches:
+        state = partition.sharding.states[tensor]
+        if tensor in function.added_inside:
+            result = builder.arguments[SumArgument(tensor)]
+        elif isinstance(state, Unset) and tensor.dtype != tf.variant:
+            # What one operation keeps for another, which does not run either.
+            result = builder.constant(np.zeros([0]), tensor.dtype)
+        else:
+            try:
+                result = without_samples(builder, tensor, state)
+            except _UnknownSizeError:
+                return None
+        builder.output(result, tensor.dtype)
+    builder.register()
+    return builder
+
+
+def add_guarded(
+    builder: FunctionBuilder, node: Node, inputs: Sequence[str], decision: Decision
+) -> Sequence[str]:
+    """Add an operation that runs where a part has samples; elsewhere there are no rows.
+
+    Args:
+        builder: The function of a body.
+        node: The operation.
+        inputs: References to its inputs.
+        decision: What the parts compute.
+    """
+    branches = {
+        "then_branch": _branch(builder, node, decision, has_samples=True),
+        "else_branch": _branch(builder, node, decision, has_samples=False),
+    }
+    extra = extra_arguments(branches.values(), len(inputs))
+    attrs: dict[str, Any] = {
+        "Tcond": tf.bool,
+        "Tin": graphs.type_list([t.dtype for t in node.inputs] + [tf.int32] * len(extra)),
+        "Tout": graphs.type_list([t.dtype for t in node.outputs]),
+        "output_shapes": graphs.unknown_shapes(len(node.outputs)),
+    }
+    for name, branch in branches.items():
+        branch.end_with(extra)
+        builder.include(branch)
+        attrs[name] = graphs.function_reference(branch.name)
+    numbers = [builder.number_argument(argument) for argument in extra]
+    in_part = Sharded(0, 1, rows_of(decision)).in_part
+    sizes = [builder.number(in_part, tf.int32), builder.constant(0, tf.int32)]
+    has_samples = builder.op("Greater", sizes, {"T": tf.int32})
+    return builder.op(
+        "StatelessIf", [*has_samples, *inputs, *numbers], attrs, private=graphs.LOWERED
+    )
+
+
+def extra_arguments(functions: Iterable[FunctionBuilder], count: int) -> list[NumberArgument]:
+    """Return the numbers that functions are given behind their first arguments."""
+    found: dict[NumberArgument, None] = {}
+    for function in functions:
+        for argument in list(function.arguments)[count:]:
+            assert isinstance(argument, NumberArgument)
+            found[argument] = None
+    return list(found)
+
+
+def without_samples(builder: FunctionBuilder, tensor: Tensor, state: State) -> str:
+    """Add what a part without samples holds of a tensor: no rows, or terms that change nothing."""
+    if tensor.shape is None or tensor.dtype in (tf.variant, tf.resource):
+        raise _UnknownSizeError(tensor.node.name)
+    sizes = list(tensor.shape)
+    if isinstance(state, Sharded):
+        sizes[state.axis] = 0
+    return _fill(builder, sizes, neutral_number(state, tensor.dtype), tensor.dtype)
+
+
+def neutral_number(state: State, dtype: tf.DType) -> Any:
+    """Return the number that changes nothing when parts are combined."""
+    combine = state.combine if isinstance(state, Partial) else "sum"
+    numbers = {"sum": 0, "prod": 1, "all": True, "any": False, "max": None, "min": None}
+    number = numbers[combine]
+    if number is None:
+        number = dtype.min if combine == "max" else dtype.max
+        if dtype.is_floating:
+            number = float("-inf") if combine == "max" else float("inf")
+    return number
+
+
+class _UnknownSizeError(Exception):
+    """A size that does not follow from what a task is given."""
+
+
+class _Sizes:
+    """Finds the numbers of symbols in a task of one sample, which no argument but shapes tells.
+
+    Args:
+        builder: The function that is being made, with the arguments of the task's.
+        function: Of the task.
+        partition: The step.
+    """
+
+    def __init__(
+        self, builder: FunctionBuilder, function: TaskFunction, partition: Partition
+    ) -> None:
+        self._builder = builder
+        self._nodes = function.task.nodes
+        self._sharding = partition.sharding
+        self._given = {
+            one.tensor: (one.state, reference)
+            for one, reference in builder.arguments.items()
+            if isinstance(one, TensorArgument)
+        }
+        self._asked: set[str] = set()
+
+    def number(self, name: str) -> str:
+        """Return the number of a symbol; raise _UnknownSizeError if nothing in the task tells."""
+        if isinstance(name, PartSymbol):
+            return self._builder.constant(0 if name.is_offset else 1, tf.int32)
+        argument = NumberArgument(name)
+        if argument in self._builder.arguments:
+            return self._builder.arguments[argument]
+        for tensor, (state, reference) in self._given.items():
+            axis = _axis_of(name, tensor, state)
+            if axis is not None:
+                return self._length(tensor, reference, axis)
+        if name not in self._asked:
+            self._asked.add(name)
+            for node in self._nodes:
+                for tensor in node.outputs:
+                    axis = _axis_of(name, tensor, self._sharding.states[tensor])
+                    if axis is not None:
+                        return self._length(tensor, self._of_zeros(node)[tensor.index], axis)
+        raise _UnknownSizeError(name)
+
+    def _length(self, tensor: Tensor, reference: str, axis: int) -> str:
+        attrs = {"T": tensor.dtype, "out_type": tf.int32}
+        shape = self._builder.op("Shape", [reference], attrs)[0]
+        return self._builder.element(shape, axis, tf.int32)
+
+    def _of_zeros(self, node: Node) -> Sequence[str]:
+        """Add an operation on one sample of zeros, whose results have the sizes of any sample's."""
+        decision = self._sharding.decisions[node]
+        if decision.bodies or node.is_stateful:
+            raise _UnknownSizeError(node.name)
+        pairs = zip(node.inputs, decision.inputs, strict=True)
+        inputs = [self._zeros(tensor, wanted) for tensor, wanted in pairs]
+        if decision.lower is not None:
+            return decision.lower(self._builder, node, inputs)
+        return self._builder.copy(node.op, node.name, inputs, node.attrs)
+
+    def _zeros(self, tensor: Tensor, wanted: State | Numbers) -> str:
+        """Return an input with its number of rows for a sample; what may be a size is as it is."""
+        builder, is_scalar = self._builder, tensor.rank == 0
+        if isinstance(wanted, Numbers):
+            return builder.sizes(wanted.sizes, tensor.dtype, is_scalar=is_scalar)
+        if wanted == REPLICATED:
+            if tensor.node.op == "Const":
+                return builder.copy("Const", tensor.node.name, [], tensor.node.attrs)[0]
+            if tensor.value is not None:
+                return builder.sizes(tensor.value, tensor.dtype, is_scalar=is_scalar)
+            if tensor in self._given and self._given[tensor][0] == REPLICATED:
+                return self._given[tensor][1]
+        is_data = tensor.dtype.is_floating or tensor.dtype.is_complex or wanted != REPLICATED
+        if tensor.shape is None or not is_data or tensor.dtype in (tf.variant, tf.string):
+            raise _UnknownSizeError(tensor.node.name)
+        is_part = isinstance(wanted, Sharded)
+        sizes = part_sizes(tensor.shape, wanted) if is_part else tensor.shape
+        return _fill(builder, sizes, 0, tensor.dtype)
+
+
+def _axis_of(name: str, tensor: Tensor, state: State) -> int | None:
+    """Return the axis of a tensor that tells the number of a symbol, in every part."""
+    if tensor.shape is None or tensor.dtype in (tf.variant, tf.resource):
+        return None
+    if not isinstance(state, Sharded | Partial) and state != REPLICATED:
+        return None
+    for axis, size in enumerate(tensor.shape):
+        is_shared = not isinstance(state, Sharded) or state.axis != axis
+        if is_shared and size == symbol(name):
+            return axis
+    return None
+
+
+def _fill(builder: FunctionBuilder, sizes: Sequence[Size], number: Any, dtype: tf.DType) -> str:
+    inputs = [builder.vector(sizes, tf.int32), builder.constant(number, dtype)]
+    return builder.op("Fill", inputs, {"T": dtype, "index_type": tf.int32})[0]
+
+
+def _branch(
+    parent: FunctionBuilder, node: Node, decision: Decision, *, has_samples: bool
+) -> FunctionBuilder:
+    builder = FunctionBuilder(
+        "samples" if has_samples else "no_samples", inference=parent.inference
+    )
+    builder.may_be_on_cpu, builder.origin = parent.may_be_on_cpu, parent.origin
+    given = [
+        builder.argument(InputArgument(k), tensor.dtype) for k, tensor in enumerate(node.inputs)
+    ]
+    if not has_samples:
+        pairs = zip(node.outputs, decision.outputs, strict=True)
+        outputs = [without_samples(builder, tensor, state) for tensor, state in pairs]
+    elif decision.lower is not None:
+        outputs = decision.lower(builder, node, given)
+    else:
+        outputs = builder.copy(node.op, node.name, given, node.attrs)
+    for reference, tensor in zip(outputs, node.outputs, strict=True):
+        builder.output(reference, tensor.dtype)
+    return builder
 
 
 def _with_arguments_of(function: TaskFunction, name: str, partition: Partition) -> FunctionBuilder:
     builder = FunctionBuilder(name, inference=partition.inference)
+    builder.may_be_on_cpu = function.builder.may_be_on_cpu
     for argument, reference in function.builder.arguments.items():
         builder.argument(argument, function.builder.dtype_of(reference))
     return builder

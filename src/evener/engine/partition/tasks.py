@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from evener.devices.names import tf_device
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.homes import find_homes
 from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
@@ -31,7 +32,7 @@ from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols
 from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
 from evener.engine.trace.dims import BATCH, Size, symbols_of
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.graph import CHECKS, Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 
 PARTS = "parts"
@@ -88,6 +89,33 @@ class Task:
     def is_parts(self) -> bool:
         """Whether it runs on every part, and not once."""
         return self.place.is_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFunction:
+    """The function of a task.
+
+    Attributes:
+        task: The task.
+        builder: The function, with its arguments and outputs.
+        is_stateful: Whether it reads or writes state.
+        is_read_only: Whether it only reads variables.
+        needs_samples: Whether a kernel in it fails on a part without samples.
+        after: The tasks that have to come before it, although it reads nothing of them.
+        added_inside: The results that the calls of a device add up, one after another.
+        by_xla: Whether XLA compiles it.
+        obstacle: Why XLA does not compile it although it was asked to, or an empty text.
+    """
+
+    task: Task
+    builder: FunctionBuilder
+    is_stateful: bool
+    is_read_only: bool
+    needs_samples: bool
+    after: frozenset[Task]
+    added_inside: frozenset[Tensor]
+    by_xla: bool
+    obstacle: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +252,7 @@ def _is_for_xla(node: Node) -> bool:
 def _needed(graph: Graph, sharding: Sharding, inference: Inference) -> set[Node]:
     needed: set[Node] = set()
     arguments = {t.node for t in graph.inputs}
-    stack = [node for node in graph if node.has_side_effect]
+    stack = [node for node in graph if node.has_side_effect or node.op in CHECKS]
     for tensor in graph.outputs:
         stack.extend(_sources(tensor, REPLICATED, inference))
     while stack:

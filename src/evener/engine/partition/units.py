@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
-from evener.engine.partition.tasks import Partition, Task
+from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
 from evener.engine.sharding.states import Numbers, Sharded, State, serves
@@ -88,13 +87,12 @@ def sources_of(
     names: set[str] = set()
     if isinstance(argument, NumberArgument):
         names.add(argument.name)
-    elif not isinstance(argument, TensorArgument):
-        return
-    elif argument.tensor.is_sizes:
-        for size in argument.tensor.value or ():
-            names |= symbols_of(size)
-    else:
-        yield argument.tensor, argument.state
+    elif isinstance(argument, TensorArgument):
+        if argument.tensor.is_sizes:
+            for size in argument.tensor.value or ():
+                names |= symbols_of(size)
+        else:
+            yield argument.tensor, argument.state
         if isinstance(argument.state, Sharded):
             names |= symbols_of(argument.state.rows)
     for name in {source for given in names for source in symbols_of_step(symbol(given))}:

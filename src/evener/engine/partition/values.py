@@ -59,22 +59,28 @@ class Values:
         builder = self._builder
         if isinstance(request, Numbers):
             return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
-        # The start of a partial sum is that of the first part alone.
+        # What parts do not hold alike is an argument: their rows, and the start of a partial sum,
+        # which is that of the first part alone.
         is_split = isinstance(request, Sharded) and not self._is_body
-        if tensor.node.op == "Const" and not isinstance(request, Partial) and not is_split:
-            if tensor not in self._references:
-                node = tensor.node
-                self._references[tensor] = builder.copy("Const", node.name, [], node.attrs)[0]
-            reference = self._references[tensor]
-            return self._part(tensor, request, reference) if self._is_body else reference
-        if tensor.is_sizes:
-            assert tensor.value is not None
-            return builder.sizes(tensor.value, tensor.dtype, is_scalar=tensor.rank == 0)
+        if not (is_split or isinstance(request, Partial)) and (
+            tensor.node.op == "Const" or tensor.is_sizes
+        ):
+            return self._part(tensor, request, self._made_here(tensor))
         if tensor in self._references and serves(self._sharding.states[tensor], request):
             return self._references[tensor]
         if self._is_body:
             return self._part(tensor, request, self._references[tensor])
         return builder.argument(TensorArgument(tensor, request), tensor.dtype)
+
+    def _made_here(self, tensor: Tensor) -> str:
+        """Add a constant, or numbers that are made of sizes."""
+        if tensor.is_sizes:
+            assert tensor.value is not None
+            return self._builder.sizes(tensor.value, tensor.dtype, is_scalar=tensor.rank == 0)
+        if tensor not in self._references:
+            node = tensor.node
+            self._references[tensor] = self._builder.copy("Const", node.name, [], node.attrs)[0]
+        return self._references[tensor]
 
     def _part(self, tensor: Tensor, request: State, reference: str) -> str:
         """Take a part's rows out of a tensor that every part has as a whole."""

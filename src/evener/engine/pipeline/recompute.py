@@ -94,6 +94,7 @@ def _copy(node: Node, inputs: Sequence[Tensor], sharding: Sharding) -> Node:
         xla=node.xla,
     )
     copy.bodies = node.bodies
+    copy.row_loop = node.row_loop
     sharding.decisions[copy] = sharding.decisions[node]
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.shape, new.value, new.is_sizes = old.shape, old.value, old.is_sizes

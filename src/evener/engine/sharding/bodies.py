@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from evener.engine.sharding.decision import Decision, Sharding
 from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
+from evener.engine.sharding.row_loops import decide_row_loop
 from evener.engine.sharding.states import (
     REPLICATED,
     Numbers,
@@ -32,7 +33,12 @@ _MOST_ROUNDS = 8
 
 
 def decide(
-    node: Node, states: Sequence[State], symbols: Symbols, shard: ShardBody
+    node: Node,
+    states: Sequence[State],
+    symbols: Symbols,
+    shard: ShardBody,
+    *,
+    is_body: bool = False,
 ) -> Decision | None:
     """Return what the parts compute of a loop or a condition, or None if it is computed once.
 
@@ -41,7 +47,11 @@ def decide(
         states: The states of its inputs.
         symbols: Sources of all symbols.
         shard: Finds the states in a body from those of its arguments.
+        is_body: Whether the node is in a body itself.
     """
+    over_rows = None if is_body else decide_row_loop(node, states)
+    if over_rows is not None:
+        return over_rows
     if not any(isinstance(state, Sharded | Unset | Partial) for state in states):
         return None
     if node.op in LOOPS:

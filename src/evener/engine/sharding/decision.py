@@ -39,6 +39,8 @@ class Decision:
         lower_rows: The rows that ``lower`` is right for.
         bodies: Of a loop or a condition: the sharding of its bodies, by attribute.
         needs_samples: Whether the kernel fails on a part without samples.
+        list_lengths: Of a loop over rows: how many elements a part has of the lists that are
+            written, by input; they are made for the whole batch.
     """
 
     inputs: tuple[State | Numbers, ...]
@@ -47,6 +49,7 @@ class Decision:
     lower_rows: Size = BATCH
     bodies: Mapping[str, Sharding] = field(default_factory=dict)
     needs_samples: bool = False
+    list_lengths: Mapping[int, Size] = field(default_factory=dict)
 
 
 def rows_of(decision: Decision) -> Size:

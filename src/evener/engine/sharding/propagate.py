@@ -111,7 +111,7 @@ def decide(
             return decision
         states = [REPLICATED if isinstance(s, Partial) else s for s in states]
     if node.bodies:
-        return bodies.decide(node, states, symbols, _propagate_body)
+        return bodies.decide(node, states, symbols, _propagate_body, is_body=is_body)
     rule = RULES.get(node.op)
     decision = None if rule is None else rule(node, states)
     return decision if decision is not None and _is_possible(node, decision) else None

@@ -33,6 +33,7 @@ from evener.engine.spot_check.compare import find_differences
 from evener.engine.spot_check.cost import begins_after, estimated_seconds
 from evener.engine.spot_check.obstacle import find_obstacle, num_bytes, num_parts
 from evener.engine.spot_check.sides import Extent, Sides, extent_of, written_names
+from evener.engine.trace.first_sizes import fits_one_batch_size
 from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
 from evener.errors import EvenerWarning, warn
@@ -102,7 +103,7 @@ class StepChecker:
         takes_all: bool = False,
     ) -> None:
         self._when_checked = when_checked
-        self._takes_all = takes_all
+        self._takes_all = takes_all or fits_one_batch_size(traced.graph)
         self._num_small = 0
         self._step = step
         self._traced = traced
@@ -118,7 +119,7 @@ class StepChecker:
         self._sizes = _SIZES[0] if num_parts(step) > 2 else _SIZES[1]
         seconds = estimated_seconds(
             traced.graph,
-            num_samples=LARGEST_BATCH if takes_all else sum(self._sizes),
+            num_samples=LARGEST_BATCH if self._takes_all else sum(self._sizes),
             num_parts=len(self._sizes),
             variable_bytes=num_bytes(traced),
         )
@@ -196,7 +197,7 @@ class StepChecker:
         if sum(array.nbytes for array in arrays) > LARGEST_ARGUMENTS:
             raise _NotDoneError("the arguments are large")
         if self._takes_all and count > LARGEST_BATCH:
-            raise _NotDoneError(f"sparse or ragged tensors of more than {LARGEST_BATCH} samples")
+            raise _NotDoneError(f"no sample of the batch can be left out, and it has {count}")
         self._begin = float("inf")
         sizes = next(s for s in _SIZES if sum(s) <= count and len(s) <= len(self._sizes))
         if self._takes_all:

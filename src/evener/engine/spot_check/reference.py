@@ -34,8 +34,6 @@ _STATELESS_DRAWS = {
 }
 """Drawn from seeds of the check's own: the program's generators are left as they are."""
 
-
-_CHECKS = ("CheckNumerics", "CheckNumericsV2")
 _READS = ("RngReadAndSkip",)
 
 
@@ -52,7 +50,7 @@ def known_nodes(graph: Graph) -> set[Node]:
 
 
 def _is_computable(node: Node) -> bool:
-    return not node.has_side_effect or node.op in (*_STATELESS_DRAWS, *_CHECKS, *_READS)
+    return not node.has_side_effect or node.op in (*_STATELESS_DRAWS, *_READS)
 
 
 def needed_nodes(

@@ -19,12 +19,12 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.partition import PartitionedStep
-from evener.engine.partition.build import TaskFunction
 from evener.engine.partition.functions import (
     NumberArgument,
     TensorArgument,
 )
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.tasks import TaskFunction
 from evener.engine.partition.units import sources_of
 from evener.engine.spot_check.reference import build_reference, known_nodes
 from evener.engine.trace.graph import Node, Tensor

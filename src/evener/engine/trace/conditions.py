@@ -25,6 +25,8 @@ def truth_of(tensor: Tensor) -> bool | None:
     if tensor.node.op == "Const":
         array = constant_array(tensor)
         return bool(array) if array is not None and array.shape == () else None
+    if tensor.node.op in ("LogicalAnd", "LogicalOr", "LogicalNot"):
+        return _combined(tensor.node.op, [truth_of(t) for t in tensor.node.inputs])
     compared = _COMPARED.get(tensor.node.op)
     if compared is None:
         return None
@@ -33,3 +35,13 @@ def truth_of(tensor: Tensor) -> bool | None:
         return None
     (a,), (b,) = (v for v in values if v is not None)
     return compared(a, b)
+
+
+def _combined(op: str, parts: list[bool | None]) -> bool | None:
+    if op == "LogicalNot":
+        return None if parts[0] is None else not parts[0]
+    # One answer decides, whatever the other is.
+    decides = op == "LogicalOr"
+    if decides in parts:
+        return decides
+    return None if None in parts else not decides

@@ -124,6 +124,27 @@ def batch_of(graph: Graph, unknown: Sequence[int], firsts: Sequence[int]) -> int
     return max(totals, key=lambda first: totals[first])
 
 
+def fits_one_batch_size(graph: Graph) -> bool:
+    """Return whether a step adds, compares or joins its samples with a number of rows.
+
+    Such as labels of 32 rows: then it runs with batches of 32 samples alone, on one device too.
+
+    Args:
+        graph: The step, or a body of it, with shapes.
+    """
+    return any(
+        any(_fixes_batch(*sizes) for sizes in _equal_sizes(node))
+        or any(map(fits_one_batch_size, node.bodies.values()))
+        for node in graph
+    )
+
+
+def _fixes_batch(one: Size, other: Size) -> bool:
+    # A size of 1 is broadcast.
+    is_known = symbols_of(one) | symbols_of(other) == symbols_of(BATCH)
+    return is_known and 1 not in (one, other) and isinstance(one - other, Dim)
+
+
 def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
     """Yield pairs of sizes that a kernel needs to be equal."""
     shapes = [tensor.shape for tensor in node.inputs]

@@ -7,7 +7,7 @@ never touch TensorFlow's own objects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,8 +15,13 @@ import tensorflow as tf
 from evener.engine.trace.dims import Size
 from evener.tf_compat import graphs
 
+if TYPE_CHECKING:
+    from evener.engine.trace.row_loops import RowLoop
+
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-SIDE_EFFECT_FREE = frozenset(
+CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
+"""Operations that fail or return what they are given: they run even if nobody uses it."""
+SIDE_EFFECT_FREE = CHECKS | frozenset(
     {
         # Stateful for the masks of its dropout.
         "CudnnRNNV3",
@@ -44,7 +49,7 @@ class Tensor:
         index: Which output of the node it is.
         dtype: Its dtype.
         shape: Its symbolic shape, or None if its rank is not known. Of a tensor list: the shape
-            of the stacked list.
+            of the stacked list, with 1 for a number of elements that is not known by symbols.
         value: For small integer tensors of rank 0 or 1: the symbolic numbers, if they are known.
         is_sizes: Whether it is made of sizes alone: then it is made anew where it is needed,
             instead of being computed by its node.
@@ -82,6 +87,7 @@ class Node:
         after: The stateful nodes that must run before, by control dependencies.
         bodies: Of a loop or condition: the graphs of its functions, by attribute; empty if they
             change state.
+        row_loop: Of a loop over rows: what is certain of it; known with the shapes.
         static_shapes: TensorFlow's own shapes of the outputs, None for an unknown size or rank.
         source: The name of TensorFlow's operation that it was read from, and its graph.
         xla: The name of the function with ``jit_compile=True`` it was inlined from, or empty.
@@ -96,6 +102,7 @@ class Node:
         "name",
         "op",
         "outputs",
+        "row_loop",
         "source",
         "static_shapes",
         "xla",
@@ -122,6 +129,7 @@ class Node:
         self.outputs = tuple(Tensor(self, k, dtype) for k, dtype in enumerate(dtypes))
         self.after: frozenset[Node] = frozenset()
         self.bodies: dict[str, Graph] = {}
+        self.row_loop: RowLoop | None = None
         self.static_shapes = tuple(static_shapes) or (None,) * len(self.outputs)
         self.source = source
         self.xla = xla

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import tensorflow as tf
 
 from evener.engine.trace.conditions import truth_of
-from evener.engine.trace.dims import Dim, Size, evaluate, per_sample, symbol, symbols_of
+from evener.engine.trace.dims import (
+    Dim,
+    Size,
+    evaluate,
+    is_at_least,
+    per_sample,
+    symbol,
+    symbols_of,
+)
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.engine.trace.row_loops import Role, find_row_loop
 
 if TYPE_CHECKING:
     from evener.engine.trace.first_sizes import EqualSizes
@@ -135,6 +144,11 @@ class Inference:
         """Return whether no symbol of a size is a number that is computed from data."""
         return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
 
+    def is_of_list(self, size: Size) -> bool:
+        """Return whether a size has a symbol that only a tensor list knows."""
+        names = symbols_of(size) - {"B"}
+        return any(self.symbols[name].tensor.dtype == tf.variant for name in names)
+
     def _infer(self, node: Node) -> None:
         if self.equal_sizes is not None:
             self.equal_sizes.meet(node)
@@ -221,6 +235,22 @@ class Inference:
                 shape = self.with_symbols(tensor, shape)
             tensor.shape = self._given(tensor, shape) if shape is not None else None
             tensor.value = self._opaque(tensor) if value is None else value
+        node.row_loop = find_row_loop(node)
+        self._infer_rows(node)
+
+    def _infer_rows(self, node: Node) -> None:
+        """Set what is known behind a loop over rows: its counters, and how long its lists are."""
+        loop = node.row_loop
+        if loop is None:
+            return
+        for tensor, role in zip(node.outputs, loop.roles, strict=True):
+            if role is Role.COUNTER and is_at_least(loop.count, 0):
+                tensor.value = (loop.count,)
+                tensor.is_sizes = self.is_made_of_sizes(loop.count)
+            elif role in (Role.WRITTEN, Role.PUSHED) and tensor.shape:
+                tensor.shape = (loop.count, *tensor.shape[1:])
+            elif role is Role.POPPED:
+                tensor.shape = of_any_length(tensor.shape)
 
     def _give(self, inputs: Sequence[Tensor], facts: Sequence[Facts]) -> None:
         for tensor, (shape, value) in zip(inputs, facts, strict=True):
@@ -246,6 +276,8 @@ class Inference:
         joined: list[Facts] = []
         for tensors in columns:
             shapes = {t.shape for t in tensors}
+            if len(shapes) > 1 and tensors[0].dtype == tf.variant:
+                shapes = {of_any_length(shape) for shape in shapes}
             values = {t.value for t in tensors}
             shape = shapes.pop() if len(shapes) == 1 else None
             joined.append((shape, values.pop() if len(values) == 1 else None))
@@ -258,6 +290,11 @@ class Inference:
         return None
 
 
+def of_any_length(shape: Shape | None) -> Shape | None:
+    """Return the shape of a tensor list without the number of its elements."""
+    return (1, *shape[1:]) if shape else shape
+
+
 def _list_value(tensor: Tensor) -> Shape | None:
     return tensor.value if tensor.dtype == tf.variant else None
 
@@ -265,7 +302,10 @@ def _list_value(tensor: Tensor) -> Shape | None:
 def _widened(before: Facts, after: Facts, *, is_list: bool) -> Facts:
     """Return what holds before and after one round of a loop; None for sizes that change."""
     if is_list and before[0] is not None and before[0] != after[0]:
-        return UNLIKE_ELEMENTS, None
+        alike = of_any_length(before[0])
+        if not alike or alike != of_any_length(after[0]):
+            return UNLIKE_ELEMENTS, None
+        return alike, before[1] if before[1] == after[1] else None
     (shape, value), (new_shape, new_value) = before, after
     if shape is None:
         return new_shape, new_value

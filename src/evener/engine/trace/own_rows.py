@@ -63,7 +63,16 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
         return _sum(node, *node.inputs) or _sum(node, *reversed(node.inputs))
     if node.op == "Mul":
         return _product(node, *node.inputs) or _product(node, *reversed(node.inputs))
+    if node.op == "SelectV2" and _has_samples_beside(node.inputs[0]):
+        # As `tf.vectorized_map` makes them: the first row where it is the only one.
+        return _moved(node, node.inputs[1]) if node.inputs[2].value == (0,) else None
     return None
+
+
+def _has_samples_beside(condition: Tensor) -> bool:
+    """Return whether a condition is that there is more than one sample."""
+    node = condition.node
+    return node.op == "Greater" and [t.value for t in node.inputs] == [(BATCH,), (1,)]
 
 
 def first_of_positions(positions: Tensor) -> OwnRows | None:
@@ -93,9 +102,10 @@ def _of_range(node: Node) -> OwnRows | None:
     return OwnRows(axis=0, step=step[0], slack=0)
 
 
-def _moved(node: Node) -> OwnRows | None:
+def _moved(node: Node, source: Tensor | None = None) -> OwnRows | None:
     """Copies of the same numbers, with the rows of every sample still together."""
-    before, after, own = node.inputs[0].shape, node.outputs[0].shape, own_rows(node.inputs[0])
+    source = node.inputs[0] if source is None else source
+    before, after, own = source.shape, node.outputs[0].shape, own_rows(source)
     if own is None or before is None or after is None:
         return None
     if node.op in VIEWS or node.op == "StridedSlice":

@@ -15,8 +15,16 @@ from evener.engine.trace.dims import (
     symbols_of,
 )
 from evener.engine.trace.graph import Node, Tensor, constant_array
-from evener.engine.trace.inference import SHAPE_RULES, UNLIKE_ELEMENTS, Inference, Shape, ShapeRule
+from evener.engine.trace.inference import (
+    SHAPE_RULES,
+    UNLIKE_ELEMENTS,
+    Inference,
+    Shape,
+    ShapeRule,
+    of_any_length,
+)
 from evener.engine.trace.matrices import matrix_of
+from evener.engine.trace.row_loops import list_length
 
 Shapes = Sequence["Shape | None"] | None
 
@@ -38,7 +46,7 @@ Abs Acos Acosh AddN Angle Asin Asinh Atan Atanh BatchNormWithGlobalNormalization
 BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1
 BiasAdd Bucketize Cast Ceil CheckNumerics CheckNumericsV2 ClipByValue Conj Cos Cosh Cumprod Dawsn
 Expint FresnelCos FresnelSin PopulationCount Spence StaticRegexReplace StaticRegexFullMatch
-StringLength StringStrip Cumsum CumulativeLogsumexp DepthToSpaceSame Digamma Elu EluGrad
+StringLength StringStrip Cumsum CumulativeLogsumexp Digamma Elu EluGrad
 EnsureShape Erf Erfc Erfinv Exp Expm1 FakeQuantWithMinMaxArgs Floor Identity IdentityN Inv Invert
 IsFinite IsInf IsNan LRN LRNGrad LeakyRelu LeakyReluGrad Lgamma Log Log1p LogSoftmax LogicalNot
 MatrixBandPart MatrixInverse Cholesky MatrixSetDiag MatrixSetDiagV3 Ndtri Neg OnesLike
@@ -48,7 +56,7 @@ Sin Sinh Snapshot Softmax Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtG
 StopGradient Tan Tanh TanhGrad TensorScatterAdd TensorScatterUpdate TensorScatterMax
 TensorScatterMin TensorScatterSub ZerosLike InvGrad ReciprocalGrad MaxPoolGrad MaxPool3DGrad
 MaxPoolGradV2 StringToNumber StringToHashBucketFast StringToHashBucketStrong LookupTableFind
-AsString StringLower StringUpper SpaceToBatchSame ParallelDynamicStitchSame DebugIdentityV3
+AsString StringLower StringUpper DebugIdentityV3
 AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV
 """.split()
 
@@ -409,7 +417,10 @@ def _pad_gradient(inference: Inference, node: Node) -> Shapes:
 def constant(tensor: Tensor) -> list[int] | None:
     """Return the integers of a constant of any rank, flat, or None if it is none."""
     array = constant_array(tensor)
-    return None if array is None else [int(n) for n in array.ravel()]
+    if array is not None:
+        return [int(n) for n in array.ravel()]
+    numbers = [n for n in tensor.value or () if isinstance(n, int)]
+    return numbers if tensor.value and len(numbers) == len(tensor.value) else None
 
 
 @shape_rule("MatrixDiagV3", "MatrixDiagPartV3")
@@ -798,6 +809,9 @@ def _range(inference: Inference, node: Node) -> Shapes:
     if not isinstance(stride, int) or stride < 1:
         return None
     # The operation refuses a limit before the start.
+    numbers = (start[0], limit[0])
+    if all(isinstance(number, int) for number in numbers):
+        return [(len(range(*numbers, stride)),)]  # pyright: ignore[reportArgumentType]
     length = divide(limit[0] - start[0], stride)
     return None if length is None or isinstance(length, int) else [(length,)]
 
@@ -856,48 +870,71 @@ def _new_list(inference: Inference, node: Node) -> Shapes:
 def _list_of_rows(inference: Inference, node: Node) -> Shapes:
     shape = node.inputs[0].shape
     _element(inference, node.inputs[1])
-    return [None if shape is None else (1, *shape[1:])]
+    if shape is None:
+        return [None]
+    return [shape if isinstance(shape[0], Dim) else of_any_length(shape)]
 
 
-def _with_item(node: Node, item: Shape | None) -> Shapes:
-    """A list with one more element: its elements have one shape, or nothing is known of them."""
-    known = node.inputs[0].shape
-    if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
-        return [UNLIKE_ELEMENTS]
-    return [(1, *item)]
-
-
-def _taken_out(inference: Inference, known: Shape | None, element_shape: Tensor) -> Shape | None:
-    asked = _element(inference, element_shape)
-    return asked if known is None or known == UNLIKE_ELEMENTS else known[1:]
+def _taken_out(
+    inference: Inference,
+    node: Node,
+    element_shape: Tensor,
+    *,
+    index: int = 0,
+    is_stacked: bool = False,
+) -> Shape | None:
+    """Return the shape of an element; what only the list knows of it gets a symbol there."""
+    known, asked = node.inputs[0].shape, _element(inference, element_shape)
+    if known is None or known == UNLIKE_ELEMENTS:
+        return asked
+    taken = node.outputs[index]
+    return tuple(
+        inference.new_symbol(taken, axis) if inference.is_of_list(size) else size
+        for axis, size in enumerate(known[1:], start=int(is_stacked))
+    )
 
 
 @shape_rule("TensorListPushBack", "TensorListSetItem")
 def _write(inference: Inference, node: Node) -> Shapes:
-    return _with_item(node, node.inputs[-1].shape)
+    """The elements of a list have one shape, or nothing is known of them."""
+    known, item = node.inputs[0].shape, node.inputs[-1].shape
+    if item is None or (known is not None and known[1:] != item) or known == UNLIKE_ELEMENTS:
+        return [UNLIKE_ELEMENTS]
+    keeps = node.op == "TensorListSetItem" and not node.bool_attr("resize_if_index_out_of_bounds")
+    length = _known_length(inference, node.inputs[0]) if keeps else None
+    return [(length or 1, *item)]
+
+
+def _known_length(inference: Inference, tensor: Tensor) -> Size | None:
+    """Return the length of a list; of a number from data only the list itself is a size."""
+    length = list_length(tensor)
+    return length if length is not None and inference.is_made_of_sizes(length) else None
 
 
 @shape_rule("TensorListResize")
 def _resized(inference: Inference, node: Node) -> Shapes:
-    return [node.inputs[0].shape]
+    return [of_any_length(node.inputs[0].shape)]
 
 
 @shape_rule("TensorListGetItem")
 def _get_item(inference: Inference, node: Node) -> Shapes:
-    return [_taken_out(inference, node.inputs[0].shape, node.inputs[2])]
+    return [_taken_out(inference, node, node.inputs[2])]
 
 
 @shape_rule("TensorListPopBack")
 def _popped(inference: Inference, node: Node) -> Shapes:
-    known = node.inputs[0].shape
-    return [known, _taken_out(inference, known, node.inputs[1])]
+    popped = _taken_out(inference, node, node.inputs[1], index=1)
+    return [of_any_length(node.inputs[0].shape), popped]
 
 
 @shape_rule("TensorListStack")
 def _stacked(inference: Inference, node: Node) -> Shapes:
     static = node.static_shapes[0]
-    element = _taken_out(inference, node.inputs[0].shape, node.inputs[1])
+    element = _taken_out(inference, node, node.inputs[1], is_stacked=True)
     if element is None:
         return None
     length = static[0] if static else None
-    return [(inference.new_symbol(node.outputs[0], 0) if length is None else length, *element)]
+    if length is None:
+        length = _known_length(inference, node.inputs[0])
+        length = length or inference.new_symbol(node.outputs[0], 0)
+    return [(length, *element)]

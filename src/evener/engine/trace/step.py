@@ -14,6 +14,7 @@ from evener import _tf_private
 from evener.engine.trace import (  # noqa: F401  (they fill the tables of rules)
     per_row_shapes,
     shape_rules,
+    value_arithmetic,
     value_rules,
 )
 from evener.engine.trace.dims import BATCH
@@ -21,6 +22,7 @@ from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.graph import Graph, Tensor
 from evener.engine.trace.inference import Inference
+from evener.engine.trace.known_branches import take_known_branches
 from evener.pinning import colocation
 from evener.tf_compat.batch_norm import per_device_batch_norm
 from evener.tf_compat.layers import recording_layers
@@ -144,6 +146,8 @@ def trace_step(
                 size = inference.new_symbol(graph.inputs[first], 0)
                 inference.input_shape(graph.inputs[index], 0, size)
     inference.run(graph)
+    while take_known_branches(graph):
+        inference.run(graph)
     return TracedStep(
         concrete=concrete,
         graph=graph,

@@ -8,11 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.trace.conditions import truth_of
-from evener.engine.trace.dims import Dim, Size, divide, product
+from evener.engine.trace.dims import Dim, Size, product
 from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.matrices import matrix_of
-from evener.engine.trace.shape_rules import broadcast, reduced_axes, slices
+from evener.engine.trace.row_loops import list_length
+from evener.engine.trace.shape_rules import broadcast, slices
 
 Values = Sequence["Shape | None"] | None
 
@@ -179,31 +180,6 @@ def _range(inference: Inference, node: Node) -> Values:
     return [tuple(span)] if len(span) <= LARGEST_VALUE else None
 
 
-@value_rule("Prod", "Sum", "Max", "Min")
-def _reduce(inference: Inference, node: Node) -> Values:
-    value, shape = node.inputs[0].value, node.inputs[0].shape
-    if value is None or shape is None:
-        return None
-    axes = reduced_axes(shape, node.inputs[1].value)
-    if axes is None:
-        return None
-    if shape and not axes:
-        return [value]
-    if node.op == "Prod":
-        return [(product(value),)]
-    if node.op == "Sum":
-        total: Size = 0
-        for number in value:
-            total = number + total
-        return [(total,)]
-    if len(set(value)) == 1:
-        return [value[:1]]
-    numbers = [number for number in value if isinstance(number, int)]
-    if len(numbers) < len(value) or not numbers:
-        return None
-    return [(max(numbers) if node.op == "Max" else min(numbers),)]
-
-
 @value_rule("ConcatOffset")
 def _concat_offset(inference: Inference, node: Node) -> Values:
     """Where each of several shapes begins when they are joined along an axis."""
@@ -244,75 +220,6 @@ def _invert(inference: Inference, node: Node) -> Values:
     if order is None or not all(isinstance(k, int) for k in order):
         return None
     return [tuple(order.index(k) for k in range(len(order)))]
-
-
-@value_rule("Neg")
-def _neg(inference: Inference, node: Node) -> Values:
-    value = node.inputs[0].value
-    return None if value is None else [tuple(number * -1 for number in value)]
-
-
-@value_rule(
-    "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Maximum", "Minimum", "TruncateDiv"
-)
-def _arithmetic(inference: Inference, node: Node) -> Values:
-    a, b = (t.value for t in node.inputs)
-    shape = node.outputs[0].shape
-    if node.op == "FloorMod" and a is None and b is not None and len(shape or ()) == 1:
-        return _remainders(inference, node, b)
-    if a is None or b is None or shape is None or len(shape) > 1:
-        return None
-    length = shape[0] if shape else 1
-    if not isinstance(length, int):
-        return None
-    a, b = (v * length if len(v) == 1 else v for v in (a, b))
-    if len(a) != len(b):
-        return None
-    return [
-        tuple(
-            _computed(inference, node, one, other, index)
-            for index, (one, other) in enumerate(zip(a, b, strict=True))
-        )
-    ]
-
-
-def _remainders(inference: Inference, node: Node, divisors: Shape) -> Values:
-    """Return the remainders of numbers that are not known: those of 1 are 0."""
-    result = node.outputs[0]
-    if result.shape != (len(divisors),):
-        return None
-    return [
-        tuple(
-            0 if divisor == 1 else inference.new_symbol(result, None, index)
-            for index, divisor in enumerate(divisors)
-        )
-    ]
-
-
-def _computed(inference: Inference, node: Node, a: Size, b: Size, index: int) -> Size:
-    op = node.op
-    if op in ("Add", "AddV2"):
-        return a + b
-    if op == "Sub":
-        return a - b
-    if op == "Mul":
-        return a * b
-    if isinstance(a, int) and isinstance(b, int):
-        numbers = {"Maximum": max(a, b), "Minimum": min(a, b)}
-        if op in numbers:
-            return numbers[op]
-        if b:
-            truncated = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-            return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
-    if op in ("Maximum", "Minimum") and a == b:
-        return a
-    # A number that is computed from data may be 0, and then the division fails.
-    quotient = divide(a, b) if inference.is_made_of_sizes(b) else None
-    if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
-        return quotient
-    if quotient is not None and op == "FloorMod":
-        return 0
-    return inference.symbol_for((op, a, b), node.outputs[0], index)
 
 
 @value_rule("Split", "SplitV")
@@ -431,3 +338,9 @@ def _from_list(inference: Inference, node: Node) -> Values:
 def _element_shape(inference: Inference, node: Node) -> Values:
     shape = node.inputs[0].shape
     return None if shape is None else [shape[1:]]
+
+
+@value_rule("TensorListLength")
+def _list_length(inference: Inference, node: Node) -> Values:
+    length = list_length(node.inputs[0])
+    return None if length is None else [(length,)]

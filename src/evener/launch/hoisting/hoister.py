@@ -17,21 +17,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.analysis.hoisting import Hoisted, Obstacle, Region
+from evener.analysis.hoisting import Hoisted, Obstacle
 from evener.engine import Strategy
 from evener.launch.hoisting.code import Observed
 from evener.launch.hoisting.comparing import AsWritten, Comparison
 from evener.launch.hoisting.reads import Body, Call, check_arrays, check_shown, reads_of
 from evener.launch.hoisting.state import all_variables
-from evener.launch.hoisting.values import CannotHoist
+from evener.launch.hoisting.step import Step
+from evener.launch.hoisting.values import CannotHoist, Scalar
 from evener.launch.hoisting.variant import Variant, traced
 from evener.launch.notes import Notes
 from evener.launch.user_line import UserLine
@@ -42,49 +42,6 @@ _CALLS_FOR_ANOTHER = 20
 _MOST_KEPT = 6
 _NUM_COMPARED_SHAPES = 4
 _MOST_ATTEMPTS = 4
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Step:
-    """A region of the script, and what became of it.
-
-    Args:
-        region: The region.
-        path: Its file.
-        variants: What was traced, the latest first.
-        pending: What was observed and not traced yet.
-        to_observe: The call that is to be observed, and its variant if there is one already.
-        num_observed: How many sets of values were observed.
-        num_calls: How often it ran on all devices alone.
-        num_attempts: How often variables were made while it was traced.
-        obstacle: What keeps it from all devices.
-        is_noted: Whether it was said that it runs on all devices.
-    """
-
-    region: Region
-    path: str
-    variants: list[Variant] = field(default_factory=list)
-    pending: Variant | None = None
-    to_observe: tuple[Call, Variant | None] | None = None
-    num_observed: int = 0
-    num_calls: int = 0
-    num_attempts: int = 0
-    obstacle: str | None = None
-    is_noted: bool = False
-
-    @property
-    def line(self) -> UserLine:
-        return UserLine(path=self.path, number=self.region.first)
-
-    def overlaps(self, other: _Step) -> bool:
-        """Return whether they have lines in common."""
-        mine, its = self.region, other.region
-        return self.path == other.path and mine.first <= its.last and its.first <= mine.last
-
-    def covers(self, line: UserLine) -> bool:
-        """Return whether a line is in the region, or behind it in its block."""
-        region = self.region
-        return self.path == line.path and region.first <= line.number <= region.end_of_block
 
 
 class Hoister:
@@ -100,7 +57,7 @@ class Hoister:
         self._strategy = strategy
         self._notes = notes
         self._is_outside = is_outside
-        self._steps: dict[int, _Step] = {}
+        self._steps: dict[int, Step] = {}
         self._obstacles: dict[str, list[Obstacle]] = {}
         self._losses: list[tuple[str, int]] = []
         self._process = os.getpid()
@@ -116,7 +73,7 @@ class Hoister:
             found: Its regions, whose numbers no other file has, and what was found beside them.
         """
         for region in found.regions:
-            self._steps[region.number] = _Step(region=region, path=path)
+            self._steps[region.number] = Step(region=region, path=path)
         self._obstacles[path] = list(found.obstacles)
         self._losses += [(path, line) for line in found.lines_with_losses]
 
@@ -198,20 +155,21 @@ class Hoister:
             and self._is_outside()
         )
 
-    def _run(self, step: _Step, call: Call) -> Any:
+    def _run(self, step: Step, call: Call) -> Any:
         waiting = [] if step.pending is None else [step.pending]
         for variant in (*step.variants, *waiting):
-            if variant.reads.hold_for(call.structures):
-                return self._run_variant(step, variant, call)
+            given = call.with_numbers(variant.places)
+            if variant.is_for(given):
+                return self._run_with_numbers(step, variant, given)
         step.num_observed += 1
         if step.num_observed > _MOST_VARIANTS + step.num_calls // _CALLS_FOR_ANOTHER:
-            raise CannotHoist(f"{_what_changes(step, call.structures)} changes again and again")
+            raise CannotHoist(f"{step.what_changes(call)} changes again and again")
         check_arrays(step.region, call.values)
-        step.to_observe = call, None
+        step.to_observe = call.with_numbers(step.places_of(call)), None
         return None
 
     def _was_observed(
-        self, step: _Step, call: Call, variant: Variant | None, observed: Observed
+        self, step: Step, call: Call, variant: Variant | None, observed: Observed
     ) -> None:
         """Keep what a step that ran as it is written has read.
 
@@ -222,15 +180,27 @@ class Hoister:
             observed.code = {**variant.reads.code, **observed.code}
         reads = reads_of(step.region, step.path, observed, call, self._losses)
         if variant is None:
-            variant = step.pending = Variant(reads=reads)
+            places = (i for i, one in enumerate(call.structures) if isinstance(one, Scalar))
+            variant = step.pending = Variant(reads=reads, places=frozenset(places))
             variant.function = traced(step.region, variant, call.body)
         variant.reads = reads
         variant.observed.add(call.shapes)
 
-    def _run_variant(self, step: _Step, variant: Variant, call: Call) -> Any:
+    def _run_with_numbers(self, step: Step, variant: Variant, call: Call) -> Any:
+        """Run a variant; if numbers of Python cannot be its arguments, run the step as written."""
+        try:
+            return self._run_variant(step, variant, call)
+        except (CannotHoist, AsWritten) as problem:
+            if not variant.places:
+                raise
+            step.forget_numbers(variant, problem)
+            return problem.results if isinstance(problem, AsWritten) else None
+
+    def _run_variant(self, step: Step, variant: Variant, call: Call) -> Any:
         variant.may_trace = variant.needs_trace = False
         try:
-            if call.shapes in variant.verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
+            is_verified = call.shapes in variant.verified and variant.was_compared_enough
+            if is_verified or len(variant.verified) >= _NUM_COMPARED_SHAPES:
                 results = variant.call(call, self._strategy)
                 step.num_calls += 1
                 return results
@@ -243,13 +213,14 @@ class Hoister:
             step.to_observe = call, variant
         elif results is not None:
             variant.verified.add(call.shapes)
+            variant.num_compared += 1
             if variant not in step.variants:
                 step.variants = [variant, *step.variants[: _MOST_KEPT - 1]]
                 step.pending = None
             self._note(step)
         return results
 
-    def _compare(self, step: _Step, variant: Variant, call: Call) -> Any:
+    def _compare(self, step: Step, variant: Variant, call: Call) -> Any:
         """Return the results of a call that was computed both ways; None if it has not run."""
         comparison = Comparison(variant, call, self._strategy, self._others)
         try:
@@ -274,7 +245,7 @@ class Hoister:
 
     def _observe_again(
         self,
-        step: _Step,
+        step: Step,
         variant: Variant,
         observed: Observed,
         call: Call,
@@ -290,7 +261,7 @@ class Hoister:
             raise AsWritten(str(reason), results) from None
 
     @staticmethod
-    def _failed(step: _Step, variant: Variant, error: Exception) -> None:
+    def _failed(step: Step, variant: Variant, error: Exception) -> None:
         """Judge what a run on all devices raised.
 
         Raises:
@@ -309,14 +280,14 @@ class Hoister:
         text = next(reversed(str(error).strip().splitlines()), "").strip()
         raise CannotHoist(f"it cannot be traced ({type(error).__name__}: {text[:120]})")
 
-    def _note(self, step: _Step) -> None:
+    def _note(self, step: Step) -> None:
         if not step.is_noted:
             step.is_noted = True
             devices = ", ".join(self._strategy.plan.device_names)
             region = step.region
             self._notes.add(f"lines {region.first} to {region.last} run on {devices}", step.line)
 
-    def _refuse(self, step: _Step, reason: str, observed: Observed | None = None) -> None:
+    def _refuse(self, step: Step, reason: str, observed: Observed | None = None) -> None:
         """Let a step run as it is written from now on, and note why if no part of it is left."""
         step.variants.clear()
         step.pending = None
@@ -338,15 +309,3 @@ class Hoister:
 def _prevents(line: int | str, reason: str) -> str:
     name = f"line {line}" if isinstance(line, int) else line
     return f"{name} prevents more: {reason}"
-
-
-def _what_changes(step: _Step, structures: Sequence[Any]) -> str:
-    """Return the name of what is another value than when the step was observed last."""
-    before = [*step.variants, *([step.pending] if step.pending is not None else [])]
-    if not before:
-        return "what it reads"
-    reads = before[-1].reads
-    for name, old, new in zip(step.region.parameters, reads.structures, structures, strict=True):
-        if old != new:
-            return name
-    return reads.changed() or "what it reads"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from types import CodeType
+from dataclasses import dataclass, replace
+from types import CodeType, ModuleType
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from evener.analysis.hoisting import Region
 from evener.analysis.hoisting.rewrite import HOOK
+from evener.launch.hoisting.checks import Names
 from evener.launch.hoisting.code import (
     Observed,
     attributes_read,
@@ -20,13 +21,15 @@ from evener.launch.hoisting.code import (
     functions_of,
     globals_read,
 )
-from evener.launch.hoisting.guards import Globals, Guards
-from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, take_apart
+from evener.launch.hoisting.guards import Guards
+from evener.launch.hoisting.symbolic import can_be_argument
+from evener.launch.hoisting.values import PLAIN, CannotHoist, Fixed, Nest, Scalar, take_apart
 
 # Functions that name an attribute by a value.
 _BY_NAME = {"getattr", "vars", "hasattr"}
-# What a step cannot change. It changes no list of Python, or it is not hoisted.
-_CONSTANT = (*PLAIN, np.generic, np.ndarray, tf.Tensor, list, range)
+# What a step cannot change. It changes no list of Python, or it is not hoisted. A module is there
+# for its name alone: `tf.print`.
+_CONSTANT = (*PLAIN, np.generic, np.ndarray, tf.Tensor, list, range, ModuleType)
 
 
 Body = Callable[..., tuple[Any, ...]]
@@ -54,6 +57,30 @@ class Call:
         tensors: list[Any] = []
         structures = [take_apart(value, tensors) for value in values]
         return cls(body=body, values=values, structures=structures, tensors=tensors)
+
+    def with_numbers(self, places: Iterable[int]) -> Call:
+        """Return a call in which numbers of Python among the arguments are tensors.
+
+        Args:
+            places: Which arguments. One that is no number, or too large, stays a value.
+        """
+        structures, tensors = list(self.structures), list(self.tensors)
+        for place in sorted(places):
+            value = self.values[place]
+            if can_be_argument(value):
+                structures[place] = Scalar(len(tensors), type(value))
+                tensors.append(tf.constant(value, tf.float64))
+        return replace(self, structures=structures, tensors=tensors)
+
+    def numbers_unlike(self, structures: Sequence[Any]) -> set[int]:
+        """Return which arguments are numbers that another call had other values of."""
+        pairs = enumerate(zip(self.structures, structures, strict=True))
+        return {
+            place
+            for place, (mine, its) in pairs
+            if isinstance(mine, Fixed) and can_be_argument(mine.value)
+            if isinstance(its, Scalar | Fixed) and its.kind is mine.kind and mine != its
+        }
 
     @property
     def shapes(self) -> Any:
@@ -100,7 +127,7 @@ class Reads:
 
     structures: list[Any]
     guards: Guards
-    globals: list[Globals]
+    globals: list[Names]
     code: dict[CodeType, dict[str, Any]]
     settings: Any
 
@@ -152,7 +179,7 @@ def reads_of(
         )
         for name, value in _fixed_values(name, structure)
     ]
-    found: list[Globals] = []
+    found: list[Names] = []
     assigned = set(region.results)
     for one, held in code.items():
         check_code(one, {**held, **dict(zip(region.parameters, call.values, strict=True))})
@@ -161,7 +188,7 @@ def reads_of(
             shared = sorted(assigned & {*read, *one.co_freevars})
             if shared:
                 raise CannotHoist(f"{one.co_name} reads {shared[0]}, which the step assigns")
-        found.append(Globals(held, read))
+        found.append(Names("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
         roots += [(one.co_name, f) for f in functions_of(one) if one is not call.body.__code__]
     guards = Guards(roots, names, every=bool(_BY_NAME & {n for g in found for n in g.names}))

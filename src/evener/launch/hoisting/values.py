@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.launch.hoisting.expressions import Given, Operation, evaluate
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared, not their identity."""
@@ -67,10 +68,11 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An argument that the step returns as it was given."""
+class Scalar:
+    """A number of Python that is given to the graph as a tensor."""
 
     number: int
+    kind: type
 
 
 def same(one: Any, other: Any) -> bool:
@@ -144,6 +146,8 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
         return structure.value
     if isinstance(structure, Given):
         return given[structure.number]
+    if isinstance(structure, Operation):
+        return evaluate(structure, given)
     if isinstance(structure, Number):
         value = tensors[structure.number].numpy()
         return value.decode() if structure.kind is str else structure.kind(value)
@@ -155,13 +159,19 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
     return structure.kind(*parts)
 
 
-def results_apart(values: Sequence[Any], inputs: Sequence[Any], known: set[int]) -> Any:
+def results_apart(
+    values: Sequence[Any],
+    inputs: Sequence[Any],
+    known: set[int],
+    expression_of: Callable[[Any], Any] = lambda _: None,
+) -> Any:
     """Return the structure and the flat tensors of the results of a step that is being traced.
 
     Args:
         values: The results.
         inputs: The arguments, as the step got them.
         known: The ids of objects that are guarded, which a result may be.
+        expression_of: Returns what Python computes a result by, if it is such a number.
 
     Raises:
         CannotHoist: If a result is neither tensors nor known.
@@ -170,6 +180,9 @@ def results_apart(values: Sequence[Any], inputs: Sequence[Any], known: set[int])
     seen: set[int] = set()
 
     def apart(value: Any) -> Any:
+        expression = expression_of(value)
+        if expression is not None:
+            return expression
         for number, argument in enumerate(inputs):
             if value is argument and not isinstance(value, PLAIN):
                 return Given(number)

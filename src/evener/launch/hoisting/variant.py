@@ -12,15 +12,17 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.analysis.hoisting import Region
 from evener.engine import Strategy
+from evener.launch.hoisting.expressions import Condition, Given, Operation, hold
 from evener.launch.hoisting.graph import check_operations
 from evener.launch.hoisting.reads import Body, Call, Reads
+from evener.launch.hoisting.symbolic import Scope, expression_of, symbolic
 from evener.launch.hoisting.values import (
     CannotHoist,
     Fixed,
-    Given,
     Leaf,
     Nest,
     Number,
+    Scalar,
     put_together,
     results_apart,
     same,
@@ -48,6 +50,10 @@ class Variant:
         may_trace: Whether the call of now may trace it.
         needs_trace: Whether the call of now would trace it.
         narrows: Whether arrays of float64 become float32.
+        places: The arguments that are numbers of Python, given to the graph as tensors.
+        conditions: Comparisons of these numbers that the traces depend on.
+        given: The arguments of the call of now.
+        num_compared: How often both ways were compared.
     """
 
     reads: Reads
@@ -60,9 +66,23 @@ class Variant:
     may_trace: bool = False
     needs_trace: bool = False
     narrows: bool = False
+    places: frozenset[int] = frozenset()
+    conditions: list[Condition] = field(default_factory=list)
+    given: Sequence[Any] = ()
+    num_compared: int = 0
+
+    def is_for(self, call: Call) -> bool:
+        """Return whether a call, with its numbers as tensors, reads the same values."""
+        return self.reads.hold_for(call.structures) and hold(self.conditions, call.values)
+
+    @property
+    def was_compared_enough(self) -> bool:
+        """Whether both ways were compared for two values of the numbers, if there are any."""
+        return self.num_compared > 1 or not self.places
 
     def call(self, call: Call, strategy: Strategy) -> tuple[Any, ...]:
         """Run the step on all devices."""
+        self.given = call.values
         flat = [_as_tensor(one, narrows=self.narrows) for one in call.tensors]
         results = strategy.run(self.function, args=tuple(flat))
         return tuple(put_together(one, results, call.values) for one in self.results)
@@ -77,13 +97,17 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         if not variant.may_trace:
             raise NotObserved
         variant.num_traces += 1
+        scope = Scope(given=variant.given)
         try:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
-            given = [put_together(one, tensors) for one in structures]
+            given = [_given(scope, i, one, tensors) for i, one in enumerate(structures)]
             with _tf_private.symbolic_lengths():
                 results = body(*given)
-            apart, flat = results_apart(results, given, variant.reads.guards.known)
+            known = variant.reads.guards.known
+            apart, flat = results_apart(results, given, known, expression_of)
+            if scope.problem is not None:
+                raise scope.problem
             for structure, value in zip(structures, given, strict=True):
                 if isinstance(structure, Nest) and not _is_unchanged(structure, value, tensors):
                     raise CannotHoist("it changes a list or dictionary that it is given")
@@ -92,6 +116,9 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         except CannotHoist as problem:
             variant.problem = problem
             raise
+        finally:
+            variant.problem = scope.problem or variant.problem
+        variant.conditions = list(dict.fromkeys([*variant.conditions, *scope.conditions]))
         if variant.results is not None and variant.results != apart:
             variant.problem = CannotHoist("its results depend on the size of the batch")
             raise variant.problem
@@ -100,6 +127,12 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
 
     run.__name__ = f"lines_{region.first}_to_{region.last}"
     return tf.function(tf.autograph.experimental.do_not_convert(run), autograph=False)
+
+
+def _given(scope: Scope, place: int, structure: Any, tensors: Sequence[Any]) -> Any:
+    if isinstance(structure, Scalar):
+        return symbolic(scope, place, structure.kind, tensors[structure.number])
+    return put_together(structure, tensors)
 
 
 def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
@@ -122,7 +155,7 @@ def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
 
 def _check_results_shown(region: Region, results: Sequence[Any]) -> None:
     for name, result in zip(region.results, results, strict=False):
-        if name in region.shown and not isinstance(result, Leaf | Number | Given):
+        if name in region.shown and not isinstance(result, Leaf | Number | Given | Operation):
             raise CannotHoist(f"it shows {name} before it may change")
 
 

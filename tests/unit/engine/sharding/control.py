@@ -56,6 +56,12 @@ def loop_that_becomes_sharded(x: Any) -> Any:
     return tf.while_loop(lambda i, _: i < 2, lambda i, y: (i + 1, y + x * 2), (0, start))[1]
 
 
+def loop_from_a_size(x: Any) -> Any:
+    """A partial sum begins with the number of samples: that is added once, and not by each part."""
+    total = lambda i, y: (i + 1, y + tf.reduce_sum(x))  # noqa: E731
+    return tf.while_loop(lambda i, _: i < 3, total, (0, tf.shape(x)[0]))[1]
+
+
 def loop_over_samples(x: Any) -> Any:
     """A running sum over the samples, one after the other."""
     total = tf.shape(x)[0]
@@ -163,6 +169,7 @@ CASES: tuple[OpCase, ...] = (
     case("loop_with_sum", loop_with_sum, ROWS, expect="any"),
     case("loop_until", loop_until, ROWS, expect="any"),
     case("loop_that_becomes_sharded", loop_that_becomes_sharded, ROWS, expect="any"),
+    case("loop_from_a_size", loop_from_a_size, i32(B, 3, values=ints(-4, 9)), gradient=False),
     case("loop_over_samples", loop_over_samples, ROWS, expect="any"),
     case("branch_of_number", branch_of_number, ROWS, expect="any"),
     case("branch_of_sum", branch_of_sum, ROWS, expect="any"),

@@ -109,8 +109,9 @@ CASES: tuple[OpCase, ...] = (
     ),
     case(
         "drawn_boxes",
-        lambda x, b: tf.image.draw_bounding_boxes(x, b, [[1.0, 0.0]]),
-        f32(B, 4, 4, 2, values=positive),
+        # The kernel draws on images of 1, 3 or 4 channels.
+        lambda x, b: tf.image.draw_bounding_boxes(x, b - 0.5, [[1.0, 0.0, 0.5]]),
+        f32(B, 4, 4, 3, values=positive),
         f32(B, 2, 4, values=positive),
         gradient=False,
         expect="any",

@@ -30,24 +30,6 @@ from unit.engine.sharding.trials import (
 )
 
 SAMPLES = ((4, 1, 2), (3, 0, 2), (1, 2, 4), (0, 3, 0))
-# Cases in which a kernel fails with an error, to be looked into.
-CRASHES = frozenset(
-    """
-    chosen_by_label confusion_matrix drawn_boxes flat_beyond_the_row segments_of_best
-    written_by_label
-    """.split()
-)
-
-
-def with_crashes(*, gradient: bool = False) -> list[Any]:
-    crash = pytest.mark.xfail(strict=False, reason="a kernel refuses rows that are no samples")
-    return [
-        pytest.param(
-            *param.values, id=param.id, marks=crash if param.values[0].name in CRASHES else ()
-        )
-        for param in cases(gradient=gradient)
-    ]
-
 
 as_drawn = settings(
     phases=[Phase.explicit, Phase.generate], derandomize=True, max_examples=3, database=None
@@ -99,7 +81,7 @@ def check(trial: Trial, what: str, step: Any, tensors: list[tf.Tensor], samples:
 
 
 @pytest.mark.sampled(45)
-@pytest.mark.parametrize("case", with_crashes())
+@pytest.mark.parametrize("case", cases())
 @as_drawn
 @given(data=st.data())
 def test_values(case: OpCase, data: st.DataObject) -> None:
@@ -108,7 +90,7 @@ def test_values(case: OpCase, data: st.DataObject) -> None:
 
 
 @pytest.mark.sampled(45)
-@pytest.mark.parametrize("case", with_crashes(gradient=True))
+@pytest.mark.parametrize("case", cases(gradient=True))
 @as_drawn
 @given(data=st.data())
 def test_gradients(case: OpCase, data: st.DataObject) -> None:

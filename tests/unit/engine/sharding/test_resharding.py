@@ -53,6 +53,20 @@ def test_rows_of_two_batches_that_are_joined() -> None:
     assert found["MatMul"] == found["Tanh"] == BATCH + 8
 
 
+def test_numbers_of_the_rows_are_split_with_them() -> None:
+    """What is made of sizes alone is known to all parts, and each needs the numbers of its rows."""
+
+    def step(x: tf.Tensor) -> Any:
+        scores = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
+        best = tf.argmax(scores, 1, output_type=tf.int32)
+        first = tf.range(16)
+        chosen = tf.gather_nd(scores, tf.stack([first, best], 1))
+        return tf.cast(best + first, tf.float32), chosen, tf.reduce_sum(x)
+
+    found = rows_by_op(sharding_of(step, normal(9, 6)))
+    assert found["AddV2"] == found["Pack"] == 16
+
+
 def test_a_few_rows_and_weights_are_not_split() -> None:
     def step(x: tf.Tensor) -> Any:
         few = tf.random.stateless_normal([4, 6], (5, 6))

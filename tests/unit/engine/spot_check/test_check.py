@@ -257,6 +257,28 @@ def test_what_cannot_be_checked_says_why(step: Any, options: Any, reason: str) -
     assert reason in found.reason
 
 
+def against_labels(num_labels: int) -> Callable[[Any], Any]:
+    """Return a step whose labels have a number of rows, as those of GANs often have."""
+    labels = tf.constant(np.linspace(0.0, 1.0, num_labels, dtype="float32")[:, None])
+    return lambda x: tf.reduce_mean(tf.square(tf.tanh(x[:, :1]) - labels))
+
+
+@pytest.mark.parametrize("door", ["eager", "graph"])
+def test_a_step_that_fits_one_batch_size_is_checked_on_whole_batches(door: str) -> None:
+    """Of fewer rows than there are labels TensorFlow makes no mean on one device either."""
+    step = evener.distribute(against_labels(32), devices=DEVICES)
+    x = tf.constant(np.random.default_rng(0).normal(size=[32, 4]).astype("float32"))
+    (tf.function(lambda x: step(x)) if door == "graph" else step)(x)
+    wait_for_checks()
+    [found] = step.spot_checks
+    assert (found.state, found.reason, found.num_samples) == ("agrees", "", 32)
+
+
+def test_a_large_batch_of_which_no_sample_can_be_left_out_is_not_checked() -> None:
+    found = checked(against_labels(65), tf.ones([65, 4]))
+    assert (found.state, "it has 65" in found.reason) == ("not done", True)
+
+
 def test_a_batch_of_one_sample_waits_for_another() -> None:
     step = evener.distribute(lambda x: tf.reduce_sum(x), devices=DEVICES)
     step(X[:1])

@@ -52,9 +52,10 @@ WRONG_IN_TENSORFLOW = {
     "FusedBatchNormGradV3": (3, 4),
     "FractionalMaxPool": (1, 2),
 }
+# The same in a whole case: a program on one device is told the same sizes.
 KNOWN_FAULTS = {
-    "diag_of_batch": "TensorFlow's static shape of MatrixDiagV3",
-    "cross_entropy_broadcast": "logits of one row",
+    "diag_of_batch": "TensorFlow's static shape of MatrixDiagV3, a diagonal beside the main one",
+    "cross_entropy_broadcast": "TensorFlow's static shape of logits of one row with more labels",
 }
 
 

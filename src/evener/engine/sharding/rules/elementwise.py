@@ -19,8 +19,10 @@ from evener.engine.sharding.decision import (
     rule,
 )
 from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size, is_at_least
+from evener.engine.trace.dims import Dim, Size, is_at_least
+from evener.engine.trace.equal_rows import has_equal_rows
 from evener.engine.trace.graph import Node, Tensor, constant_array
+from evener.engine.trace.inference import of_any_length
 from evener.engine.trace.shape_rules import BROADCASTING
 
 UNARY = """
@@ -53,12 +55,46 @@ def elementwise(node: Node, states: Sequence[State]) -> Decision | None:
     target = target_state(node, states, shape)
     if target is None:
         return None
-    if node.op not in _BROADCASTING and len({t.shape for t in node.inputs}) > 1:
+    if node.outputs[0].dtype == tf.variant and target.axis == 0:
+        # Lists of rows: of as many elements in every part, so that all lengths have to be known.
+        if not isinstance(shape[0], Dim) or {t.shape for t in node.inputs} != {shape}:
+            return None
+    if node.op not in _BROADCASTING and len({_shape_of_elements(t) for t in node.inputs}) > 1:
         return None
     wanted = [operand_state(t.shape, shape, target) for t in node.inputs]
     if any(state is None for state in wanted):
         return None
-    return Decision(inputs=tuple(s for s in wanted if s is not None), outputs=(target,))
+    inputs = as_they_are(node, states, [s for s in wanted if s is not None])
+    return Decision(inputs=inputs, outputs=(target,))
+
+
+def _shape_of_elements(tensor: Tensor) -> tuple[Size, ...] | None:
+    """Return a shape; of a tensor list without its length, of which not all is known."""
+    return of_any_length(tensor.shape) if tensor.dtype == tf.variant else tensor.shape
+
+
+def as_they_are(node: Node, states: Sequence[State], wanted: Sequence[State]) -> tuple[State, ...]:
+    """Return the states in which operands are needed: of equal rows, those that the parts have.
+
+    Where two batches were joined, the ones of a gradient may be split in one block of both.
+    """
+    return tuple(
+        state
+        if isinstance(one, Sharded)
+        and is_same_but_blocks(state, one)
+        and has_equal_rows(tensor, one.axis)
+        else one
+        for tensor, state, one in zip(node.inputs, states, wanted, strict=True)
+    )
+
+
+def is_same_but_blocks(state: State, other: Sharded) -> bool:
+    """Return whether a state differs from another in how many blocks its rows are in, alone."""
+    return (
+        state != other
+        and isinstance(state, Sharded)
+        and state == other.with_blocks(other.axis, state.outer)
+    )
 
 
 def _of_list(node: Node, states: Sequence[State]) -> Decision | None:
@@ -71,7 +107,11 @@ def _of_list(node: Node, states: Sequence[State]) -> Decision | None:
 
 def target_state(node: Node, states: Sequence[State], shape: tuple[Size, ...]) -> Sharded | None:
     """Return the state of the result: the rows of the operand that is sharded, if they are its."""
-    for tensor, state in zip(node.inputs, states, strict=True):
+    pairs = list(zip(node.inputs, states, strict=True))
+    if len({state.outer for state in states if isinstance(state, Sharded)}) > 1:
+        # Equal rows are in whichever blocks the others are in.
+        pairs.sort(key=lambda pair: _has_equal_rows(*pair))
+    for tensor, state in pairs:
         if not isinstance(state, Sharded) or tensor.shape is None:
             continue
         if state.axis >= len(tensor.shape):
@@ -98,6 +138,10 @@ def operand_state(
     return None
 
 
+def _has_equal_rows(tensor: Tensor, state: State) -> bool:
+    return isinstance(state, Sharded) and has_equal_rows(tensor, state.axis)
+
+
 @rule("EnsureShape", inputs=ROWS)
 def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
@@ -113,17 +157,26 @@ def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
 def _select(node: Node, states: Sequence[State]) -> Decision | None:
     """The old select: a condition of rank 1 chooses whole rows."""
     condition, shape = node.inputs[0].shape, node.outputs[0].shape
-    sharded = next((s for s in states[1:] if isinstance(s, Sharded)), states[0])
+    sharded = next(
+        (
+            state
+            for tensor, state in zip(node.inputs, states, strict=True)
+            if isinstance(state, Sharded) and not has_equal_rows(tensor, state.axis)
+        ),
+        next((s for s in states[1:] if isinstance(s, Sharded)), states[0]),
+    )
     if condition is None or shape is None or not isinstance(sharded, Sharded):
         return None
     if not is_shardable(shape, sharded):
         return None
     if len(condition) == len(shape):
-        return Decision(inputs=(sharded,) * 3, outputs=(sharded,))
+        inputs = as_they_are(node, states, (sharded,) * 3)
+        return Decision(inputs=inputs, outputs=(sharded,))
     if len(condition) == 0:
         return Decision(inputs=(REPLICATED, sharded, sharded), outputs=(sharded,))
     if len(condition) == 1 and sharded.axis == 0:
-        return Decision(inputs=(sharded,) * 3, outputs=(sharded,))
+        inputs = as_they_are(node, states, (sharded,) * 3)
+        return Decision(inputs=inputs, outputs=(sharded,))
     return None
 
 

@@ -2,11 +2,15 @@
 
 A list is seen as the tensor that stacking it gives: elements that are sharded along axis 0 make a
 list that is sharded along axis 1. A list without elements yet becomes what is written to it.
+
+A list that is sharded along axis 0 has the rows of a batch as its elements: every part has a list
+of its own rows. Only loops over rows read and write it, see `row_loops`; elsewhere it is joined.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.states import (
@@ -18,8 +22,11 @@ from evener.engine.sharding.states import (
     Unset,
     is_shardable,
 )
-from evener.engine.trace.dims import has_batch
+from evener.engine.trace.dims import has_batch, symbols_of
 from evener.engine.trace.graph import Node, Tensor
+
+if TYPE_CHECKING:
+    from evener.engine.partition.functions import FunctionBuilder
 
 
 def element_shape(tensor: Tensor) -> Numbers | State:
@@ -41,6 +48,11 @@ def as_item(state: Sharded) -> Sharded:
     return state.at(state.axis - 1)
 
 
+def _has_rows_inside(state: State) -> TypeGuard[Sharded]:
+    """Return whether every element of a list has rows of samples, and is not one itself."""
+    return isinstance(state, Sharded) and state.axis > 0
+
+
 @rule("EmptyTensorList", "TensorListReserve", inputs=WHOLE)
 def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(element_shape(node.inputs[0]), REPLICATED), outputs=(UNSET,))
@@ -49,7 +61,7 @@ def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
 def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
     state = states[0]
-    if not isinstance(state, Sharded) or state.axis == 0:
+    if not isinstance(state, Sharded) or (state.axis == 0 and (state.outer != 1 or node.xla)):
         return None
     return Decision(inputs=(state, element_shape(node.inputs[1])), outputs=(state,))
 
@@ -73,7 +85,7 @@ def _write(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("TensorListGetItem", inputs=(ROWS, WHOLE, WHOLE))
 def _read(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Sharded):
+    if not _has_rows_inside(states[0]):
         return None
     shape = element_shape(node.inputs[2])
     return Decision(inputs=(states[0], REPLICATED, shape), outputs=(as_item(states[0]),))
@@ -81,7 +93,7 @@ def _read(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("TensorListPopBack", inputs=(ROWS, WHOLE))
 def _pop(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Sharded):
+    if not _has_rows_inside(states[0]):
         return None
     shape = element_shape(node.inputs[1])
     return Decision(inputs=(states[0], shape), outputs=(states[0], as_item(states[0])))
@@ -91,19 +103,42 @@ def _pop(node: Node, states: Sequence[State]) -> Decision | None:
 def _stack(node: Node, states: Sequence[State]) -> Decision | None:
     if not isinstance(states[0], Sharded):
         return None
+    if states[0].axis == 0:
+        return _stack_of_rows(node, states[0])
     shape = element_shape(node.inputs[1])
     return Decision(inputs=(states[0], shape), outputs=(states[0],))
 
 
+def _stack_of_rows(node: Node, state: Sharded) -> Decision | None:
+    """Stack rows of the part; without any, only a known shape of a row can say what has none."""
+    given, result = node.inputs[0].shape, node.outputs[0].shape
+    if not given or result is None or node.xla:
+        return None
+    asked = node.inputs[1].value if node.inputs[1].rank == 1 else None
+    known = {name for size in (*given, *(asked or ())) for name in symbols_of(size)}
+    row = result[1:]
+    if not all(symbols_of(size) <= known for size in row):
+        return None
+
+    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        shape = builder.vector(row, node.inputs[1].dtype)
+        attrs = {"element_dtype": node.outputs[0].dtype, "num_elements": -1}
+        return builder.op("TensorListStack", [inputs[0], shape], attrs)
+
+    return Decision(
+        inputs=(state, REPLICATED), outputs=(state,), lower=lower, lower_rows=state.rows
+    )
+
+
 @rule("TensorListResize", inputs=(ROWS, WHOLE))
 def _resize(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Sharded | Unset):
+    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
         return None
     return Decision(inputs=(states[0], REPLICATED), outputs=(states[0],))
 
 
 @rule("TensorListLength", inputs=ROWS)
 def _length(node: Node, states: Sequence[State]) -> Decision | None:
-    if not isinstance(states[0], Sharded | Unset):
+    if not isinstance(states[0], Unset) and not _has_rows_inside(states[0]):
         return None
     return Decision(inputs=(states[0],), outputs=(REPLICATED,))

@@ -1,0 +1,276 @@
+"""The tensors of one run of a step: joined, split and combined where they are needed otherwise."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener.engine.partition.homes import HOST
+from evener.engine.partition.sizes import offsets_of, rows_by_samples
+from evener.engine.partition.tasks import Partition
+from evener.engine.sharding.states import (
+    Partial,
+    PerPart,
+    Sharded,
+    State,
+    Unset,
+    rows_per_sample,
+)
+from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate
+from evener.engine.trace.functional import LOOPS
+from evener.engine.trace.graph import Tensor
+
+COMBINE = {
+    "sum": tf.add_n,
+    "prod": lambda parts: functools.reduce(tf.multiply, parts),
+    "max": lambda parts: functools.reduce(tf.maximum, parts),
+    "min": lambda parts: functools.reduce(tf.minimum, parts),
+    "all": lambda parts: functools.reduce(tf.logical_and, parts),
+    "any": lambda parts: functools.reduce(tf.logical_or, parts),
+}
+
+
+class RunTensors:
+    """What was computed so far in a run, in the graph that is being made.
+
+    Args:
+        partition: The step in tasks.
+        part_sizes: The samples of each part, int32 scalars.
+        given: Tensors that are there from the start, as wholes.
+
+    Attributes:
+        wholes: Tensors that are computed once, or were joined.
+        parts: What each part has of a tensor, in a state.
+        sums: What the calls of a device have added up of a tensor.
+        sizes: As given.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        part_sizes: Sequence[tf.Tensor],
+        given: Mapping[Tensor, Any],
+    ) -> None:
+        self._partition = partition
+        self.wholes: dict[Tensor, Any] = dict(given)
+        self.parts: dict[tuple[Tensor, State], list[Any]] = {}
+        self.sums: dict[tuple[Tensor, str], Any] = {}
+        self._symbols: dict[str, tf.Tensor] = {}
+        with tf.device(HOST):
+            self.sizes = list(part_sizes)
+            self._split_rows: dict[Size, tuple[list[Any], list[Any]]] = {
+                BATCH: (self.sizes, offsets_of(self.sizes))
+            }
+            self._total = tf.add_n(self.sizes)
+
+    def number(self, name: str, part: int | None) -> tf.Tensor:
+        """Return the number of a symbol, as an int32 scalar.
+
+        Args:
+            name: The symbol.
+            part: The number of the part, for symbols that have a number in every part.
+        """
+        if name == "B":
+            return self._total
+        if isinstance(name, PartSymbol):
+            assert part is not None
+            return self.rows(name.rows)[name.is_offset][part]
+        if name not in self._symbols:
+            source = self._partition.inference.symbols[name]
+            with tf.device(HOST):
+                if source.axis is None:
+                    value = tf.reshape(self.whole(source.tensor, HOST), [-1])[source.index]
+                else:
+                    value = self._length(source.tensor, source.axis)
+                self._symbols[name] = tf.cast(value, tf.int32)
+        return self._symbols[name]
+
+    def rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
+        """Return how many of some rows each part has, and how many the parts before it have."""
+        if rows not in self._split_rows:
+            with tf.device(HOST), tf.control_dependencies(None):
+                sizes = rows_by_samples(self._size(rows, tf.int32), self.sizes)
+                self._split_rows[rows] = (sizes, offsets_of(sizes))
+        return self._split_rows[rows]
+
+    def _length(self, tensor: Tensor, axis: int) -> Any:
+        """Return the size of an axis that is the same in all parts.
+
+        It is read where there are samples: of none, some kernels make tensors of another size.
+        """
+        if tensor in self.wholes:
+            return tf.shape(self.wholes[tensor])[axis]
+        state, parts = next((s, parts) for (t, s), parts in self.parts.items() if t is tensor)
+        lengths = tf.stack([tf.shape(part)[axis] for part in parts])
+        rows = state.rows if isinstance(state, Sharded) else BATCH
+        return lengths[tf.argmax(tf.stack(self.rows(rows)[0]))]
+
+    def whole(self, tensor: Tensor, device: str) -> Any:
+        """Return a tensor as a whole, joined on a device if the parts hold it."""
+        if tensor in self.wholes:
+            return self.wholes[tensor]
+        with tf.device(device or HOST):
+            if tensor.node.op == "Const":
+                value: Any = tf.constant(tf.make_ndarray(tensor.node.attrs["value"].tensor))
+            elif tensor.is_sizes:
+                assert tensor.value is not None
+                numbers = [self._size(size, tensor.dtype) for size in tensor.value]
+                value = numbers[0] if tensor.rank == 0 else tf.stack(numbers)
+            else:
+                value = self._join(tensor)
+        self.wholes[tensor] = value
+        return value
+
+    def _join(self, tensor: Tensor) -> Any:
+        state = self._partition.sharding.states[tensor]
+        parts = self.parts[tensor, state]
+        if isinstance(state, Partial):
+            sums = [total for (one, _), total in self.sums.items() if one is tensor]
+            parts = sums or parts
+            return COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
+        if isinstance(state, PerPart):
+            return self._mean_by_samples(parts)
+        if not isinstance(state, Sharded):
+            return parts[0]
+        assert tensor.shape is not None
+        if tensor.dtype == tf.variant:
+            return self._join_lists(tensor, state, parts)
+        return self._join_rows(tensor, state, parts)
+
+    def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
+        """Join the rows of the parts; of several blocks, block by block."""
+        if state.outer == 1:
+            return tf.concat(parts, state.axis)
+        assert tensor.shape is not None
+        rank = len(tensor.shape)
+        # [outer, b, inner] of every part -> [outer, B, inner].
+        outer = self._size(state.outer, tf.int32)
+        per_sample = self._rows_per_sample(tensor, state)
+        seen = []
+        for part, size in zip(parts, self.rows(state.rows)[0], strict=True):
+            front, _, behind = tf.split(tf.shape(part), [state.axis, 1, rank - state.axis - 1])
+            seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
+        joined = tf.concat(seen, state.axis + 1)
+        front, rows, behind = tf.split(tf.shape(joined), [state.axis, 2, rank - state.axis - 1])
+        return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
+
+    def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
+        """Return the mean of what the parts hold; a part without samples may hold anything."""
+        weighted = []
+        for part, size in zip(parts, self.sizes, strict=True):
+            weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
+            weighted.append(tf.where(size > 0, part * weight, tf.zeros_like(part)))
+        return tf.add_n(weighted)
+
+    def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
+        """Join tensor lists element by element; of rows, one list behind the other."""
+        dtype = element_dtype(tensor)
+        if state.axis == 0:
+            return functools.reduce(
+                lambda before, after: tf.raw_ops.TensorListConcatLists(
+                    input_a=before, input_b=after, element_dtype=dtype
+                ),
+                parts,
+            )
+        assert tensor.shape is not None
+        shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
+        per_sample = rows_per_sample(tensor.shape[state.axis], state)
+        stacked = []
+        for part, rows in zip(parts, self.rows(state.rows)[0], strict=True):
+            known = list(shape)
+            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            if isinstance(per_sample, int) and isinstance(state.outer, int):
+                known[state.axis - 1] = rows * (per_sample * state.outer)
+            stacked.append(
+                tf.raw_ops.TensorListStack(
+                    input_handle=part, element_shape=known, element_dtype=dtype
+                )
+            )
+        return tf.raw_ops.TensorListFromTensor(
+            tensor=self._join_rows(tensor, state, stacked), element_shape=shape
+        )
+
+    def parts_of(self, tensor: Tensor, state: State) -> list[Any]:
+        """Return what each part has of a tensor in a state, split if it is a whole."""
+        if (tensor, state) not in self.parts:
+            whole = self.whole(tensor, "")
+            with tf.device(_device_of(whole)):
+                self.parts[tensor, state] = self._split(tensor, state, whole)
+        return self.parts[tensor, state]
+
+    def _split(self, tensor: Tensor, state: State, whole: Any) -> list[Any]:
+        count = len(self.sizes)
+        if isinstance(state, Unset):
+            return [whole] * count
+        if isinstance(state, Partial):
+            # Counted once: the other parts have what changes nothing.
+            if state.combine in ("sum", "prod"):
+                neutral = tf.zeros_like if state.combine == "sum" else tf.ones_like
+                return [whole] + [neutral(whole)] * (count - 1)
+            return [whole] * count
+        assert isinstance(state, Sharded) and tensor.shape is not None
+        per_sample = self._rows_per_sample(tensor, state)
+        sizes = [size * per_sample for size in self.rows(state.rows)[0]]
+        if state.outer == 1:
+            return _slices(whole, sizes, state.axis, len(tensor.shape))
+        outer = self._size(state.outer, tf.int32)
+        shape = tf.shape(whole)
+        axis = state.axis
+        front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
+        rows = self._size(state.rows, tf.int32) * per_sample
+        seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
+        parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
+        return [
+            tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def _rows_per_sample(self, tensor: Tensor, state: Sharded) -> Any:
+        """Return the rows of a sample in one block, also where there are no blocks: ``x * 0``."""
+        assert tensor.shape is not None
+        rows = rows_per_sample(tensor.shape[state.axis], state)
+        assert rows is not None
+        return self._size(rows, tf.int32)
+
+    def _size(self, size: Size, dtype: tf.DType) -> Any:
+        """Return a size as a scalar."""
+        if isinstance(size, int):
+            return tf.constant(size, dtype)
+        names = {name for monomial in size.terms for name in monomial}
+        values = {name: tf.cast(self.number(name, None), dtype) for name in names}
+        return evaluate(size, values, tf.constant(1, dtype))
+
+
+def _slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
+    """Cut a tensor along an axis.
+
+    Not by `tf.split`: TensorFlow's graph optimizer gives wrong numbers for the maximum of a
+    monotonic function of what was split.
+    """
+    parts, begin = [], tf.constant(0)
+    for size in sizes:
+        begins = [begin if k == axis else 0 for k in range(rank)]
+        lengths = [size if k == axis else -1 for k in range(rank)]
+        parts.append(tf.slice(whole, begins, lengths))
+        begin = begin + size
+    return parts
+
+
+def element_dtype(tensor: Tensor) -> tf.DType:
+    """Return the dtype of the elements of a tensor list."""
+    node = tensor.node
+    if "element_dtype" in node.attrs:
+        return tf.as_dtype(node.attrs["element_dtype"].type)
+    if node.op in LOOPS:
+        return element_dtype(node.inputs[tensor.index])
+    for body in node.bodies.values():
+        if len(body.outputs) > tensor.index and body.outputs[tensor.index].dtype == tf.variant:
+            return element_dtype(body.outputs[tensor.index])
+    return element_dtype(node.inputs[0])
+
+
+def _device_of(value: Any) -> str:
+    return getattr(value, "device", "") or HOST

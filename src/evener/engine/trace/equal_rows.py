@@ -1,0 +1,69 @@
+"""Tensors whose rows are all the same, such as the ones that a gradient begins with.
+
+They are rows of the batch in whatever order: of two batches that were joined, a part may have its
+rows of both, or as many rows of the whole.
+"""
+
+from __future__ import annotations
+
+from evener.engine.trace.graph import Node, Tensor
+from evener.engine.trace.shape_rules import BROADCASTING, reduced_axes
+
+_OF_EVERY_ELEMENT = frozenset(BROADCASTING) | frozenset(
+    """
+    Abs AddN Cast Exp Identity Log Log1p LogicalNot Neg PreventGradient Reciprocal Rsqrt Select Sign
+    Sigmoid Snapshot Sqrt Square StopGradient Tanh
+    """.split()
+)
+_OF_ONE_NUMBER = frozenset({"Fill", "OnesLike", "ZerosLike"})
+
+
+def has_equal_rows(tensor: Tensor, axis: int) -> bool:
+    """Return whether all rows along an axis are certain to be equal.
+
+    Args:
+        tensor: A tensor of known rank.
+        axis: The axis.
+    """
+    node, shape = tensor.node, tensor.shape
+    if shape is None or not 0 <= axis < len(shape):
+        return False
+    if shape[axis] == 1 or node.op in _OF_ONE_NUMBER:
+        return True
+    if node.op in ("Tile", "BroadcastTo") or node.op in _OF_EVERY_ELEMENT:
+        return all(_is_stretched(one, axis, node) for one in _operands(node))
+    if node.op in ("Reshape", "ExpandDims", "Squeeze"):
+        # Axes behind it may be others.
+        source = node.inputs[0]
+        keeps_front = source.shape is not None and source.shape[: axis + 1] == shape[: axis + 1]
+        return keeps_front and has_equal_rows(source, axis)
+    if node.op in ("Sum", "Mean"):
+        own = _axis_before(node, axis)
+        return own is not None and has_equal_rows(node.inputs[0], own)
+    return False
+
+
+def _axis_before(node: Node, axis: int) -> int | None:
+    """Return which axis of what a node reduces is an axis of the result."""
+    shape = node.inputs[0].shape
+    reduced = None if shape is None else reduced_axes(shape, node.inputs[1].value)
+    if reduced is None or shape is None:
+        return None
+    if node.bool_attr("keep_dims"):
+        return axis
+    return [k for k in range(len(shape)) if k not in reduced][axis]
+
+
+def _operands(node: Node) -> list[Tensor]:
+    return node.inputs[:1] if node.op in ("Tile", "BroadcastTo") else node.inputs
+
+
+def _is_stretched(operand: Tensor, axis: int, node: Node) -> bool:
+    """Return whether an operand gives equal rows to a result, along an axis of the result."""
+    result = node.outputs[0].shape
+    if operand.shape is None or result is None:
+        return False
+    own = axis - (len(result) - len(operand.shape))
+    if node.op == "Select" and len(operand.shape) == 1:
+        own = axis  # The old select: its condition chooses rows from the front.
+    return own < 0 or has_equal_rows(operand, own)
