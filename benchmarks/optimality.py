@@ -52,7 +52,7 @@ class Kind:
     batch_size: int = 6
     is_tight: bool = False
     all_owners: bool = False
-    meets: bool = False
+    has_barriers: bool = False
 
 
 KINDS = {
@@ -62,7 +62,7 @@ KINDS = {
     "and all owners": Kind(most_devices=2, most_layers=3, is_tight=True, all_owners=True),
     "one device": Kind(most_devices=1, most_layers=8, batch_size=8, is_tight=True),
     "two devices": Kind(most_devices=2, most_layers=6, batch_size=4, is_tight=True),
-    "with meetings": Kind(most_devices=2, most_layers=4, is_tight=True, meets=True),
+    "with barriers": Kind(most_devices=2, most_layers=4, is_tight=True, has_barriers=True),
 }
 
 
@@ -112,7 +112,7 @@ def _model(draw: random.Random, kind: Kind, num_layers: int) -> ModelCosts:
     weights = draw.choice((MIB // 8, MIB, 8 * MIB))
     kept = draw.choice((1024.0, MIB / 8, MIB, 4.0 * MIB))
     crossing = draw.choice((64.0, 4096.0, MIB / 16))
-    met = draw.randrange(num_layers) if kind.meets else -1
+    met = draw.randrange(num_layers) if kind.has_barriers else -1
     layers = tuple(
         LayerCosts(
             name=f"layer_{k}",
@@ -120,8 +120,8 @@ def _model(draw: random.Random, kind: Kind, num_layers: int) -> ModelCosts:
             optimizer_bytes=2 * weights,
             activation_bytes=kept * draw.choice((0.25, 1.0, 1.0, 3.0)),
             boundary_bytes=crossing * draw.choice((0.5, 1.0, 2.0)),
-            forward_meetings=2 * (k == met),
-            backward_meetings=int(k == met),
+            forward_barriers=2 * (k == met),
+            backward_barriers=int(k == met),
         )
         for k in range(num_layers)
     )

@@ -118,7 +118,7 @@ def make_schema() -> dict[str, Any]:
     """Return the schema."""
     plan = _object_of(Plan, required=REQUIRED_PLAN_KEYS)
     plan["properties"] = {
-        "$schema": {**_TEXT, "description": "The place of this schema, for editors; not kept."},
+        "$schema": {**_TEXT, "description": "Address of this schema, for editors; not kept."},
         **plan["properties"],
     }
     parts = {_name(part): _object_of(part) for part in _PARTS}

@@ -173,7 +173,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_nothing_waits_in_mid_step() -> None:
-    """Fewer tasks: the parts go through the layers without meeting."""
+    """Fewer tasks: the parts go through the layers without barrier."""
     counts = {}
     for way in ("synchronized", "per_device"):
         model = model_with(keras.layers.BatchNormalization)

@@ -73,7 +73,7 @@ def test_no_less_is_predicted_than_the_engine_counts(plan: Plan, costs: ModelCos
         assert needed.activations <= 2.1 * counted[device].activations
 
 
-def test_more_micro_batches_save_nothing_up_to_the_last_meeting(costs: ModelCosts) -> None:
+def test_more_micro_batches_save_nothing_up_to_the_last_barrier(costs: ModelCosts) -> None:
     few, many = predicted(stages(2), costs), predicted(stages(16), costs)
     assert many["cpu:1"].activations == few["cpu:1"].activations
     # Behind the last normalization there is one layer with one result of its own.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 ActivityKind = Literal[
-    "fetch", "forward", "backward", "weights", "send", "gradient", "update", "meeting"
+    "fetch", "forward", "backward", "weights", "send", "gradient", "update", "barrier"
 ]
 
 ServerKind = Literal[
@@ -28,7 +28,7 @@ ServerKind = Literal[
 ]
 
 COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "weights", "update"})
-"""What a device does itself; all else is a transfer, or a meeting of all parts of the batch."""
+"""What a device does itself; all else is a transfer, or a barrier of all parts of the batch."""
 
 
 class Server(NamedTuple):
@@ -52,7 +52,7 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """A computation of a device, a transfer, or a meeting, which only waits.
+    """A computation of a device, a transfer, or a barrier, which only waits.
 
     Args:
         kind: Of what it does.

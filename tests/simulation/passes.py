@@ -11,12 +11,12 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evener.cost_model.assignment import Assignment, ReplicaAssignment
-from evener.cost_model.meetings import parts_meet
-from evener.cost_model.passes import passes_are_apart, weights_part
+from evener.cost_model.barriers import step_has_barriers
+from evener.cost_model.passes import passes_are_separate, weights_part
 from evener.cost_model.stage_memory import entering_bytes
 from evener.plan.parts import Replica, Stage
 from evener.profile import CostProfile
-from evener.schedule.schedule import Schedule, schedule_for
+from evener.schedule.replica_schedule import Schedule, schedule_for
 from evener.schedule.task import Task, dependencies
 from simulation.activities import Activity, Server, StepGraph, Use
 from simulation.routes import route
@@ -89,9 +89,9 @@ class PassBuilder:
         self._profile = profile
         self._progress = progress
         self._label = f"replica {number}, " if len(assignment.replicas) > 1 else ""
-        meets = parts_meet(assignment, profile.model)
-        self._last_meeting = profile.model.last_meeting if meets else -1
-        self._is_split = self._replica.schedule == "zero_bubble" and not meets
+        has_barriers = step_has_barriers(assignment, profile.model)
+        self._last_barrier = profile.model.last_barrier if has_barriers else -1
+        self._is_split = self._replica.schedule == "zero_bubble" and not has_barriers
         self._last_on: dict[int, int] = {}
         self._results: dict[Task, int] = {}
         self._forwards: dict[tuple[int, int, int], int] = {}
@@ -115,7 +115,7 @@ class PassBuilder:
             self._progress.last_pass.setdefault(device, []).append(number)
 
     def add_part(self, task: Task, layers: Sequence[int], needs: list[int]) -> int:
-        """Add the part of a pass that is between two meetings, and return its last activity.
+        """Add the part of a pass that is between two barriers, and return its last activity.
 
         Args:
             task: The pass; of each stage the micro-batches come in their order.
@@ -141,19 +141,19 @@ class PassBuilder:
             self._release_input(task, number)
         return number
 
-    def hold_until_met(self, layer: int, num_bytes: float, meeting: int) -> None:
-        """Say what waits at a layer, of each sample, from its forward passes to a meeting."""
+    def hold_until_barrier(self, layer: int, num_bytes: float, barrier: int) -> None:
+        """Say what waits at a layer, of each sample, from its forward passes to a barrier."""
         for (stage, _, place), number in self._forwards.items():
             if place == layer:
                 device = self._replica.spans[stage].device
                 size = num_bytes * self._replica.micro_batch
-                self._graph.hold(device, size, begin=number, end=meeting)
+                self._graph.hold(device, size, begin=number, end=barrier)
 
-    def delay_gradients(self, layer: int, meeting: int) -> None:
-        """Say that the gradients of a layer are there after a meeting in its backward pass."""
+    def delay_gradients(self, layer: int, barrier: int) -> None:
+        """Say that the gradients of a layer are there after a barrier in its backward pass."""
         for span in self._replica.spans:
             if layer in span.layers:
-                self._progress.last_gradient[span.device, layer].append(meeting)
+                self._progress.last_gradient[span.device, layer].append(barrier)
 
     def _add(self, task: Task) -> None:
         makes_gradients = task.kind == ("weights" if self._is_split else "backward")
@@ -224,21 +224,23 @@ class PassBuilder:
         if task.kind == "forward":
             return once
         end = self._replica.spans[task.stage].end
-        apart = passes_are_apart(end, self._recompute) or layer <= self._last_meeting
+        separate = passes_are_separate(end, self._recompute) or layer <= self._last_barrier
         added = self._replica.accumulations * times.accumulate_seconds
-        backward = times.backward_seconds(samples, again=self._recompute[layer], apart=apart)
+        backward = times.backward_seconds(
+            samples, recompute=self._recompute[layer], separate=separate
+        )
         if not self._is_split:
             return backward + added
         # Activations are computed again for the gradients of activations.
-        alone = times.backward_seconds(samples, again=False, apart=apart)
+        alone = times.backward_seconds(samples, recompute=False, separate=separate)
         late = weights_part(layer, self._profile.model) * alone
         return late + added if task.kind == "weights" else backward - late
 
     def _workspace(self, layer: int) -> float:
         costs = self._profile.model.layers[layer]
-        again = costs.activation_bytes if self._recompute[layer] else 0.0
+        recomputed_bytes = costs.activation_bytes if self._recompute[layer] else 0.0
         size = self._replica.micro_batch
-        return costs.workspace(size) + again * size
+        return costs.workspace(size) + recomputed_bytes * size
 
     def _entering(self, task: Task) -> float:
         return entering_bytes(self._profile.model, self._replica.spans[task.stage].first)
@@ -254,8 +256,8 @@ class PassBuilder:
         model, progress = self._profile.model, self._progress
         for layer in layers:
             costs = model.layers[layer]
-            again = self._recompute[layer]
-            kept = entering_bytes(model, layer) if again else costs.activation_bytes
+            is_recomputed = self._recompute[layer]
+            kept = entering_bytes(model, layer) if is_recomputed else costs.activation_bytes
             begin = self._forwards[task.stage, task.micro_batch, layer]
             self._graph.hold(device, kept * self._replica.micro_batch, begin=begin, end=number)
             progress.first_gradient.setdefault((device, layer), number)

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from evener.cost_model import Assignment
 from evener.cost_model.assignment import assignment_of
-from evener.cost_model.meetings import parts_meet
+from evener.cost_model.barriers import step_has_barriers
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
 from simulation.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run
-from simulation.meetings import add_passes_with_meetings
+from simulation.barriers import add_passes_with_barriers
 from simulation.passes import PassBuilder
 from simulation.weights import LayerProgress, WeightBuilder, owned_bytes
 
@@ -122,7 +122,7 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     Weights leave their owners when the step begins, each layer waits for its own. Gradients leave
     when the last micro-batch is through their layer. An owner updates a layer when all of its
     gradients are there and the owner has no pass left to compute. Where each machine has variables
-    of its own (`EACH_MACHINE`), weights and gradients go round rings. At a meeting of all parts of
+    of its own (`EACH_MACHINE`), weights and gradients go round rings. At a barrier of all parts of
     the batch, all passes behind it wait for all before it.
 
     Args:
@@ -137,8 +137,8 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
         PassBuilder(graph, assignment, number, profile, progress)
         for number in range(len(assignment.replicas))
     ]
-    if parts_meet(assignment, profile.model):
-        add_passes_with_meetings(graph, assignment, profile, builders)
+    if step_has_barriers(assignment, profile.model):
+        add_passes_with_barriers(graph, assignment, profile, builders)
     else:
         for builder in builders:
             builder.add_all()

@@ -1,4 +1,4 @@
-"""What a plan costs: the time of its step and the memory of every device."""
+"""Cost model of plans: the time of a step and the memory of every device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A plan in numbers: which layers of a profiled model each device computes and owns.
+"""Plan in numbers: the layers of a profiled model that each device computes and owns.
 
-A `Plan` names devices and layers by patterns; a search needs places in lists. Both say the same,
-for one model and one batch size.
+A `Plan` names devices and layers by patterns; an `Assignment` has their indices, for one model and
+one batch size. The planner works on assignments.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from evener.plan.shares import split_batch
 from evener.profile import Cluster, LayerCosts, ModelCosts
 
 HOST_OWNER = -1
-"""In place of the place of a device: the memory of the host owns a layer's variables."""
+"""Owner instead of a device index: a layer's variables live in host memory."""
 
 EACH_MACHINE = -2
-"""In place of the place of a device: each machine has variables of its own, in equal parts on those
-of its devices that compute with the layer, and gradients are added up between machines."""
+"""Owner instead of a device index: each machine has a copy of the layer's variables, sharded over
+those of its devices that compute the layer; gradients are all-reduced between machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The layers from ``first`` up to, but without, ``end``, on one device.
+    """Layers from ``first`` up to, but without, ``end``, on one device.
 
     Args:
-        device: Its place in the cluster.
-        first: The place of the first layer in the model.
-        end: The place behind the last layer.
+        device: Device index in the cluster.
+        first: Index of the first layer.
+        end: Index of the last layer, plus 1.
     """
 
     device: int
@@ -52,20 +52,20 @@ class Span:
 
     @property
     def layers(self) -> range:
-        """The places of the layers."""
+        """The indices of the layers."""
         return range(self.first, self.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
-    """What one replica computes.
+    """Work of one replica.
 
     Args:
-        samples: Of each global batch, above 0.
-        spans: Its stages, in order; together all layers.
-        num_micro_batches: As in a plan.
-        in_flight: As in a plan.
-        schedule: As in a plan.
+        samples: Samples per global batch, above 0.
+        spans: Stages in order; together they have all layers.
+        num_micro_batches: Micro-batches per step, at least 1.
+        in_flight: Most micro-batches that are alive at once, at least 1.
+        schedule: Schedule of the pipeline.
     """
 
     samples: int
@@ -76,37 +76,36 @@ class ReplicaAssignment:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """The places of the devices, stage by stage."""
+        """The device index of each stage."""
         return tuple(span.device for span in self.spans)
 
     @property
     def micro_batch(self) -> float:
-        """The samples of a micro-batch; in the mean, where they do not divide."""
+        """The samples of a micro-batch; the mean if they do not divide evenly."""
         return self.samples / self.num_micro_batches
 
     @property
     def accumulations(self) -> float:
-        """Gradient additions per micro-batch, in the mean: the first one has nothing to add to."""
+        """Mean gradient additions per micro-batch; the first micro-batch needs none."""
         return 1 - 1 / self.num_micro_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Which layers of a model each device computes and owns.
+    """Layers that each device computes and owns.
 
     Args:
-        replicas: Those with samples.
-        owners: For each layer the place of the device that owns its variables, `HOST_OWNER`, or
-            `EACH_MACHINE`.
-        recompute: Whether the activations of each layer are computed again.
-        meets: Whether parts of the batch meet at layers of the whole batch; not with
-            `BatchNormalization` by device.
+        replicas: Replicas with at least one sample.
+        owners: Owner of each layer's variables: a device index, `HOST_OWNER` or `EACH_MACHINE`.
+        recompute: Whether the activations of each layer are recomputed.
+        has_barriers: Whether reductions over the global batch are barriers; False if
+            `BatchNormalization` normalizes per device.
     """
 
     replicas: tuple[ReplicaAssignment, ...]
     owners: tuple[int, ...]
     recompute: tuple[bool, ...]
-    meets: bool = True
+    has_barriers: bool = True
 
     @property
     def batch_size(self) -> int:
@@ -115,14 +114,14 @@ class Assignment:
 
 
 def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan:
-    """Return an assignment as a plan, in which layers and variables are named."""
+    """Return an assignment as a plan with the names of devices and layers."""
     used = sorted(
         {span.device for replica in assignment.replicas for span in replica.spans}
         | {owner for owner in assignment.owners if owner >= 0}
     )
     names = [device.name for device in cluster.devices]
     devices = tuple(
-        PlanDevice.named(names[place], cluster.devices[place].memory_bytes) for place in used
+        PlanDevice.named(names[index], cluster.devices[index].memory_bytes) for index in used
     )
     layer_names = [layer.name for layer in model.layers]
     replicas = tuple(
@@ -145,35 +144,35 @@ def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan
     )
     recompute = tuple(
         literal(name)
-        for name, again in zip(layer_names, assignment.recompute, strict=True)
-        if again
+        for name, is_recomputed in zip(layer_names, assignment.recompute, strict=True)
+        if is_recomputed
     )
     return Plan(
         devices=devices,
         replicas=replicas,
         owners=_owners(assignment, model, cluster),
         recompute=recompute,
-        batch_norm="synchronized" if assignment.meets else "per_device",
+        batch_norm="synchronized" if assignment.has_barriers else "per_device",
     )
 
 
 def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: int) -> Assignment:
     """Return a plan in numbers, for a model, devices and a batch size.
 
-    Where the plan leaves owners open, they are spread by bytes over the devices that compute with
-    a layer, the largest first, as the engine does.
+    If the plan names no owner for a layer, owners are spread by bytes over the devices that compute
+    the layer, the largest layer first, as the engine does.
 
     Raises:
         PlanError: PLAN-029 if the cluster lacks a device, PLAN-040 if a pattern names no layer,
-            PLAN-041 if a layer is in no stage of a replica or the stages are out of line.
+            PLAN-041 if a stage has no layers, or the stages are not in the order of the layers.
     """
-    places = {device.name: place for place, device in enumerate(cluster.devices)}
-    plan.check_devices(tuple(places))
+    device_indices = {device.name: index for index, device in enumerate(cluster.devices)}
+    plan.check_devices(tuple(device_indices))
     samples = split_batch(batch_size, plan.shares)
     replicas = tuple(
         ReplicaAssignment(
             samples=count,
-            spans=_spans(replica, number, model, places),
+            spans=_spans(replica, number, model, device_indices),
             num_micro_batches=replica.num_micro_batches,
             in_flight=replica.in_flight,
             schedule=replica.schedule,
@@ -183,15 +182,15 @@ def assignment_of(plan: Plan, model: ModelCosts, cluster: Cluster, batch_size: i
     )
     return Assignment(
         replicas=replicas,
-        owners=_owner_places(plan, model, cluster, replicas),
+        owners=_owner_indices(plan, model, cluster, replicas),
         recompute=tuple(matches(layer.name, plan.recompute) for layer in model.layers),
-        meets=plan.batch_norm == "synchronized",
+        has_barriers=plan.batch_norm == "synchronized",
     )
 
 
 @functools.cache
 def literal(name: str) -> str:
-    """Return the pattern that matches a name alone.
+    """Return the pattern that matches only a name.
 
     >>> literal("block[1]")
     'block[[]1]'
@@ -205,13 +204,13 @@ def spread_owners(
     cluster: Cluster,
     fixed: Sequence[int | None] | None = None,
 ) -> tuple[int, ...]:
-    """Return the owner of each layer: of the devices that compute with it the emptiest.
+    """Return the owner of each layer: the emptiest of the devices that compute it.
 
     Args:
-        layers: Of the model.
-        replicas: Who computes with them.
-        cluster: The devices; how full one is depends on its memory.
-        fixed: For each layer its owner, if it is decided already.
+        layers: Layers of the model.
+        replicas: Replicas that compute the layers.
+        cluster: Devices; their fullness is relative to their memory.
+        fixed: Owner of each layer if that is decided already, else None.
     """
     given = fixed or [None] * len(layers)
     capacities = [device.memory_bytes for device in cluster.devices]
@@ -221,9 +220,9 @@ def spread_owners(
     owned: dict[int, float] = {}
     owners: dict[int, int] = {}
     heaps: dict[tuple[int, ...], list[tuple[float, int]]] = {}
-    order = sorted(range(len(layers)), key=lambda place: -layers[place].owned_bytes)
-    for place in sorted(order, key=lambda place: given[place] is None):
-        chosen, devices = given[place], holders[place]
+    order = sorted(range(len(layers)), key=lambda index: -layers[index].owned_bytes)
+    for index in sorted(order, key=lambda index: given[index] is None):
+        chosen, devices = given[index], holders[index]
         if chosen is None and cross[devices]:
             chosen = EACH_MACHINE
         if chosen is None:
@@ -236,9 +235,9 @@ def spread_owners(
                 heapq.heapreplace(heap, (owned[chosen], chosen))
                 fullness, chosen = heap[0]
         capacity = smallest if chosen < 0 else capacities[chosen] or smallest
-        owned[chosen] = owned.get(chosen, 0.0) + layers[place].owned_bytes / capacity
-        owners[place] = chosen
-    return tuple(owners[place] for place in range(len(layers)))
+        owned[chosen] = owned.get(chosen, 0.0) + layers[index].owned_bytes / capacity
+        owners[index] = chosen
+    return tuple(owners[index] for index in range(len(layers)))
 
 
 def crosses_machines(devices: Sequence[int], cluster: Cluster) -> bool:
@@ -255,8 +254,8 @@ def by_machine(devices: Iterable[int], cluster: Cluster) -> dict[int, list[int]]
 
 
 def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[tuple[int, ...]]:
-    """Return for each layer the devices that compute with it, each once."""
-    # Of a thousand replicas, most have the same cuts.
+    """Return for each layer the distinct devices that compute it."""
+    # In large clusters most replicas have the same stages.
     by_ends: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for number, span in enumerate(span for replica in replicas for span in replica.spans):
         by_ends.setdefault((span.first, span.end), []).append((number, span.device))
@@ -266,13 +265,13 @@ def holders_of(replicas: Sequence[ReplicaAssignment], num_layers: int) -> list[t
             around[layer].append((first, end))
     known: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
     for ends in set(map(tuple, around)):
-        numbered = sorted(one for of_ends in ends for one in by_ends[of_ends])
+        numbered = sorted(pair for of_ends in ends for pair in by_ends[of_ends])
         known[ends] = tuple(dict.fromkeys(device for _, device in numbered))
     return [known[tuple(ends)] for ends in around]
 
 
 def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owners:
-    """Return the rules of the owners, or one word where the engine does the same by itself."""
+    """Return the owner rules, or ``"sharded"`` or ``"central"`` if those give the same owners."""
     layers = model.layers
     if assignment.owners == spread_owners(layers, assignment.replicas, cluster):
         return "sharded"
@@ -286,21 +285,21 @@ def _owners(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Owne
             rules.append(OwnerRule(pattern=f"{literal(layer.name)}/*", device=device))
     if not rules:
         return "sharded"
-    # What is no layer of the profiled model, such as counters, must have an owner too.
+    # Variables outside the profiled layers, such as counters, need an owner too.
     return (*rules, OwnerRule(pattern="*", device=rules[0].device))
 
 
 def _spans(
-    replica: Replica, number: int, model: ModelCosts, places: dict[str, int]
+    replica: Replica, number: int, model: ModelCosts, device_indices: dict[str, int]
 ) -> tuple[Span, ...]:
     if len(replica.stages) == 1:
-        return (Span(places[replica.stages[0].device], 0, len(model.layers)),)
+        return (Span(device_indices[replica.stages[0].device], 0, len(model.layers)),)
     names = [layer.name for layer in model.layers]
     layers = listed([repr(name) for name in names], 12)
     numbers: list[int] = []
     for name in names:
         found = stage_of(name, replica.stages)
-        # A layer that no stage names is computed with the one before it.
+        # A layer that no stage names is computed with the layer before it.
         numbers.append(found if found is not None else numbers[-1] if numbers else 0)
     for index, stage in enumerate(replica.stages):
         for pattern in stage.layers:
@@ -322,7 +321,7 @@ def _spans(
         )
     return tuple(
         Span(
-            places[stage.device],
+            device_indices[stage.device],
             numbers.index(index),
             len(numbers) - numbers[::-1].index(index),
         )
@@ -330,22 +329,24 @@ def _spans(
     )
 
 
-def _owner_places(
+def _owner_indices(
     plan: Plan, model: ModelCosts, cluster: Cluster, replicas: Sequence[ReplicaAssignment]
 ) -> tuple[int, ...]:
-    places = {device.name: place for place, device in enumerate(cluster.devices)}
+    device_indices = {device.name: index for index, device in enumerate(cluster.devices)}
     fixed: list[int | None] = []
     for layer in model.layers:
         named = plan.owner_of(f"{layer.name}/kernel")
         is_host = named == HOST_DEVICE and (
-            plan.owners == "central" or HOST_DEVICE not in places or _is_host_rule(layer.name, plan)
+            plan.owners == "central"
+            or HOST_DEVICE not in device_indices
+            or _is_host_rule(layer.name, plan)
         )
-        fixed.append(None if named is None else HOST_OWNER if is_host else places[named])
+        fixed.append(None if named is None else HOST_OWNER if is_host else device_indices[named])
     return spread_owners(model.layers, replicas, cluster, fixed)
 
 
 def _is_host_rule(name: str, plan: Plan) -> bool:
-    """Whether the first rule for a layer names the host, and not the device ``cpu:0``."""
+    """Whether the first rule for a layer names the host rather than the device ``cpu:0``."""
     assert not isinstance(plan.owners, str)
     rules = [dataclasses.replace(rule, device=f"<{rule.device}>") for rule in plan.owners]
     return owner_of(f"{name}/kernel", rules) == f"<{HOST}>"

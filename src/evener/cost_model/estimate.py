@@ -1,4 +1,4 @@
-"""The memory of data parallel training, by kind, and the largest batch that a memory size holds.
+"""Memory of data parallel training by kind, and the largest batch that fits into memory.
 
 ::
 
@@ -7,10 +7,10 @@
       |             ___---          samples        )  grow with the samples of a micro-batch
       |     ___---                  activations    )
       |_________________________    gradients
-      |_________________________    weights, optimizer state: of one device, or divided
+      |_________________________    weights, optimizer state: on one device, or sharded
       +------------------------- samples
 
-Times are not needed for it, so no device is.
+No times are needed for it, hence no device.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from evener.cost_model.stage_memory import entering_bytes
 from evener.profile import Cluster, ClusterDevice, ModelCosts
 
 MOST_SAMPLES = 2**20
-"""The largest batch that is looked for."""
+"""Largest batch size that is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A way to train with less memory, at the price of time.
+    """Ways to save memory at the cost of time.
 
     Args:
-        num_micro_batches: Into how many micro-batches the samples of each device are split, at
-            least 1; they are computed one after the other.
-        recompute: Whether each layer that keeps more than it reads is computed again in the
-            backward pass.
+        num_micro_batches: Micro-batches per device, at least 1; they are computed one after the
+            other.
+        recompute: Whether the backward pass recomputes every layer whose activations are larger
+            than its inputs.
     """
 
     num_micro_batches: int = 1
@@ -46,18 +46,18 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryByKind:
-    """What a step needs on a device at its worst moment, in bytes.
+    """Peak memory of a step on one device, in bytes.
 
     Args:
         weights: Trained weights that the device owns.
-        optimizer_state: Of these weights.
-        other_variables: That are not trained, such as moving means.
-        fetched: Weights of other owners.
-        gradients: Its own sums, those of the next micro-batch, and those that arrive for the
-            weights that it owns.
-        activations: What is kept from forward to backward passes.
-        samples: Of its share of the batch.
-        workspace: What is needed only while a layer is computed.
+        optimizer_state: Optimizer state of these weights.
+        other_variables: Variables that are not trained, such as moving means.
+        fetched: Weights fetched from other owners.
+        gradients: Gradients of the device, accumulated and of the current micro-batch, and those
+            that other devices send for the weights that it owns.
+        activations: Tensors saved by forward passes for backward passes.
+        samples: Input samples of its share of the batch.
+        workspace: Temporary tensors of the layer that is being computed.
     """
 
     weights: int
@@ -71,23 +71,23 @@ class MemoryByKind:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return sum(dataclasses.asdict(self).values())
 
 
 def estimate_memory(
     model: ModelCosts, batch_size: int, way: Way | None = None, *, num_devices: int = 1
 ) -> MemoryByKind:
-    """Return what a step needs on the device that needs the most.
+    """Return the peak memory of the device that needs the most.
 
-    Each device has an even share of the batch, and variables are spread over the devices as the
-    engine does it. Shares that do not divide are rounded up: the largest micro-batch counts.
+    Every device has the same share of the batch, and the variables are sharded over the devices as
+    the engine does it. The number of samples of a micro-batch is rounded up.
 
     Args:
-        model: The costs of its layers.
+        model: Costs of the layers.
         batch_size: Samples of the global batch, at least 1.
-        way: By default one micro-batch, and nothing computed again.
-        num_devices: Devices of one kind, in one machine, at least 1.
+        way: Ways to save memory; None for one micro-batch without recomputation.
+        num_devices: Number of devices, at least 1; all of one kind, in one machine.
 
     Example:
         >>> from evener.clusters import model_named
@@ -104,17 +104,17 @@ def estimate_memory(
 def largest_batch(
     model: ModelCosts, memory_bytes: int, way: Way | None = None, *, num_devices: int = 1
 ) -> int:
-    """Return the most samples of a global batch that fit, up to `MOST_SAMPLES`.
+    """Return the largest global batch size that fits, up to `MOST_SAMPLES`.
 
     Args:
-        model: The costs of its layers.
-        memory_bytes: What a plan may use of each device.
-        way: By default one micro-batch, and nothing computed again.
-        num_devices: Devices of one kind, in one machine, at least 1.
+        model: Costs of the layers.
+        memory_bytes: Usable memory of each device.
+        way: Ways to save memory; None for one micro-batch without recomputation.
+        num_devices: Number of devices, at least 1; all of one kind, in one machine.
 
     Returns:
-        A multiple of the number of micro-batches of all devices together; 0 if one sample in each
-        of them does not fit.
+        A multiple of the number of micro-batches on all devices; 0 if even one sample per
+        micro-batch does not fit.
     """
     way = way or Way()
     at_once = num_devices * way.num_micro_batches
@@ -123,19 +123,26 @@ def largest_batch(
         return _fullest(model, samples, way, num_devices).total <= memory_bytes
 
     candidates = range(1, max(1, MOST_SAMPLES // at_once) + 1)
-    return at_once * bisect.bisect_left(candidates, True, key=lambda one: not fits(one))
+    return at_once * bisect.bisect_left(candidates, True, key=lambda samples: not fits(samples))
 
 
 def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:
-    """Return for each layer whether it keeps more for its backward pass than it reads."""
+    """Return for each layer whether its saved activations are larger than its inputs."""
     return tuple(
-        layer.activation_bytes > entering_bytes(model, place)
-        for place, layer in enumerate(model.layers)
+        layer.activation_bytes > entering_bytes(model, index)
+        for index, layer in enumerate(model.layers)
     )
 
 
 def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> MemoryByKind:
-    """Return the needs of the fullest device for so many samples in each micro-batch."""
+    """Return the memory of the fullest device.
+
+    Args:
+        model: Costs of the layers.
+        samples: Samples of each micro-batch.
+        way: Ways to save memory.
+        num_devices: Number of devices.
+    """
     layers = model.layers
     cluster = Cluster(
         devices=tuple(ClusterDevice(name=f"gpu:{k}", type="gpu") for k in range(num_devices))
@@ -154,12 +161,12 @@ def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> Mem
         recompute=recomputed_layers(model) if way.recompute else (False,) * len(layers),
     )
     needs = predict_memory(assignment, model, cluster, [(1,)] * num_devices)
-    device = max(needs, key=lambda place: needs[place].total)
+    device = max(needs, key=lambda index: needs[index].total)
     found = needs[device]
     owned = [
         layer for layer, owner in zip(layers, assignment.owners, strict=True) if owner == device
     ]
-    # All samples of a step are there from its begin.
+    # All samples of a step are sent at its start.
     of_samples = model.input_bytes * samples * way.num_micro_batches
     return MemoryByKind(
         weights=sum(layer.weight_bytes for layer in owned),

@@ -1,17 +1,18 @@
-"""How long weights and gradients travel between owners and the devices that compute.
+"""Seconds of the exchange: weights to the devices that compute, gradients back to the owners.
 
 ::
 
-    owner  --- weight --->  every other device that computes with the layer, once per step
+    owner  --- weight --->  every other device that computes the layer, once per step
     owner  <-- gradient --  the same devices, once per step
 
-In each direction a device moves what it holds and does not own, and once more for each other holder
-what it owns. Of all weights that k devices hold and own in equal parts, every device sends and
-receives (k - 1) / k in each phase: as much as a ring all-reduce.
+In each direction a device transfers the layers that it computes and does not own once, and those
+that it owns once for each other device that computes them. If k devices compute the same layers and
+own equal parts of them, each sends and receives (k - 1) / k of the weights per direction: as much
+as in a ring all-reduce.
 
-Several machines with the same layers have owners of their own. Their gradients are added up around
-a ring: of W bytes, each of m machines sends and receives 2 W (m - 1) / m before it updates them, so
-that all of it is counted with the gradients.
+Machines that compute the same layers have owners of their own (`EACH_MACHINE`), and all-reduce the
+gradients in a ring: of W bytes, each of m machines sends and receives 2 W (m - 1) / m before the
+update, so all of it counts as gradient traffic.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from evener.profile import Cluster, ModelCosts
 
 
 class ExchangeSeconds(NamedTuple):
-    """How long a device waits for transfers, if no computation hides them.
+    """Seconds of the transfers of a device, if no computation overlaps them.
 
     Args:
-        arrival: Until its weights are there.
-        departure: Until its gradients are with their owners, and added up.
+        arrival: Seconds until its weights have arrived.
+        departure: Seconds until its gradients are summed on their owners.
     """
 
     arrival: float = 0.0
@@ -45,7 +46,7 @@ class ExchangeSeconds(NamedTuple):
 def exchange_seconds(
     assignment: Assignment, model: ModelCosts, cluster: Cluster
 ) -> Mapping[int, ExchangeSeconds]:
-    """Return for each device that computes how long its weights and gradients travel."""
+    """Return the transfer seconds of weights and gradients by device index."""
     holders = holders_of(assignment.replicas, len(model.layers))
     weights = [layer.weight_bytes for layer in model.layers]
     gradients = [layer.gradient_bytes for layer in model.layers]
@@ -54,8 +55,8 @@ def exchange_seconds(
         return arriving
     leaving = _travelling(gradients, holders, assignment.owners, cluster)
     return {
-        device: ExchangeSeconds(one.arrival, leaving[device].departure)
-        for device, one in arriving.items()
+        device: ExchangeSeconds(seconds.arrival, leaving[device].departure)
+        for device, seconds in arriving.items()
     }
 
 
@@ -65,7 +66,14 @@ def _travelling(
     owners: Sequence[int],
     cluster: Cluster,
 ) -> dict[int, ExchangeSeconds]:
-    """Return how long so many bytes of each layer travel."""
+    """Return the transfer seconds by device.
+
+    Args:
+        sizes: Bytes of each layer.
+        holders: Devices that compute each layer.
+        owners: Owner of each layer.
+        cluster: Links between the devices.
+    """
     traffic = _Traffic(cluster)
     groups: dict[tuple[int, ...], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for size, devices, owner in zip(sizes, holders, owners, strict=True):
@@ -77,10 +85,10 @@ def _travelling(
 
 
 class _Traffic:
-    """Bytes of the weights, by connection.
+    """Bytes of weights or gradients per link.
 
     Args:
-        cluster: The connections.
+        cluster: Links between the devices.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -89,7 +97,7 @@ class _Traffic:
         self._sent: dict[int, float] = defaultdict(float)
         self._from_host: dict[int, float] = defaultdict(float)
         # By machine: on the bus between its devices, between them and the host, on the
-        # network, and there in rings.
+        # network, and on the network in rings.
         self._on_bus: dict[int, float] = defaultdict(float)
         self._with_host: dict[int, float] = defaultdict(float)
         self._on_network: dict[int, float] = defaultdict(float)
@@ -97,11 +105,11 @@ class _Traffic:
         self._crosses: set[int] = set()
 
     def add(self, devices: tuple[int, ...], owned: Mapping[int, int]) -> None:
-        """Count layers with the same holders.
+        """Add layers that the same devices compute.
 
         Args:
-            devices: The holders.
-            owned: The bytes of weights by owner.
+            devices: Devices that compute the layers.
+            owned: Bytes of these layers by owner.
         """
         machines = by_machine(devices, self._cluster)
         at_home: dict[int, int] = defaultdict(int)
@@ -114,7 +122,7 @@ class _Traffic:
                 self._add_far(home, [owner], size * (len(devices) - num_near))
         on_devices = sum(at_home.values())
         for machine, here in machines.items():
-            # What devices of other machines own comes as often as it is held.
+            # Each device fetches what other machines own over the network.
             self._add_far(machine, here, len(here) * (on_devices - at_home[machine]))
             for device in here:
                 fetched = at_home[machine] - owned.get(device, 0)
@@ -128,7 +136,7 @@ class _Traffic:
             self._add_rings(machines, shared)
 
     def _add_far(self, machine: int, devices: Sequence[int], size: int) -> None:
-        """Count what devices of a machine send to others or receive from them."""
+        """Add bytes that devices of a machine exchange with other machines."""
         if size:
             self._on_network[machine] += size
             self._crosses.update(devices)
@@ -147,7 +155,7 @@ class _Traffic:
         return self._cluster.devices[device].machine
 
     def seconds(self, device: int) -> ExchangeSeconds:
-        """Return how long the weights and the gradients of a device travel."""
+        """Return the transfer seconds of a device."""
         number = self._machine(device)
         machine = self._cluster.machines[number]
         moved = max(self._received[device], self._sent[device])

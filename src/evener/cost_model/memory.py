@@ -1,4 +1,4 @@
-"""The memory of every device at the worst moment of a step, from the costs of its layers."""
+"""Peak memory of every device in a step, from the costs of its layers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from evener.cost_model.assignment import (
     by_machine,
     holders_of,
 )
-from evener.cost_model.meetings import is_in_parts
+from evener.cost_model.barriers import is_in_parts
 from evener.cost_model.stage_memory import (
+    ExecutionMode,
     StageMemory,
-    StepWay,
+    deferred_bytes,
+    fused_gradients,
     gradients_wait,
-    joint_gradients,
-    put_off_bytes,
     stage_memory,
 )
 from evener.profile import Cluster, LayerCosts, ModelCosts
@@ -29,14 +29,15 @@ from evener.profile import Cluster, LayerCosts, ModelCosts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPrediction:
-    """What a step needs on one device at its worst moment, in bytes.
+    """Peak memory of a step on one device, in bytes.
 
     Args:
-        variables: What it owns: weights, optimizer state, other variables.
-        fetched: Weights of other owners.
-        gradients: Its own partial gradients, and those that arrive for what it owns.
-        activations: What is kept from forward to backward passes, and samples.
-        workspace: What is needed only while a layer is computed, or on its way between stages.
+        variables: Owned weights, optimizer state and other variables.
+        fetched: Weights fetched from other owners.
+        gradients: Gradients of the device, and those that arrive for the weights that it owns.
+        activations: Tensors saved by forward passes for backward passes, and input samples.
+        workspace: Temporary tensors of the layer that is being computed, and transfers between
+            stages.
     """
 
     variables: float = 0.0
@@ -47,13 +48,13 @@ class MemoryPrediction:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return round(
             self.variables + self.fetched + self.gradients + self.activations + self.workspace
         )
 
     def plus(self, **more: float) -> MemoryPrediction:
-        """Return the sum with more of some parts."""
+        """Return the prediction with bytes added to some kinds."""
         return dataclasses.replace(
             self, **{name: getattr(self, name) + size for name, size in more.items()}
         )
@@ -66,22 +67,21 @@ def predict_memory(
     peak_live: Sequence[Sequence[int]],
     seconds: Sequence[float] | None = None,
 ) -> dict[int, MemoryPrediction]:
-    """Return what every device needs, the host under `HOST_OWNER`.
+    """Return the peak memory by device index, that of the host under `HOST_OWNER`.
 
     Args:
-        assignment: What every device computes and owns.
-        model: What it needs for that.
-        cluster: The devices.
-        peak_live: For each replica, and each of its stages, the most micro-batches that are
-            alive there at once.
-        seconds: How long the passes of each replica take; None if they are equally long.
+        assignment: Layers that each device computes and owns.
+        model: Costs of the layers.
+        cluster: Devices.
+        peak_live: Most micro-batches alive at once in each stage of each replica.
+        seconds: Seconds of the passes of each replica; None if all are equal.
     """
     holders = holders_of(assignment.replicas, len(model.layers))
-    way = StepWay.of(assignment, model)
+    mode = ExecutionMode.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
-    early = _Early(assignment, seconds, waits=waits)
-    at_once = _devices_at_once(assignment, way)
-    way_at_once = dataclasses.replace(way, has_order=False, waits=False)
+    arrival = GradientArrival(assignment, seconds, waits=waits)
+    at_once = _devices_at_once(assignment, mode)
+    mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
     needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
     updating: dict[int, int] = defaultdict(int)
     adding: dict[int, int] = defaultdict(int)
@@ -90,9 +90,9 @@ def predict_memory(
         if owner == EACH_MACHINE:
             shared[devices].append(layer)
             continue
-        # The sums of the other devices lie on the owner until they are added.
+        # Gradients of other devices stay on the owner until it adds them.
         is_holder = owner in devices
-        num_early, num_others = early.num_at(owner, devices), len(devices) - is_holder
+        num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
         needs[owner] = needs[owner].plus(
             variables=layer.owned_bytes,
             fetched=-layer.weight_bytes * is_holder,
@@ -106,7 +106,8 @@ def predict_memory(
         gradients = sum(layer.gradient_bytes for layer in of_machines)
         update = max(layer.update_bytes for layer in of_machines)
         for here in by_machine(devices, cluster).values():
-            # Those of the machine's other devices; and their own, which wait for other machines.
+            # Gradients of the other devices of the machine; without `waits` also its own, which
+            # wait for the other machines.
             num_waiting = len(here) - 1 if waits else len(here)
             for device in here:
                 needs[device] = needs[device].plus(
@@ -115,7 +116,7 @@ def predict_memory(
                     gradients=gradients * num_waiting / len(here),
                 )
                 updating[device] = max(updating[device], update)
-    for device, waiting in _waiting(assignment, model, at_once, early, waits=waits).items():
+    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
         needs[device] = needs[device].plus(gradients=waiting)
     stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
     for replica, live in zip(assignment.replicas, peak_live, strict=True):
@@ -124,7 +125,7 @@ def predict_memory(
             is_at_once = span.device in at_once
             key = span.first, span.end, accumulates, is_at_once
             if key not in stages:
-                of_span = way_at_once if is_at_once else way
+                of_span = mode_at_once if is_at_once else mode
                 stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
             worst = stages[key].worst(
                 replica.num_micro_batches,
@@ -136,47 +137,47 @@ def predict_memory(
                 fetched=stages[key].weights, **worst._asdict()
             )
             if number and replica.schedule == "zero_bubble":
-                # As many wait for their weights' gradients as stages are before, and the one at
-                # hand does; the first stage never waits.
-                num_put_off = min(number, alive - 1) + 1
-                late = num_put_off * put_off_bytes(span, model) * replica.micro_batch
-                needs[span.device] = needs[span.device].plus(activations=late)
-    # Whoever only owns has nothing to do before.
+                # Stage k defers the weight gradients of k micro-batches, plus the current one;
+                # stage 0 defers none.
+                num_deferred = min(number, alive - 1) + 1
+                deferred = num_deferred * deferred_bytes(span, model) * replica.micro_batch
+                needs[span.device] = needs[span.device].plus(activations=deferred)
+    # Devices that own variables but run no stage only apply updates.
     for owner in needs:
         more = updating.get(owner, 0)
         needs[owner] = needs[owner].plus(gradients=adding[owner], workspace=more)
     return dict(needs)
 
 
-def _devices_at_once(assignment: Assignment, way: StepWay) -> set[int]:
-    """Return the devices that, beside others, compute all in a call: each needs a weight once."""
-    if way.is_alone or any(way.recompute):
+def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:
+    """Return the devices that compute a whole replica in one call beside other replicas."""
+    if mode.is_alone or any(mode.recompute):
         return set()
-    return {one.spans[0].device for one in assignment.replicas if not is_in_parts(one)}
+    return {replica.spans[0].device for replica in assignment.replicas if not is_in_parts(replica)}
 
 
 def _waiting(
     assignment: Assignment,
     model: ModelCosts,
     at_once: Collection[int],
-    early: _Early,
+    arrival: GradientArrival,
     *,
     waits: bool,
 ) -> dict[int, float]:
-    """Return the bytes of own gradients that wait on devices which compute in one call.
+    """Return the bytes of gradients that wait on devices which compute in one call.
 
-    Beyond what fits into the place of fetched weights: a weight is needed to the backward pass of
-    its layer, so when a layer's gradients wait, weights of the layers behind are gone::
+    Only the excess over memory already freed by fetched weights of later layers: a fetched weight
+    is dropped after the backward pass of its layer::
 
         backward passes       c owned    b fetched    a owned
-        beyond fetched          + c         - b         + a        the most of the sums counts
+        beyond fetched          + c         - b         + a        the largest prefix sum counts
 
     Args:
-        assignment: Who computes and owns.
-        model: The layers.
-        at_once: The devices that compute in one call.
-        early: Which gradients of other devices are there when an owner has its own.
-        waits: Whether all gradients of a device are there before the first of them leaves.
+        assignment: Layers that each device computes and owns.
+        model: Costs of the layers.
+        at_once: Devices that compute in one call.
+        arrival: Number of gradients that arrive while an owner still computes.
+        waits: Whether no gradient is sent before the device has computed all of them.
     """
     if waits:
         more = sum(layer.other_gradient_bytes for layer in model.layers[1:])
@@ -193,29 +194,29 @@ def _waiting(
         list(zip(model.layers, holders, assignment.owners, strict=True))
     ):
         if owner in at_once:
-            # Where its weights are not fetched, none of them makes place for its gradients.
-            more = layer.gradient_bytes - joint_gradients(layer)
+            # An owner fetches no copy, so no buffer is freed for these gradients.
+            more = layer.gradient_bytes - fused_gradients(layer)
             most[owner] = max(most[owner], own[owner] + more - total)
-            if early.num_at(owner, devices) < len(devices) - 1:
+            if arrival.num_at(owner, devices) < len(devices) - 1:
                 own[owner] += layer.gradient_bytes
                 most[owner] = max(most[owner], own[owner] - total)
-            # Nothing was fetched, so no place is free.
+            # The weight is owned, so its memory is not freed.
             own[owner] += layer.weight_bytes
         total += layer.weight_bytes
     return most
 
 
-class _Early:
-    """How many gradients of a layer lie on its owner while that still computes.
+class GradientArrival:
+    """Number of gradients of a layer that arrive on its owner while the owner still computes.
 
-    Where the calls of a step have an order, sums leave at its end, and those of faster devices may
-    be there early. Else each gradient leaves as soon as it is there, and a device that is as fast
-    as the owner sends it when the owner has its own.
+    With a schedule, gradient sums are sent at the end of the step, and all of them may arrive
+    while the owner still computes. Otherwise each gradient is sent as soon as it is computed: those
+    of faster devices arrive before the owner has computed its own.
 
     Args:
-        assignment: Who computes and owns.
-        seconds: How long the passes of each replica take; None if they are equally long.
-        waits: Whether all gradients of a device are there before the first of them leaves.
+        assignment: Layers that each device computes and owns.
+        seconds: Seconds of the passes of each replica; None if all are equal.
+        waits: Whether no gradient is sent before the device has computed all of them.
     """
 
     def __init__(
@@ -224,13 +225,19 @@ class _Early:
         self._waits = waits
         times = seconds or [1.0] * len(assignment.replicas)
         self._seconds: dict[int, float] = {}
-        for replica, one in zip(assignment.replicas, times, strict=True):
+        for replica, passes_seconds in zip(assignment.replicas, times, strict=True):
             for span in replica.spans:
-                self._seconds[span.device] = max(self._seconds.get(span.device, 0.0), one)
+                before = self._seconds.get(span.device, 0.0)
+                self._seconds[span.device] = max(before, passes_seconds)
         self._sorted: dict[tuple[int, ...], list[float]] = {}
 
     def num_at(self, owner: int, devices: tuple[int, ...]) -> int:
-        """Return how many gradients of a layer that some devices hold lie on its owner."""
+        """Return the number of gradients of a layer that are early on its owner.
+
+        Args:
+            owner: Owner of the layer.
+            devices: Devices that compute the layer.
+        """
         others = len(devices) - (owner in devices)
         if self._waits or owner not in devices:
             return others
@@ -240,11 +247,11 @@ class _Early:
 
 
 _AS_FAST = 0.999
-"""Devices that take less than this part of another's time have their gradients before it."""
+"""A device is faster than another if it takes less than this fraction of the other's time."""
 
 
 def shortages(needs: Mapping[int, MemoryPrediction], cluster: Cluster) -> Iterator[tuple[int, int]]:
-    """Yield each device that lacks memory for its needs, with the bytes that it lacks."""
+    """Yield each device without enough memory, with the missing bytes."""
     for device, needed in needs.items():
         if device == HOST_OWNER:
             sizes = [machine.host_memory_bytes for machine in cluster.machines]

@@ -1,4 +1,4 @@
-"""How long the passes of a stage take, and when those of a pipeline run."""
+"""Seconds of the passes of a stage, and the timeline of a pipeline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from evener.cost_model.assignment import ReplicaAssignment, Span
 from evener.plan.parts import Replica, ScheduleName, Stage
 from evener.profile import CostProfile, ModelCosts
-from evener.schedule.schedule import Schedule, schedule_for
+from evener.schedule.replica_schedule import Schedule, schedule_for
 from evener.schedule.task import Task
 from evener.schedule.timing import Timeline, timeline
 
@@ -19,72 +19,77 @@ def span_seconds(
     recompute: tuple[bool, ...],
     profile: CostProfile,
     *,
-    meets: bool = False,
+    has_barriers: bool = False,
 ) -> tuple[float, float]:
     """Return the seconds of the forward and of the backward pass of a micro-batch in a stage.
 
-    Adding up gradients, which all micro-batches but the first do, is spread over all.
+    The backward pass includes the mean time of adding gradients to those of earlier micro-batches.
 
     Args:
-        span: The stage.
-        replica: Of the stage.
-        recompute: Whether each layer is computed again.
-        profile: What layers cost.
-        meets: Whether parts of the batch meet, which parts the passes of all layers up to there.
+        span: Stage.
+        replica: Replica of the stage.
+        recompute: Whether each layer is recomputed.
+        profile: Costs of the layers.
+        has_barriers: Whether the step has barriers; then the passes of the layers up to the last
+            barrier are separate calls.
     """
     micro_batch = replica.micro_batch
     times = profile.times[profile.cluster.devices[span.device].type]
-    last_meeting = profile.model.last_meeting if meets else -1
-    is_apart = passes_are_apart(span.end, recompute)
+    last_barrier = profile.model.last_barrier if has_barriers else -1
+    is_separate = passes_are_separate(span.end, recompute)
     forward = backward = 0.0
-    for place in span.layers:
-        again, apart = recompute[place], is_apart or place <= last_meeting
-        forward += times[place].forward(micro_batch)
-        backward += times[place].backward_seconds(micro_batch, again=again, apart=apart)
-        backward += replica.accumulations * times[place].accumulate_seconds
+    for index in span.layers:
+        is_recomputed, separate = recompute[index], is_separate or index <= last_barrier
+        forward += times[index].forward(micro_batch)
+        backward += times[index].backward_seconds(
+            micro_batch, recompute=is_recomputed, separate=separate
+        )
+        backward += replica.accumulations * times[index].accumulate_seconds
     return forward, backward
 
 
-def weights_part(place: int, model: ModelCosts) -> float:
-    """Return which part of a layer's backward pass is the gradients of its weights.
+def weights_part(index: int, model: ModelCosts) -> float:
+    """Return the fraction of a layer's backward time spent on the gradients of its weights.
 
-    A profile does not measure the two apart. Of a product of two matrices, and of a convolution, it
-    is half; of a layer without weights it is nothing.
+    It is not measured: half is assumed, as for a matrix product or a convolution, and 0 for layers
+    without weights.
     """
-    return 0.5 if model.layers[place].weight_bytes else 0.0
+    return 0.5 if model.layers[index].weight_bytes else 0.0
 
 
 def weights_seconds(
     span: Span, replica: ReplicaAssignment, recompute: tuple[bool, ...], profile: CostProfile
 ) -> float:
-    """Return the seconds of a stage's backward pass that zero-bubble schedules may put off.
+    """Return the seconds of a stage's backward pass that zero-bubble schedules defer.
 
     Args:
-        span: The stage.
-        replica: Of the stage.
-        recompute: Whether each layer is computed again.
-        profile: What layers cost.
+        span: Stage.
+        replica: Replica of the stage.
+        recompute: Whether each layer is recomputed.
+        profile: Costs of the layers.
     """
     times = profile.times[profile.cluster.devices[span.device].type]
-    apart = passes_are_apart(span.end, recompute)
+    separate = passes_are_separate(span.end, recompute)
     total = 0.0
-    for place in span.layers:
-        one = times[place]
-        # Activations are computed again for the gradients of activations.
-        backward = one.backward_seconds(replica.micro_batch, again=False, apart=apart)
+    for index in span.layers:
+        layer = times[index]
+        # Recomputation belongs to the gradients of activations, which are not deferred.
+        backward = layer.backward_seconds(replica.micro_batch, recompute=False, separate=separate)
         total += (
-            weights_part(place, profile.model) * backward
-            + replica.accumulations * one.accumulate_seconds
+            weights_part(index, profile.model) * backward
+            + replica.accumulations * layer.accumulate_seconds
         )
     return total
 
 
-def passes_are_apart(end: int, recompute: Sequence[bool]) -> bool:
-    """Whether a stage computes its passes in two calls, as all but the last stage do.
+def passes_are_separate(end: int, recompute: Sequence[bool]) -> bool:
+    """Whether the forward and backward passes of a stage are separate calls.
+
+    Only the last stage can fuse them.
 
     Args:
-        end: The place behind the last layer of the stage.
-        recompute: Whether each layer is computed again; if any is, no passes are one call.
+        end: Index of the last layer of the stage, plus 1.
+        recompute: Whether each layer is recomputed; if any is, no passes are fused.
     """
     return end < len(recompute) or any(recompute)
 
@@ -101,10 +106,10 @@ def pipeline_timeline(
     recompute: tuple[bool, ...],
     profile: CostProfile,
 ) -> Timeline:
-    """Return when the tasks of a pipeline run; what crosses stages is hidden by nothing."""
-    late = [0.0] * len(passes)
+    """Return the timeline of a pipeline; transfers between stages overlap no computation."""
+    deferred = [0.0] * len(passes)
     if replica.schedule == "zero_bubble":
-        late = [weights_seconds(span, replica, recompute, profile) for span in replica.spans]
+        deferred = [weights_seconds(span, replica, recompute, profile) for span in replica.spans]
     schedule = _schedule(
         numbered_devices(replica),
         replica.num_micro_batches,
@@ -113,18 +118,18 @@ def pipeline_timeline(
     )
     return timeline(
         schedule,
-        lambda task: _task_seconds(task, passes, late),
+        lambda task: _task_seconds(task, passes, deferred),
         transfer=_transfer(replica, profile),
     )
 
 
 def _task_seconds(
-    task: Task, passes: Sequence[tuple[float, float]], late: Sequence[float]
+    task: Task, passes: Sequence[tuple[float, float]], deferred: Sequence[float]
 ) -> float:
     forward, backward = passes[task.stage]
     if task.kind == "forward":
         return forward
-    return late[task.stage] if task.kind == "weights" else backward - late[task.stage]
+    return deferred[task.stage] if task.kind == "weights" else backward - deferred[task.stage]
 
 
 def _transfer(replica: ReplicaAssignment, profile: CostProfile) -> Callable[[Task, Task], float]:

@@ -1,13 +1,13 @@
-"""The time of a step and the memory of every device, predicted from a profile.
+"""Prediction of the step time and of the memory of every device, from a profile.
 
 ::
 
     replica    | weights arrive          | gradients leave              | update |
                | forward passes          | backward passes              |        |
 
-Weights arrive while the forward passes of the first micro-batch run, gradients leave while the
-backward passes of the last one run; of two that overlap, the longer one counts. A step takes as
-long as its slowest replica.
+Weights arrive during the forward passes of the first micro-batch, gradients are sent during the
+backward passes of the last one; of a transfer and the passes that it overlaps, the longer counts.
+The step time is that of the slowest replica.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from evener.cost_model.assignment import (
     by_machine,
     holders_of,
 )
+from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
 from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
-from evener.cost_model.meetings import parts_meet, seconds_with_meetings
 from evener.cost_model.memory import MemoryPrediction, predict_memory
 from evener.cost_model.passes import numbered_devices, pipeline_timeline, span_seconds
 from evener.plan.plan import Plan
@@ -37,14 +37,14 @@ from evener.schedule.timing import Timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPrediction:
-    """What one replica does in a step, in seconds.
+    """Time of one replica in a step, in seconds.
 
     Args:
-        compute_seconds: Of its busiest device.
-        bubble_seconds: For which its busiest device waits for others.
-        communication_seconds: Of weights and gradients, as far as no computation hides it.
-        update_seconds: The longest update of the weights that its devices own.
-        utilization: For each stage the fraction of the step in which its device computes for it.
+        compute_seconds: Seconds that its busiest device computes.
+        bubble_seconds: Seconds that its busiest device waits for others.
+        communication_seconds: Transfer seconds of weights and gradients that no computation hides.
+        update_seconds: Seconds of the longest update on its devices.
+        utilization: Fraction of the step that each stage computes.
     """
 
     compute_seconds: float
@@ -55,7 +55,7 @@ class ReplicaPrediction:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The sum of all parts."""
         return (
             self.compute_seconds
             + self.bubble_seconds
@@ -66,13 +66,13 @@ class ReplicaPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a step costs.
+    """Predicted costs of a step.
 
     Args:
-        step_seconds: Of the whole step.
-        replicas: Of each replica with samples.
-        memory: What each device needs, by its place in the cluster, the host at `HOST_OWNER`.
-        timelines: Of each replica the tasks of its stages; None for a replica of one stage.
+        step_seconds: Seconds of the whole step.
+        replicas: Time of each replica with samples.
+        memory: Peak memory by device index, that of the host under `HOST_OWNER`.
+        timelines: Timeline of each replica; None for a replica of one stage.
     """
 
     step_seconds: float
@@ -82,16 +82,16 @@ class Prediction:
 
     @property
     def slowest(self) -> ReplicaPrediction:
-        """The replica that all others wait for."""
+        """The slowest replica."""
         return max(self.replicas, key=lambda replica: replica.seconds)
 
 
 def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Prediction:
-    """Return what a plan costs.
+    """Return the prediction of a plan.
 
     Args:
-        plan: For devices of the profile's cluster and layers of its model.
-        profile: What they cost.
+        plan: Plan for devices of the profile's cluster and layers of its model.
+        profile: Costs of the layers on the devices.
         batch_size: Samples of the global batch.
 
     Raises:
@@ -101,10 +101,10 @@ def predict_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Predictio
 
 
 def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
-    """Return what an assignment costs."""
+    """Return the prediction of an assignment."""
     travel = exchange_seconds(assignment, profile.model, profile.cluster)
     update = update_seconds(assignment, profile)
-    # Of a thousand replicas, most are alike.
+    # In large clusters most replicas are alike.
     known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
     found: list[tuple[ReplicaPrediction, Timeline | None]] = []
     for replica in assignment.replicas:
@@ -113,65 +113,65 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
         if key not in known:
             known[key] = _replica(replica, assignment, profile, weights)
         found.append(known[key])
-    replicas = _met(tuple(one for one, _ in found), assignment, profile)
+    replicas = _with_barriers(tuple(replica for replica, _ in found), assignment, profile)
     timelines = tuple(times for _, times in found)
-    # In one stage, both passes of a micro-batch are one call, but not with recomputation.
-    again = any(assignment.recompute)
+    # A single stage fuses both passes of a micro-batch unless it recomputes.
+    recomputes = any(assignment.recompute)
     live = [
-        (replica.in_flight if again else 1,) if times is None else times.peak_live
+        (replica.in_flight if recomputes else 1,) if times is None else times.peak_live
         for replica, times in zip(assignment.replicas, timelines, strict=True)
     ]
     return Prediction(
-        step_seconds=max(one.seconds for one in replicas) + profile.step_overhead_seconds,
+        step_seconds=max(replica.seconds for replica in replicas) + profile.step_overhead_seconds,
         replicas=replicas,
         memory=predict_memory(
             assignment,
             profile.model,
             profile.cluster,
             live,
-            [one.compute_seconds + one.bubble_seconds for one in replicas],
+            [replica.compute_seconds + replica.bubble_seconds for replica in replicas],
         ),
         timelines=timelines,
     )
 
 
-def _met(
+def _with_barriers(
     replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
 ) -> tuple[ReplicaPrediction, ...]:
-    """Return the replicas with the time for which they wait for each other in mid-model."""
-    if not parts_meet(assignment, profile.model):
+    """Return the replicas with the time that they wait at barriers."""
+    if not step_has_barriers(assignment, profile.model):
         return replicas
-    passes = seconds_with_meetings(assignment, profile)
-    longer = [max(passes, one.compute_seconds + one.bubble_seconds) for one in replicas]
+    passes = seconds_with_barriers(assignment, profile)
+    longer = [max(passes, replica.compute_seconds + replica.bubble_seconds) for replica in replicas]
     return tuple(
         dataclasses.replace(
-            one,
-            bubble_seconds=seconds - one.compute_seconds,
+            replica,
+            bubble_seconds=seconds - replica.compute_seconds,
             utilization=tuple(
                 used
-                * one.seconds
-                / (one.seconds + seconds - one.compute_seconds - one.bubble_seconds)
-                for used in one.utilization
+                * replica.seconds
+                / (replica.seconds + seconds - replica.compute_seconds - replica.bubble_seconds)
+                for used in replica.utilization
             ),
         )
-        for one, seconds in zip(replicas, longer, strict=True)
+        for replica, seconds in zip(replicas, longer, strict=True)
     )
 
 
 def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, float]:
-    """Return for each owner how long its updates take, with adding up the sums of its devices."""
+    """Return the update seconds of each owner, including the addition of other devices' sums."""
     cluster, seconds = profile.cluster, dict[int, float]()
     shared: dict[tuple[int, ...], list[int]] = {}
     holders = holders_of(assignment.replicas, len(assignment.owners))
-    for place, owner in enumerate(assignment.owners):
+    for layer, owner in enumerate(assignment.owners):
         if owner == EACH_MACHINE:
-            shared.setdefault(holders[place], []).append(place)
+            shared.setdefault(holders[layer], []).append(layer)
             continue
-        took = owner_update_seconds(place, owner, profile, num_sums=len(holders[place]))
+        took = owner_update_seconds(layer, owner, profile, num_sums=len(holders[layer]))
         seconds[owner] = seconds.get(owner, 0.0) + took
-    for devices, places in shared.items():
+    for devices, layers in shared.items():
         of_type = {
-            name: sum(times[place].update_seconds for place in places)
+            name: sum(times[layer].update_seconds for layer in layers)
             for name, times in profile.times.items()
         }
         for here in by_machine(devices, cluster).values():
@@ -182,34 +182,34 @@ def update_seconds(assignment: Assignment, profile: CostProfile) -> dict[int, fl
 
 
 def owner_update_seconds(
-    place: int, owner: int, profile: CostProfile, *, num_sums: int = 1
+    layer_index: int, owner: int, profile: CostProfile, *, num_sums: int = 1
 ) -> float:
-    """Return how long a device, or the host, takes to update all of a layer.
+    """Return the seconds in which a device or the host updates the variables of a layer.
 
     Args:
-        place: Of the layer.
-        owner: Of the device, or `HOST_OWNER`.
-        profile: What it costs.
-        num_sums: How many devices hand over a sum of gradients.
+        layer_index: Index of the layer.
+        owner: Device index, or `HOST_OWNER`.
+        profile: Costs of the layers.
+        num_sums: Number of devices that send a sum of gradients.
     """
     if owner == HOST_OWNER:
-        # It adds the sums up, reads the gradient, and reads and writes what it owns.
-        layer = profile.model.layers[place]
+        # The host adds the sums, reads the gradient, and reads and writes the variables.
+        layer = profile.model.layers[layer_index]
         added = num_sums + 1 if num_sums > 1 else 0
         moved = 2 * layer.owned_bytes + layer.gradient_bytes * (1 + added)
         return moved / profile.cluster.machines[0].host_update_bytes_per_second
-    times = profile.times[profile.cluster.devices[owner].type][place]
+    times = profile.times[profile.cluster.devices[owner].type][layer_index]
     return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """What the weights of a replica cost.
+    """Exchange and update seconds of a replica's weights.
 
     Args:
-        arrival_seconds: Until they are there.
-        departure_seconds: Until their gradients are with their owners.
-        update_seconds: The longest update by one of its devices, or by the host.
+        arrival_seconds: Seconds until the weights have arrived.
+        departure_seconds: Seconds until the gradients have reached their owners.
+        update_seconds: Seconds of the longest update on its devices or on the host.
     """
 
     arrival_seconds: float
@@ -231,13 +231,13 @@ class _Weights:
 
 
 def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
-    """Return what makes replicas take the same time: all but which devices of a type they use."""
+    """Return a key that is equal for replicas of the same time, on other devices of the type."""
     cluster = profile.cluster
     pairs = itertools.pairwise(replica.devices)
     return (
         tuple((cluster.devices[s.device].type, s.first, s.end) for s in replica.spans),
         numbered_devices(replica),
-        tuple(cluster.link(one, other) for one, other in pairs),
+        tuple(cluster.link(source, target) for source, target in pairs),
         (replica.samples, replica.num_micro_batches, replica.in_flight, replica.schedule),
     )
 
@@ -245,9 +245,9 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
 def _replica(
     replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
 ) -> tuple[ReplicaPrediction, Timeline | None]:
-    meets = parts_meet(assignment, profile.model)
+    has_barriers = step_has_barriers(assignment, profile.model)
     passes = [
-        span_seconds(span, replica, assignment.recompute, profile, meets=meets)
+        span_seconds(span, replica, assignment.recompute, profile, has_barriers=has_barriers)
         for span in replica.spans
     ]
     count = replica.num_micro_batches
@@ -259,7 +259,7 @@ def _replica(
     )
     makespan = busy[0] if times is None else times.makespan
     busiest = _busiest(replica, busy)
-    # Weights arrive while the first micro-batch runs, gradients leave while the last one does.
+    # The first micro-batch overlaps the arrival of weights, the last one that of gradients.
     exposed = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes)) + max(
         0.0, weights.departure_seconds - sum(backward for _, backward in passes)
     )
@@ -269,12 +269,12 @@ def _replica(
         bubble_seconds=makespan - busiest,
         communication_seconds=exposed,
         update_seconds=weights.update_seconds,
-        utilization=tuple(one / seconds if seconds else 0.0 for one in busy),
+        utilization=tuple(stage_busy / seconds if seconds else 0.0 for stage_busy in busy),
     ), times
 
 
 def _busiest(replica: ReplicaAssignment, busy: Sequence[float]) -> float:
-    """Return how long the busiest device computes; it may have several stages."""
+    """Return the busy seconds of the busiest device; a device may have several stages."""
     of_devices: dict[int, float] = {}
     for span, seconds in zip(replica.spans, busy, strict=True):
         of_devices[span.device] = of_devices.get(span.device, 0.0) + seconds

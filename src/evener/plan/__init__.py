@@ -1,4 +1,4 @@
-"""Who owns which variable, who computes which samples: the Plan, and its parts.
+"""Plans: owners of variables, and devices that compute samples.
 
 Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 """

@@ -1,6 +1,6 @@
-"""The JSON Schema of plans: what a text of `Plan.to_json` may hold, for editors and other programs.
+"""JSON Schema of plans, for editors and other programs.
 
-The schema is the file ``plan.schema.json`` beside this one, which ``tools/plan_schema.py`` makes
+The schema is the file ``plan.schema.json`` in this folder, which ``tools/plan_schema.py`` generates
 from the dataclasses of a plan.
 """
 
@@ -11,15 +11,14 @@ from importlib import resources
 from typing import Any, cast
 
 SCHEMA_FILE = "plan.schema.json"
-"""The name of the file, in this folder."""
+"""Name of the file, in this folder."""
 
 
 def plan_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of plans in version 1.
 
-    It holds the shape: keys, types, ranges of numbers (seconds, bytes, samples), the words that
-    are allowed. What needs several places of a plan, such as that a stage names a device of the
-    plan, is checked by `Plan.from_json` alone.
+    It defines keys, types, ranges of numbers (seconds, bytes, samples) and allowed words. Only
+    `Plan.from_json` checks rules between fields, such as that a stage names a device of the plan.
 
     Returns:
         A new value of dicts, lists, text and numbers, as ``json.loads`` makes it.
@@ -31,5 +30,5 @@ def plan_schema() -> dict[str, Any]:
 
 
 def plan_schema_text() -> str:
-    """Return the same as text, to be written to a file."""
+    """Return the JSON Schema as text, to be written to a file."""
     return resources.files("evener.plan").joinpath(SCHEMA_FILE).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The paths by which patterns of a plan name layers."""
+"""Paths of layers, and their match with the patterns of a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evener.plan.parts import Stage
 
 
 def parts_of_path(path: str) -> list[str]:
-    """Return the paths that may name a layer or one around it, the outermost first.
+    """Return the paths that may name a layer or an enclosing one, the outermost first.
 
     >>> parts_of_path("model/block")
     ['model', 'model/block', 'block']
@@ -23,12 +23,12 @@ def parts_of_path(path: str) -> list[str]:
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a layer, or one around it, matches one of the patterns."""
+    """Return whether a layer, or an enclosing one, matches one of the patterns."""
     return any(fnmatchcase(part, p) for part in parts_of_path(path) for p in patterns)
 
 
 def stage_of(path: str, stages: Sequence[Stage]) -> int | None:
-    """Return the number of the stage of a layer: the outermost layer that one names decides.
+    """Return the number of the stage of a layer: the outermost layer that a stage names decides.
 
     >>> stages = [Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",))]
     >>> stage_of("model/b/dense", stages), stage_of("head", stages)

@@ -11,7 +11,7 @@ from evener.errors import PlanError
 DeviceKind = Literal["gpu", "cpu"]
 
 HOST = "host"
-"""The word for "the memory of the machine", allowed where variables are owned."""
+"""Name of the host memory as an owner of variables."""
 
 HOST_DEVICE = "cpu:0"
 """The device that `HOST` means, whether or not the plan computes on it."""
@@ -24,12 +24,12 @@ _NEARLY = re.compile(r"(gpu|cuda|cpu)[^0-9]*0*([0-9]{1,6})$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceName:
-    """A device name taken apart.
+    """Parsed device name.
 
     Args:
         kind: ``"gpu"`` or ``"cpu"``.
-        index: The number among the devices of that kind in its worker, from 0.
-        worker: The number of the machine, from 0; None where there is only one.
+        index: Number among the devices of that kind in its worker, from 0.
+        worker: Number of the machine, from 0; None if there is only one.
 
     >>> str(DeviceName(kind="gpu", index=0, worker=1))
     'worker:1/gpu:0'
@@ -45,12 +45,12 @@ class DeviceName:
         return f"{prefix}{self.kind}:{self.index}"
 
 
-def parse_device_name(text: str, *, place: str = "device") -> DeviceName:
-    """Take a device name apart.
+def parse_device_name(text: str, *, path: str = "device") -> DeviceName:
+    """Parse a device name.
 
     Args:
-        text: A name such as ``"gpu:0"`` or ``"worker:1/cpu:0"``, lower case.
-        place: Where the name stands, for the error.
+        text: Name such as ``"gpu:0"`` or ``"worker:1/cpu:0"``, lower case.
+        path: Path of the name in the plan, for the error.
 
     Raises:
         PlanError: PLAN-001 if the text is not a device name.
@@ -62,7 +62,7 @@ def parse_device_name(text: str, *, place: str = "device") -> DeviceName:
     if match is None:
         raise PlanError(
             "PLAN-001",
-            f"{place} is {text!r}, which is not a device name.{_nearest(text)}",
+            f"{path} is {text!r}, which is not a device name.{_nearest(text)}",
             why="names are lower case: gpu:INDEX or cpu:INDEX, with worker:INDEX/ before it "
             "for a device of another machine.",
             fix="write for example 'gpu:0', 'cpu:0' or 'worker:1/gpu:0'; "
@@ -77,7 +77,7 @@ def parse_device_name(text: str, *, place: str = "device") -> DeviceName:
 
 
 def _nearest(text: str) -> str:
-    """Read TensorFlow's spellings (``/GPU:0``), those of others (``cuda:0``), slips (``gpu0``)."""
+    """Suggest a name for other spellings: ``/GPU:0``, ``cuda:0`` or slips like ``gpu0``."""
     match = _NEARLY.search(text.lower())
     if match is None:
         return ""

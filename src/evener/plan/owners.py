@@ -1,4 +1,4 @@
-"""Which device owns a variable."""
+"""Owners of variables: the rules of a plan."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
     """Return the device of the first rule whose pattern matches a variable's path.
 
     Args:
-        path: The variable's path, such as ``"encoder/dense_1/kernel"``. What stands before
-            its first slash may be the model's name, so the rest is matched as well.
-        rules: In order; the first match wins. Upper and lower case differ.
+        path: Path of the variable, such as ``"encoder/dense_1/kernel"``. The part before its
+            first slash may be the model's name, so the rest is matched as well.
+        rules: Rules in order; the first match wins. Matching is case-sensitive.
 
     Returns:
         A device name (``"host"`` comes back as ``"cpu:0"``), or None if no rule matches.
@@ -25,7 +25,7 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
     >>> owner_of("embedding/table", rules), owner_of("dense/kernel", rules)
     ('cpu:0', 'gpu:0')
     """
-    # Some models put their own name before those of their layers, others do not.
+    # Only some models put their own name before those of their layers.
     _, _, below = path.partition("/")
     for rule in rules:
         if fnmatchcase(path, rule.pattern) or ("/" in below and fnmatchcase(below, rule.pattern)):
@@ -34,7 +34,7 @@ def owner_of(path: str, rules: Iterable[OwnerRule]) -> str | None:
 
 
 def owner_rules(devices: Mapping[str, str]) -> tuple[OwnerRule, ...]:
-    """Return the rules that a mapping from pattern to device writes shorter."""
+    """Return the rules of a mapping from pattern to device."""
     return tuple(OwnerRule(pattern=pattern, device=devices[pattern]) for pattern in devices)
 
 
@@ -44,14 +44,14 @@ def resolve_host(device: str) -> str:
 
 
 def computing_devices(path: str, replicas: Sequence[Replica]) -> tuple[str, ...]:
-    """Return the devices that compute with a variable, as far as its path tells.
+    """Return the devices that compute the layer of a variable, as far as its path tells.
 
-    A variable's path leads through the layers that hold it, sometimes with the model's name
-    before them; the outermost layer that a stage names decides.
+    The path consists of the enclosing layers, sometimes after the model's name; the outermost layer
+    that a stage names decides.
 
     Args:
-        path: The variable's path, such as ``"encoder_3/attention/kernel"``.
-        replicas: Of a plan.
+        path: Path of the variable, such as ``"encoder_3/attention/kernel"``.
+        replicas: Replicas of a plan.
 
     >>> from evener.plan import Replica, Stage
     >>> stages = (Stage(device="cpu:0", layers=("a*",)), Stage(device="cpu:1", layers=("b",)))

@@ -1,8 +1,7 @@
-"""The parts that a Plan is made of.
+"""Parts of a Plan.
 
-A part only brings its values into one form (lists become tuples, mappings become
-hashable). What is right and wrong is decided by the Plan, which alone knows at which
-place a part stands: see `evener.plan.validate`.
+A part only normalizes its values (lists become tuples, mappings become hashable). The Plan
+validates them, because only the Plan knows the path of a part: see `evener.plan.validate`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _ByDevice(Mapping[str, Number]):
     @staticmethod
     @abstractmethod
     def _number(value: Any) -> Any:
-        """Return a number in one form, and everything else unchanged."""
+        """Return a number in its normal form, and everything else unchanged."""
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse changes."""
@@ -56,11 +55,11 @@ class _ByDevice(Mapping[str, Number]):
         return hash(self.pairs)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy by the call that makes this value."""
+        """Copy and pickle by the constructor call."""
         return type(self), (dict(self.pairs),)
 
     def __repr__(self) -> str:
-        """Return the call that makes this value."""
+        """Return the constructor call of this value."""
         return f"{type(self).__name__}({dict(self.pairs)!r})"
 
 
@@ -92,12 +91,12 @@ class DeviceSeconds(_ByDevice[float]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanDevice:
-    """A device that a plan was made for.
+    """Device of a plan.
 
     Args:
-        name: ``"gpu:0"``, ``"cpu:1"``, or with a worker before it ``"worker:1/gpu:0"``.
-        kind: ``"gpu"`` or ``"cpu"``, as the name says.
-        memory_bytes: What the plan may use of its memory, at least 1; None if unknown.
+        name: Device name: ``"gpu:0"``, ``"cpu:1"``, or with a worker ``"worker:1/gpu:0"``.
+        kind: Kind of the device, ``"gpu"`` or ``"cpu"``, the same as in the name.
+        memory_bytes: Bytes that the plan may use of its memory, at least 1; None if unknown.
     """
 
     name: str
@@ -105,12 +104,12 @@ class PlanDevice:
     memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Bring NumPy's integers into Python's form."""
+        """Convert NumPy integers to Python integers."""
         _set(self, "memory_bytes", as_whole(self.memory_bytes))
 
     @classmethod
     def named(cls, name: str, memory_bytes: int | None = None) -> PlanDevice:
-        """Return the device of that name, its kind read from the name.
+        """Return the device of a name; the name has its kind.
 
         Raises:
             PlanError: PLAN-001 if it is not a device name.
@@ -123,12 +122,12 @@ class PlanDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRule:
-    """The variables that match a pattern live on a device.
+    """Rule that a device owns the variables that match a pattern.
 
     Args:
-        pattern: Of variable paths, in the style of `fnmatch` (``*`` also spans ``/``), such
-            as ``"embedding/*"``.
-        device: One of the plan's devices, or ``"host"``.
+        pattern: Pattern of variable paths in the style of `fnmatch` (``*`` also matches ``/``),
+            such as ``"embedding/*"``.
+        device: Device of the plan, or ``"host"``.
     """
 
     pattern: str
@@ -140,20 +139,20 @@ Owners = Literal["sharded", "central"] | tuple[OwnerRule, ...]
 
 
 ScheduleName = Literal["1f1b", "gpipe", "zero_bubble"]
-"""In which order the micro-batches of a replica are computed: see `schedule_for`."""
+"""Schedule of a replica's micro-batches: see `schedule_for`."""
 
 BatchNormName = Literal["synchronized", "per_device"]
-"""Of which samples BatchNormalization takes its statistics: see `Plan`."""
+"""Samples of the statistics of BatchNormalization: see `Plan`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A part of the layers of a replica, and the device that computes them.
+    """Stage of a replica: a part of its layers on one device.
 
     Args:
-        device: One of the plan's devices.
-        layers: Patterns of layer names in the style of `fnmatch`. ``("*",)``, all layers,
-            is right for a replica of one stage only.
+        device: Device of the plan.
+        layers: Patterns of layer names in the style of `fnmatch`. ``("*",)``, all layers, is only
+            allowed for a replica of one stage.
     """
 
     device: str
@@ -166,16 +165,16 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A whole model at work: its share of every batch, and its stages in order.
+    """Replica of the model: its share of every batch, and its stages in order.
 
     Args:
         share: Samples of each global batch relative to the other replicas, 0 or more:
             320 and 192, or 0.625 and 0.375.
-        stages: The stages in the order in which samples pass through them.
-        num_micro_batches: Into how many micro-batches the replica's samples are split, at least 1.
-        in_flight: How many of them are alive at once, from 1 (gradient accumulation) to
+        stages: Stages in the order in which samples pass through them.
+        num_micro_batches: Number of micro-batches that the samples are split into, at least 1.
+        in_flight: Most micro-batches alive at once, from 1 (gradient accumulation) to
             ``num_micro_batches``. The number of stages gives the memory of 1F1B.
-        schedule: The order of their forward and backward passes: ``"1f1b"``, ``"gpipe"`` or
+        schedule: Schedule of the forward and backward passes: ``"1f1b"``, ``"gpipe"`` or
             ``"zero_bubble"``.
     """
 
@@ -186,7 +185,7 @@ class Replica:
     schedule: ScheduleName = "1f1b"
 
     def __post_init__(self) -> None:
-        """Bring lists and numbers into one form."""
+        """Normalize lists and numbers."""
         _set(self, "share", as_double(self.share))
         _set(self, "stages", as_tuple(self.stages))
         _set(self, "num_micro_batches", as_whole(self.num_micro_batches))
@@ -195,15 +194,15 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What the planner expects of the plan.
+    """Prediction of the planner for a plan.
 
     Args:
-        step_seconds: The time of one training step in seconds, 0 or more.
-        peak_bytes: Device name (or ``"host"``) to the most bytes in use there, 0 or more.
-            Any mapping; it is stored as `DeviceBytes`.
-        busy_seconds: Device name to the seconds of a step in which it computes forward and backward
-            passes, 0 or more; empty if unknown. Any mapping; it is stored as `DeviceSeconds`.
-        batch_size: The samples of the global batch that this holds for; None if unknown.
+        step_seconds: Seconds of one training step, 0 or more.
+        peak_bytes: Peak bytes in use by device name (or ``"host"``), 0 or more. Any mapping; it is
+            stored as `DeviceBytes`.
+        busy_seconds: Seconds of a step that each device computes forward and backward passes, by
+            device name, 0 or more; empty if unknown. Any mapping; it is stored as `DeviceSeconds`.
+        batch_size: Samples of the global batch of this prediction; None if unknown.
     """
 
     step_seconds: float
@@ -223,11 +222,11 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """Another layout that was considered.
+    """Rejected alternative of a plan.
 
     Args:
-        layout: What it was, in words.
-        reason: Why it lost, with numbers.
+        layout: Layout in words.
+        reason: Reason of the rejection, with numbers.
     """
 
     layout: str

@@ -1,4 +1,4 @@
-"""The Plan: who owns which variable, and who computes which samples."""
+"""Plan: owners of the variables, and devices that compute the samples."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from evener.plan.parts import (
     as_tuple,
     as_whole,
 )
-from evener.plan.places import text_at, wrong_type
 from evener.plan.serialise import VERSION, read_fields, write_plan
 from evener.plan.shares import check_shares
+from evener.plan.typed_values import text_at, wrong_type
 from evener.plan.validate import missing_devices, validate
 
 Layout = Literal["one device", "data parallel", "central storage", "pipeline", "hybrid"]
@@ -31,27 +31,27 @@ Layout = Literal["one device", "data parallel", "central storage", "pipeline", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who owns which variable, and who computes which samples of every batch.
+    """Plan of a distributed training step: owners of the variables, and devices that compute.
 
-    A plan that exists is valid in itself; `check_devices` holds it against the devices
-    that are there. Plans are compared by value and can be keys.
+    A plan is checked for consistency when it is made; `check_devices` compares it with the
+    devices of the machine. Plans are compared by value and hashable.
 
     Args:
-        devices: What it was made for, at least one.
-        replicas: The models at work, at least one; their shares add up to more than 0.
-        owners: ``"sharded"`` (spread over the devices), ``"central"`` (on the host), or
-            rules of which the first that matches wins.
-        recompute: Patterns of layers whose activations are computed again in the backward
-            pass instead of being kept.
-        batch_norm: ``"synchronized"``: BatchNormalization takes its statistics of the whole batch,
-            as on one device; ``"per_device"``: of the samples that a device computes at once, which
-            is cheaper, and the one choice whose results are not those of one device.
-        predicted: What the planner expects, if a planner made it.
-        rejected: What else was considered, and why not.
-        version: Of the form in which plans are written; 1.
+        devices: Devices that the plan is for, at least one.
+        replicas: Replicas of the model, at least one; their shares add up to more than 0.
+        owners: Owners of the variables: ``"sharded"`` (spread over the devices), ``"central"`` (on
+            the host), or rules of which the first that matches wins.
+        recompute: Patterns of layers whose activations are recomputed in the backward pass instead
+            of being saved.
+        batch_norm: Samples of the statistics of BatchNormalization. ``"synchronized"``: the global
+            batch, as on one device; ``"per_device"``: the samples that a device computes at once,
+            which is cheaper, but the only choice whose results differ from those of one device.
+        predicted: Prediction, if a planner made the plan.
+        rejected: Rejected alternatives, with reasons.
+        version: Version of the JSON form of plans, 1.
 
     Raises:
-        PlanError: For everything that contradicts itself; the codes are in docs/plan.md.
+        PlanError: If the plan is inconsistent; the codes are in docs/plan.md.
 
     >>> plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[320, 192])
     >>> plan.layout, plan.shares
@@ -68,7 +68,7 @@ class Plan:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        """Bring lists into one form, and refuse a plan that contradicts itself."""
+        """Normalize lists, and refuse an inconsistent plan."""
         for field in ("devices", "replicas", "owners", "recompute", "rejected"):
             object.__setattr__(self, field, as_tuple(getattr(self, field)))
         object.__setattr__(self, "version", as_whole(self.version))
@@ -87,13 +87,12 @@ class Plan:
         """Return the plan in which every device computes a whole replica.
 
         Args:
-            devices: Names, or devices with their memory. One device is a plan too.
-            shares: One per device, 0 or more; None for even shares.
-            num_micro_batches: Into how many micro-batches the samples of each device are split.
-                They are computed one after the other, so that the activations of one are in memory
-                at a time.
-            owners: As in `Plan`, or a mapping from pattern to device.
-            batch_norm: As in `Plan`.
+            devices: Device names, or devices with their memory; at least one.
+            shares: Shares of the devices, 0 or more; None for even shares.
+            num_micro_batches: Micro-batches per device. They are computed one after the other, so
+                only the activations of one are in memory at a time.
+            owners: Owners as in `Plan`, or a mapping from pattern to device.
+            batch_norm: Statistics of BatchNormalization, as in `Plan`.
 
         Raises:
             PlanError: If devices, shares or owners are wrong.
@@ -101,12 +100,12 @@ class Plan:
         >>> Plan.data_parallel(["cpu:0", "cpu:1"], owners="central").layout
         'central storage'
         """
-        # A text is a sequence too, of letters: say so before its letters are looked at.
+        # A text is a sequence of letters: refuse it before its letters are read as names.
         if isinstance(devices, str):
             raise wrong_type("devices", "a list", devices)
         named = tuple(_device(f"devices[{i}]", device) for i, device in enumerate(devices))
         given = [1.0] * len(named) if shares is None else shares
-        # Without devices the plan itself says what is wrong.
+        # Without devices the validation of the plan raises the error.
         checked = check_shares(given, num_expected=len(named)) if named else ()
         return cls(
             devices=named,
@@ -137,19 +136,19 @@ class Plan:
         """Return the plan of one replica whose layers are spread over devices.
 
         Args:
-            stages: Device and patterns of layers of each stage, in the order in which
-                samples pass: a mapping, or pairs where a device has several stages.
-            num_micro_batches: Into how many micro-batches every batch is split.
-            in_flight: How many of them are alive at once; by default as many as there are
-                stages, which keeps every device busy.
-            schedule: As in `Replica`.
-            recompute: As in `Plan`.
-            owners: As in `Plan`, or a mapping from pattern to device. By default every
-                variable lives where its layer is computed.
-            batch_norm: As in `Plan`.
+            stages: Device and layer patterns of each stage, in the order in which samples pass: a
+                mapping, or pairs if a device has several stages.
+            num_micro_batches: Number of micro-batches that every batch is split into.
+            in_flight: Most micro-batches alive at once; None for the number of stages, which
+                keeps every device busy.
+            schedule: Schedule, as in `Replica`.
+            recompute: Patterns of recomputed layers, as in `Plan`.
+            owners: Owners as in `Plan`, or a mapping from pattern to device. By default every
+                variable lives on the device that computes its layer.
+            batch_norm: Statistics of BatchNormalization, as in `Plan`.
 
         Raises:
-            PlanError: If one of them is wrong.
+            PlanError: If an argument is wrong.
 
         >>> plan = Plan.pipeline({"gpu:0": "encoder_*", "gpu:1": ["decoder_*", "head"]},
         ...                      num_micro_batches=8)
@@ -179,17 +178,17 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Return the plan that a JSON text of `to_json` holds.
+        """Return the plan of a JSON text that `to_json` returned.
 
         Raises:
-            PlanError: If the text is not JSON, not a plan, of an unknown version, or a plan
-                that contradicts itself. The error names the place, such as
+            PlanError: If the text is not JSON, not a plan, of an unknown version, or an
+                inconsistent plan. The error names the path of the value, such as
                 ``replicas[1].stages[0].device``.
         """
         return cls(**read_fields(text))
 
     def to_json(self) -> str:
-        """Return the plan as JSON, from which `from_json` makes an equal plan."""
+        """Return the plan as JSON; `from_json` restores it."""
         return write_plan(self)
 
     @property
@@ -213,7 +212,7 @@ class Plan:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether replicas have several stages, micro-batches or layers computed again."""
+        """Whether replicas have several stages, micro-batches or recomputed layers."""
         micro_batches = any(replica.num_micro_batches > 1 for replica in self.replicas)
         return self.is_staged or micro_batches or bool(self.recompute)
 
@@ -224,7 +223,7 @@ class Plan:
             return HOST_DEVICE
         if self.owners == "sharded":
             return self.devices[0].name if len(self.devices) == 1 else None
-        # Where no rule takes the rest, the rest may be owned by anyone.
+        # Without a catch-all rule, any device may own the remaining variables.
         takes_all = any(rule.pattern.strip("*") == "" for rule in self.owners)
         used = {HOST_DEVICE if rule.device == HOST else rule.device for rule in self.owners}
         return used.pop() if takes_all and len(used) == 1 else None
@@ -236,7 +235,7 @@ class Plan:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of every replica, in order, as they were given."""
+        """The share of every replica, in order, not normalized."""
         return tuple(replica.share for replica in self.replicas)
 
     @property
@@ -249,11 +248,11 @@ class Plan:
         """Return the device that owns a variable, or None if the plan leaves it open.
 
         Args:
-            path: The variable's path, such as ``"dense/kernel"``.
+            path: Path of the variable, such as ``"dense/kernel"``.
 
         Returns:
-            With rules, the first that matches (``"host"`` as ``"cpu:0"``) or None; with
-            ``"central"`` always ``"cpu:0"``; with ``"sharded"`` always None, because the
+            With rules, the device of the first that matches (``"host"`` as ``"cpu:0"``) or None;
+            with ``"central"`` always ``"cpu:0"``; with ``"sharded"`` always None, because the
             engine spreads by bytes, which a path does not tell.
         """
         if self.owners == "central":
@@ -264,11 +263,11 @@ class Plan:
         """Return the same plan with other shares.
 
         Args:
-            shares: One per replica, 0 or more, with a sum above 0.
+            shares: Shares of the replicas, 0 or more, with a sum above 0.
 
         Returns:
-            The plan with these shares. ``predicted`` is left out unless they are the same:
-            it was predicted for other ones.
+            The plan with these shares; without ``predicted`` if they differ, because it was
+            predicted for other shares.
 
         Raises:
             PlanError: PLAN-007 to PLAN-011 for wrong shares.
@@ -286,10 +285,10 @@ class Plan:
         return dataclasses.replace(self, replicas=replicas, predicted=predicted)
 
     def check_devices(self, names: Iterable[str]) -> None:
-        """Hold the plan against the devices that are there.
+        """Check that all devices of the plan are available.
 
         Args:
-            names: The names of the devices that are there. More than the plan needs is fine.
+            names: Names of the available devices; more than the plan needs are allowed.
 
         Raises:
             PlanError: PLAN-029 naming the devices of the plan that are missing.
@@ -298,7 +297,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the plan as a plain text table."""
-        # rich takes longer to import than everything else here; only a table needs it.
+        # rich takes longer to import than everything else here, and only a table needs it.
         from evener.plan.table import render_plan
 
         return render_plan(self)
@@ -310,8 +309,8 @@ class Plan:
         return html_of(str(self))
 
 
-def _device(place: str, device: str | PlanDevice) -> PlanDevice:
+def _device(path: str, device: str | PlanDevice) -> PlanDevice:
     if isinstance(device, PlanDevice):
         return device
-    kind = parse_device_name(text_at(place, device), place=place).kind
+    kind = parse_device_name(text_at(path, device), path=path).kind
     return PlanDevice(name=device, kind=kind)

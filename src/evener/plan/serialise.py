@@ -1,7 +1,7 @@
-"""Plans to and from JSON, in version 1.
+"""JSON form of plans, version 1.
 
-Only the shape is looked at here: objects, lists and keys. What the values mean is checked
-by the Plan that is made from them, under the same names of places.
+Only objects, lists and keys are checked here. The Plan that is made from them checks the values,
+and its errors name the same paths.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from evener.errors import PlanError, did_you_mean
 from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
-from evener.plan.places import list_at, object_at, text_at, whole_number_at
+from evener.plan.typed_values import list_at, object_at, text_at, whole_number_at
 
 if TYPE_CHECKING:
     from evener.plan.plan import Plan
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VERSION = 1
-"""The version of the form in which plans are written."""
+"""Version of the JSON form of plans."""
 
 _PLAN_KEYS = (
     "version",
@@ -34,7 +34,7 @@ _PLAN_KEYS = (
     "rejected",
 )
 REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
-"""The keys that no text of a plan may leave out."""
+"""Keys that the JSON of a plan must have."""
 
 _SCHEMA_KEY = "$schema"
 
@@ -55,17 +55,17 @@ def write_plan(plan: Plan) -> str:
 
 
 def read_fields(text: str) -> dict[str, Any]:
-    """Return the arguments of the Plan that a JSON text holds.
+    """Return the arguments of the Plan of a JSON text.
 
-    A key ``$schema``, by which editors find the schema of plans, is left out.
+    The key ``$schema``, by which editors find the schema of plans, is ignored.
 
     Raises:
         PlanError: PLAN-021 if it is not JSON, PLAN-022 for an unknown version, PLAN-023 for
-            an unknown key, PLAN-024 for a missing one, PLAN-025 for one that is there
-            twice, PLAN-020 for a value of the wrong type.
+            an unknown key, PLAN-024 for a missing one, PLAN-025 for a duplicate
+            one, PLAN-020 for a value of the wrong type.
     """
     fields = object_at("the plan", _parsed(text))
-    # First of all: a newer version may have keys that are unknown here.
+    # Check the version first: a newer one may have keys that are unknown here.
     if "version" in fields:
         check_version(whole_number_at("version", fields["version"]))
     if _SCHEMA_KEY in fields:
@@ -87,7 +87,7 @@ def read_fields(text: str) -> dict[str, Any]:
 
 
 def check_version(version: int) -> None:
-    """Refuse a version that is not read here.
+    """Refuse an unsupported version.
 
     Raises:
         PlanError: PLAN-022.
@@ -135,7 +135,7 @@ def _written_prediction(predicted: Predicted | None) -> object:
 
 
 def _written_number(number: float) -> float:
-    """Write 320 rather than 320.0 where a double holds the whole number exactly."""
+    """Return 320 instead of 320.0 if a double represents the integer exactly."""
     return int(number) if number.is_integer() and 0 <= number < 2**53 else number
 
 
@@ -171,9 +171,9 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _check_keys(
-    place: str, fields: Mapping[str, object], *, required: tuple[str, ...], known: tuple[str, ...]
+    path: str, fields: Mapping[str, object], *, required: tuple[str, ...], known: tuple[str, ...]
 ) -> None:
-    where = place or "the plan"
+    where = path or "the plan"
     for key in fields:
         if key not in known:
             raise PlanError(
@@ -188,36 +188,36 @@ def _check_keys(
                 "PLAN-024",
                 f"{where} is missing the key {key!r}.",
                 why=f"the required keys are {', '.join(required)}.",
-                fix=f"add {f'{place}.{key}' if place else key}.",
+                fix=f"add {f'{path}.{key}' if path else key}.",
             )
 
 
-def _read_list(place: str, value: object, read: Callable[[str, object], T]) -> tuple[T, ...]:
-    items = enumerate(list_at(place, value))
-    return tuple(read(f"{place}[{index}]", item) for index, item in items)
+def _read_list(path: str, value: object, read: Callable[[str, object], T]) -> tuple[T, ...]:
+    items = enumerate(list_at(path, value))
+    return tuple(read(f"{path}[{index}]", item) for index, item in items)
 
 
 def _reader(part: type[T]) -> Callable[[str, object], T]:
-    """Return the function that reads a part whose fields are plain values."""
+    """Return a function that reads a part whose fields are plain values."""
 
-    def read(place: str, value: object) -> T:
-        return part(**_read_object(part, place, value))
+    def read(path: str, value: object) -> T:
+        return part(**_read_object(part, path, value))
 
     return read
 
 
-def _read_object(part: type[Any], place: str, value: object) -> dict[str, Any]:
-    """Return the fields of a part; those without a default must be there."""
-    fields = object_at(place, value)
+def _read_object(part: type[Any], path: str, value: object) -> dict[str, Any]:
+    """Return the fields of a part; those without a default are required."""
+    fields = object_at(path, value)
     declared = dataclasses.fields(part)
     required = tuple(field.name for field in declared if field.default is dataclasses.MISSING)
-    _check_keys(place, fields, required=required, known=tuple(field.name for field in declared))
+    _check_keys(path, fields, required=required, known=tuple(field.name for field in declared))
     return dict(fields)
 
 
-def _read_replica(place: str, value: object) -> Replica:
-    fields = _read_object(Replica, place, value)
-    fields["stages"] = _read_list(f"{place}.stages", fields["stages"], _reader(Stage))
+def _read_replica(path: str, value: object) -> Replica:
+    fields = _read_object(Replica, path, value)
+    fields["stages"] = _read_list(f"{path}.stages", fields["stages"], _reader(Stage))
     return Replica(**fields)
 
 

@@ -1,4 +1,4 @@
-"""Shares: which part of every batch a replica computes."""
+"""Shares: the part of every batch that each replica computes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from evener.errors import PlanError
 from evener.plan.parts import as_double, as_whole
-from evener.plan.places import number_at, whole_number_at
+from evener.plan.typed_values import number_at, whole_number_at
 
-# Below these, num_samples * share is finite and the sizes add up exactly in doubles.
+# Up to these limits num_samples * share is finite, and the sizes add up exactly in doubles.
 _LARGEST_SUM = 1e100
 _MOST_SAMPLES = 2**50
 
@@ -62,27 +62,27 @@ def check_shares(
     *,
     num_expected: int | None = None,
     expected: str = "devices",
-    place: str = "shares[{}]",
+    path: str = "shares[{}]",
 ) -> tuple[float, ...]:
-    """Return shares as doubles, or say what is wrong with them.
+    """Return shares as doubles, or raise an error.
 
     Args:
         shares: Relative parts, finite and 0 or more, with a sum above 0.
-        num_expected: How many there must be; None for any number.
-        expected: What is counted by ``num_expected``: ``"devices"`` or ``"replicas"``.
-        place: Where a share stands, with ``{}`` for its number.
+        num_expected: Required number of shares; None for any number.
+        expected: Noun that ``num_expected`` counts, ``"devices"`` or ``"replicas"``.
+        path: Path of a share in the plan, with ``{}`` for its number.
 
     Raises:
         PlanError: PLAN-010 for more shares than devices, PLAN-011 for fewer, PLAN-020 for
-            what is no number, PLAN-007 for a negative share, PLAN-008 for one that is not
-            finite, PLAN-009 if they add up to 0.
+            a value that is not a number, PLAN-007 for a negative share, PLAN-008 for one that is
+            not finite, PLAN-009 if they add up to 0.
     """
     doubles = [as_double(share) for share in shares]
     if num_expected is not None and len(doubles) != num_expected:
         raise _wrong_count(doubles, num_expected, expected)
-    checked = tuple(number_at(place.format(index), share) for index, share in enumerate(doubles))
+    checked = tuple(number_at(path.format(index), share) for index, share in enumerate(doubles))
     for index, share in enumerate(checked):
-        _check_share(place.format(index), share)
+        _check_share(path.format(index), share)
     if not sum(checked) > 0:
         raise PlanError(
             "PLAN-009",
@@ -93,21 +93,21 @@ def check_shares(
     return checked
 
 
-def _check_share(place: str, share: float) -> None:
+def _check_share(path: str, share: float) -> None:
     if share < 0 and not math.isinf(share):
         raise PlanError(
             "PLAN-007",
-            f"{place} is {share:g}, which is negative.",
+            f"{path} is {share:g}, which is negative.",
             why="a share is a relative part of each batch, so it must be 0 or more.",
-            fix=f"write {place} = {-share:g}, or 0 to leave the device idle.",
+            fix=f"write {path} = {-share:g}, or 0 to leave the device idle.",
         )
     if not abs(share) <= _LARGEST_SUM:
         raise PlanError(
             "PLAN-008",
-            f"{place} is {share:g}, which is not a usable number.",
+            f"{path} is {share:g}, which is not a usable number.",
             why=f"a share must be a finite number from 0 to {_LARGEST_SUM:g}; if it is computed "
             "from a measured speed, the time may have been 0.",
-            fix=f"write a number relative to the other shares, for example {place} = 1.",
+            fix=f"write a number relative to the other shares, for example {path} = 1.",
         )
 
 

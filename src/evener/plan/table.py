@@ -1,4 +1,4 @@
-"""A Plan as a plain text table, 100 columns wide at most, the same on every terminal."""
+"""Plain text table of a Plan, at most 100 columns wide, the same on every terminal."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _OWNER_WORDS = {
     "central": "every variable on the host (cpu:0)",
 }
 
-# A column is its heading and whether its cells are numbers, to be set to the right.
+# Heading of a column, and whether its cells are numbers, which are right-aligned.
 _Column = tuple[str, bool]
 
 
 def render_plan(plan: Plan) -> str:
-    """Return the plan as text: devices, owners, replicas, and what the planner said."""
+    """Return the plan as text: devices, owners, replicas, prediction and rejected alternatives."""
     sections = [
         f"Plan: {plan.layout}, {_counted(len(plan.devices), 'device')}, "
         f"{_counted(len(plan.replicas), 'replica')}",
@@ -113,7 +113,7 @@ def _titled(title: str, body: str) -> str:
 
 
 def _table(columns: Sequence[_Column], rows: Iterable[Sequence[str]]) -> str:
-    # Text, not str: a layer pattern such as "block[12]" is no markup.
+    # Text, not str: rich would read a layer pattern such as "block[12]" as markup.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=True)
     for heading, is_number in columns:
         table.add_column(heading, justify="right" if is_number else "left", overflow="fold")

@@ -1,7 +1,7 @@
-"""The rules that every Plan keeps.
+"""Validation rules of every Plan.
 
-One function per part of the plan, in the order of its fields. Every error names the place
-of the mistake as it is written in Python and in JSON alike: ``replicas[1].stages[0].device``.
+One function per part of the plan, in the order of its fields. Every error names the path of the
+mistake, which is the same in Python and JSON: ``replicas[1].stages[0].device``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from evener.plan.parts import (
     ScheduleName,
     Stage,
 )
-from evener.plan.places import (
+from evener.plan.serialise import check_version
+from evener.plan.shares import check_shares
+from evener.plan.typed_values import (
     number_at,
     object_at,
     text_at,
@@ -29,8 +31,6 @@ from evener.plan.places import (
     whole_number_at,
     wrong_type,
 )
-from evener.plan.serialise import check_version
-from evener.plan.shares import check_shares
 
 if TYPE_CHECKING:
     from evener.plan.plan import Plan
@@ -40,10 +40,10 @@ _MOST_BYTES = 2**63 - 1
 
 
 def validate(plan: Plan) -> None:
-    """Refuse a plan that contradicts itself.
+    """Refuse an inconsistent plan.
 
     Raises:
-        PlanError: With the place, the reason and a remedy.
+        PlanError: With the path, the reason and a remedy.
     """
     check_version(whole_number_at("version", plan.version))
     names = _check_devices(plan.devices)
@@ -59,10 +59,10 @@ def validate(plan: Plan) -> None:
 
 
 def missing_devices(needed: Sequence[str], present: Sequence[str]) -> None:
-    """Refuse devices of which some are not there.
+    """Refuse devices of which some are missing.
 
     Raises:
-        PlanError: PLAN-029 naming those that are missing.
+        PlanError: PLAN-029 naming the missing devices.
     """
     missing = [name for name in needed if name not in present]
     if not missing:
@@ -102,22 +102,22 @@ def _check_devices(devices: object) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def _check_device(place: str, device: PlanDevice) -> None:
-    name = text_at(f"{place}.name", device.name)
-    kind = parse_device_name(name, place=f"{place}.name").kind
-    if text_at(f"{place}.kind", device.kind) != kind:
+def _check_device(path: str, device: PlanDevice) -> None:
+    name = text_at(f"{path}.name", device.name)
+    kind = parse_device_name(name, path=f"{path}.name").kind
+    if text_at(f"{path}.kind", device.kind) != kind:
         raise PlanError(
             "PLAN-026",
-            f"{place}.kind is {device.kind!r}, but {name} is a {kind}.",
+            f"{path}.kind is {device.kind!r}, but {name} is a {kind}.",
             why="the kind of a device is 'gpu' or 'cpu', the one in its name.",
-            fix=f"write {place}.kind = {kind!r}, or PlanDevice.named({name!r}).",
+            fix=f"write {path}.kind = {kind!r}, or PlanDevice.named({name!r}).",
         )
     if device.memory_bytes is None:
         return
-    if not 1 <= whole_number_at(f"{place}.memory_bytes", device.memory_bytes) <= _MOST_BYTES:
+    if not 1 <= whole_number_at(f"{path}.memory_bytes", device.memory_bytes) <= _MOST_BYTES:
         raise PlanError(
             "PLAN-027",
-            f"{place}.memory_bytes is {device.memory_bytes}.",
+            f"{path}.memory_bytes is {device.memory_bytes}.",
             why=f"the memory of {name} must be from 1 to {_MOST_BYTES} bytes.",
             fix="write the bytes the plan may use, or None (in JSON: null) if unknown.",
         )
@@ -133,45 +133,45 @@ def _check_replicas(replicas: object, names: Sequence[str]) -> None:
             fix=f"add at least one, for example Plan.data_parallel({list(names)}).",
         )
     for index, replica in enumerate(items):
-        place = f"replicas[{index}]"
-        _check_micro_batches(place, replica)
-        _check_schedule(f"{place}.schedule", replica.schedule)
-        stages = tuple_at(f"{place}.stages", replica.stages, Stage)
-        _check_stages(place, stages, names)
-        _check_layers(place, stages)
-    check_shares([replica.share for replica in items], place="replicas[{}].share")
+        path = f"replicas[{index}]"
+        _check_micro_batches(path, replica)
+        _check_schedule(f"{path}.schedule", replica.schedule)
+        stages = tuple_at(f"{path}.stages", replica.stages, Stage)
+        _check_stages(path, stages, names)
+        _check_layers(path, stages)
+    check_shares([replica.share for replica in items], path="replicas[{}].share")
 
 
-def _check_micro_batches(place: str, replica: Replica) -> None:
-    count = whole_number_at(f"{place}.num_micro_batches", replica.num_micro_batches)
-    in_flight = whole_number_at(f"{place}.in_flight", replica.in_flight)
+def _check_micro_batches(path: str, replica: Replica) -> None:
+    count = whole_number_at(f"{path}.num_micro_batches", replica.num_micro_batches)
+    in_flight = whole_number_at(f"{path}.in_flight", replica.in_flight)
     if count < 1:
         raise PlanError(
             "PLAN-013",
-            f"{place}.num_micro_batches is {count}.",
+            f"{path}.num_micro_batches is {count}.",
             why="a replica splits its samples into at least 1 micro-batch.",
-            fix=f"write {place}.num_micro_batches = 1 to compute them all at once.",
+            fix=f"write {path}.num_micro_batches = 1 to compute them all at once.",
         )
     if not 1 <= in_flight <= count:
         raise PlanError(
             "PLAN-014",
-            f"{place}.in_flight is {in_flight}, outside 1 to {count}.",
+            f"{path}.in_flight is {in_flight}, outside 1 to {count}.",
             why="in_flight is how many micro-batches are in progress at once, from 1 to "
             f"num_micro_batches ({count}).",
-            fix=f"write {place}.in_flight = {min(max(in_flight, 1), count)}"
+            fix=f"write {path}.in_flight = {min(max(in_flight, 1), count)}"
             + (f", or num_micro_batches = {in_flight}." if in_flight > 1 else "."),
         )
 
 
-def _check_schedule(place: str, schedule: object) -> None:
+def _check_schedule(path: str, schedule: object) -> None:
     known = get_args(ScheduleName)
-    name = text_at(place, schedule)
+    name = text_at(path, schedule)
     if name not in known:
         raise PlanError(
             "PLAN-034",
-            f"{place} is {name!r}, which is not a schedule.{did_you_mean(name.lower(), known)}",
+            f"{path} is {name!r}, which is not a schedule.{did_you_mean(name.lower(), known)}",
             why=f"the schedules are {', '.join(known)}.",
-            fix=f"write {place} = {known[0]!r}, or leave it out.",
+            fix=f"write {path} = {known[0]!r}, or leave it out.",
         )
 
 
@@ -182,41 +182,41 @@ def _check_batch_norm(name: object) -> None:
         raise PlanError(
             "PLAN-035",
             f"batch_norm is {text!r}, which is not known.{did_you_mean(text.lower(), known)}",
-            why=f"BatchNormalization is {' or '.join(repr(one) for one in known)}: its statistics "
+            why=f"BatchNormalization is {' or '.join(map(repr, known))}: its statistics "
             "are those of the whole batch, or of the samples of each device.",
             fix=f"write batch_norm = {known[0]!r}, or leave it out.",
         )
 
 
-def _check_stages(place: str, stages: Sequence[Stage], names: Sequence[str]) -> None:
+def _check_stages(path: str, stages: Sequence[Stage], names: Sequence[str]) -> None:
     if not stages:
         raise PlanError(
             "PLAN-006",
-            f"{place} has no stages.",
+            f"{path} has no stages.",
             why="a replica without a stage has no device that computes its samples.",
             fix=f"give it one, for example stages=(Stage(device={names[0]!r}),).",
         )
     for index, stage in enumerate(stages):
-        check_is_among(f"{place}.stages[{index}].device", stage.device, names)
+        check_is_among(f"{path}.stages[{index}].device", stage.device, names)
 
 
-def _check_layers(place: str, stages: Sequence[Stage]) -> None:
+def _check_layers(path: str, stages: Sequence[Stage]) -> None:
     seen: dict[str, str] = {}
     for index, stage in enumerate(stages):
-        here = f"{place}.stages[{index}].layers"
+        here = f"{path}.stages[{index}].layers"
         patterns = tuple_at(here, stage.layers, str)
         if not patterns:
             raise PlanError(
                 "PLAN-015",
                 f"{here} is empty.",
                 why="a stage without layers computes nothing.",
-                fix=f"list its layers, or remove stages[{index}] from {place}.",
+                fix=f"list its layers, or remove stages[{index}] from {path}.",
             )
         for number, pattern in enumerate(patterns):
-            place_of_pattern = f"{here}[{number}]"
-            text_at(place_of_pattern, pattern)
-            _check_pattern(place_of_pattern, pattern, seen, num_stages=len(stages))
-            seen[pattern] = place_of_pattern
+            path_of_pattern = f"{here}[{number}]"
+            text_at(path_of_pattern, pattern)
+            _check_pattern(path_of_pattern, pattern, seen, num_stages=len(stages))
+            seen[pattern] = path_of_pattern
 
 
 def _check_pattern(here: str, pattern: str, seen: dict[str, str], *, num_stages: int) -> None:
@@ -237,18 +237,18 @@ def _check_pattern(here: str, pattern: str, seen: dict[str, str], *, num_stages:
         )
 
 
-def check_is_among(place: str, device: object, names: Sequence[str]) -> None:
+def check_is_among(path: str, device: object, names: Sequence[str]) -> None:
     """Refuse a device that the plan does not have.
 
     Raises:
-        PlanError: PLAN-003 with the closest name, PLAN-020 if it is no text.
+        PlanError: PLAN-003 with the closest name, PLAN-020 if it is not a text.
     """
-    name = text_at(place, device)
+    name = text_at(path, device)
     if name in names:
         return
     raise PlanError(
         "PLAN-003",
-        f"{place} is {name!r}, which is not a device of the plan."
+        f"{path} is {name!r}, which is not a device of the plan."
         f"{did_you_mean(name.lower(), names)}",
         why=f"the devices of the plan are {', '.join(names)}.",
         fix=f"write one of these, for example {names[0]!r}, or add {name!r} to devices.",
@@ -293,24 +293,24 @@ def _check_predicted(predicted: object, names: Sequence[str]) -> None:
     for name, num_bytes in object_at("predicted.peak_bytes", predicted.peak_bytes).items():
         if name != HOST:
             check_is_among("a key of predicted.peak_bytes", name, names)
-        place = f"predicted.peak_bytes[{name!r}]"
-        _check_prediction(place, whole_number_at(place, num_bytes))
+        path = f"predicted.peak_bytes[{name!r}]"
+        _check_prediction(path, whole_number_at(path, num_bytes))
     for name, busy in object_at("predicted.busy_seconds", predicted.busy_seconds).items():
         check_is_among("a key of predicted.busy_seconds", name, names)
-        place = f"predicted.busy_seconds[{name!r}]"
-        _check_prediction(place, number_at(place, busy))
+        path = f"predicted.busy_seconds[{name!r}]"
+        _check_prediction(path, number_at(path, busy))
     if predicted.batch_size is not None:
-        place = "predicted.batch_size"
-        _check_prediction(place, whole_number_at(place, predicted.batch_size))
+        path = "predicted.batch_size"
+        _check_prediction(path, whole_number_at(path, predicted.batch_size))
 
 
-def _check_prediction(place: str, value: float) -> None:
+def _check_prediction(path: str, value: float) -> None:
     # NaN fails this too.
     if 0 <= value <= _MOST_BYTES:
         return
     raise PlanError(
         "PLAN-028",
-        f"{place} is {value}.",
+        f"{path} is {value}.",
         why="predicted seconds, bytes and samples must be finite numbers, 0 or more.",
         fix="set predicted to None (in JSON: null) if it is not known.",
     )

@@ -1,4 +1,4 @@
-"""The search for the best plan."""
+"""Search for the best plan of a cost profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that a person would think of first, and why each is not the best."""
+"""Obvious alternatives to the best plan, and the reason why each was rejected."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _MOST_SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another plan.
+    """Alternative plan.
 
     Args:
-        layout: What it is, in words.
-        assignment: What each device computes and owns.
-        prediction: What that costs.
+        layout: Description of the plan.
+        assignment: Layers that each device computes and owns.
+        prediction: Predicted costs.
     """
 
     layout: str
@@ -41,7 +41,7 @@ class Alternative:
 
 
 def alternatives(profile: CostProfile, batch_size: int) -> Iterator[Alternative]:
-    """Yield even shares, each kind of device alone, and even stages."""
+    """Yield plans with even shares, with each kind of device alone, and with even stages."""
     num_devices = len(profile.cluster.devices)
     if num_devices > 1:
         yield _alternative(
@@ -60,7 +60,7 @@ def alternatives(profile: CostProfile, batch_size: int) -> Iterator[Alternative]
 
 
 def describe(assignment: Assignment, profile: CostProfile) -> str:
-    """Return what an assignment is, in a few words."""
+    """Return a short description of an assignment."""
     replicas = assignment.replicas
     depths = sorted({len(replica.spans) for replica in replicas})
     if len(replicas) == 1:
@@ -75,28 +75,28 @@ def describe(assignment: Assignment, profile: CostProfile) -> str:
     counts = {replica.num_micro_batches for replica in replicas}
     if max(counts) > 1:
         text += f", up to {max(counts)} micro-batches"
-    text += "".join(f", {one}" for one in specialties(assignment))
+    text += "".join(f", {specialty}" for specialty in specialties(assignment))
     if HOST_OWNER in assignment.owners:
         text += ", variables on the host"
     return text
 
 
 def specialties(assignment: Assignment) -> Iterator[str]:
-    """Yield what is less usual in a plan: its schedule, and how many layers are computed again."""
+    """Yield descriptions of the unusual parts of a plan: its schedule, recomputed layers."""
     replicas = assignment.replicas
     if any(map(is_interleaved, replicas)):
         yield "stages interleaved"
-    for schedule in sorted({one.schedule for one in replicas if len(one.spans) > 1} - {"1f1b"}):
+    for schedule in sorted({r.schedule for r in replicas if len(r.spans) > 1} - {"1f1b"}):
         yield f"schedule {schedule}"
-    num_again, num_layers = sum(assignment.recompute), len(assignment.recompute)
-    if num_again:
-        yield f"{num_again} of {num_layers} layers recomputed"
+    num_recomputed, num_layers = sum(assignment.recompute), len(assignment.recompute)
+    if num_recomputed:
+        yield f"{num_recomputed} of {num_layers} layers recomputed"
 
 
 def rejected(
     best: Candidate | None, others: Iterable[Alternative], profile: CostProfile
 ) -> tuple[Rejected, ...]:
-    """Return why each of some plans lost, with numbers; those like the best are left out."""
+    """Return the reasons why plans were rejected, without plans that equal the best."""
     found: dict[str, Rejected] = {}
     for other in others:
         if best is not None and _is_same(other.assignment, best.assignment):
@@ -110,17 +110,17 @@ def as_alternatives(candidates: tuple[Candidate, ...], profile: CostProfile) -> 
     """Return candidates of a search as alternatives."""
     return [
         Alternative(
-            layout=describe(one.assignment, profile),
-            assignment=one.assignment,
-            prediction=one.prediction,
+            layout=describe(candidate.assignment, profile),
+            assignment=candidate.assignment,
+            prediction=candidate.prediction,
         )
-        for one in candidates
+        for candidate in candidates
     ]
 
 
 def lacks(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> str:
-    """Return which device lacks most memory, with numbers; an empty text if none does."""
-    short = max(shortages(memory, profile.cluster), key=lambda one: one[1], default=None)
+    """Return the memory shortage of the device that lacks most; empty if all have enough."""
+    short = max(shortages(memory, profile.cluster), key=lambda shortage: shortage[1], default=None)
     if short is None:
         return ""
     device, missing = short
@@ -149,8 +149,8 @@ def _reason(best: Candidate | None, other: Alternative, profile: CostProfile) ->
     return f"{text}: {share:.0%} of it {longest}"
 
 
-def _is_same(one: Assignment, other: Assignment) -> bool:
-    return one.replicas == other.replicas and one.recompute == other.recompute
+def _is_same(assignment: Assignment, other: Assignment) -> bool:
+    return assignment.replicas == other.replicas and assignment.recompute == other.recompute
 
 
 def _alternative(

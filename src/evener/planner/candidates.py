@@ -1,4 +1,4 @@
-"""Plans that are considered, and which of two is better."""
+"""Candidate plans, and the evaluator that ranks them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from evener.profile import CostProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What the search may choose.
+    """Choices that the search may make.
 
     Args:
-        num_micro_batches: The numbers of micro-batches that are tried; of interleaved stages, these
-            times the number of devices, up to the greatest.
-        recompute: Whether activations may be computed again.
-        host: Whether the host may own variables, beside devices that are not the host itself.
-        schedules: The schedules of pipelines that are tried beside ``"1f1b"``, which always is.
-        most_rounds: How many stages a device may have, if they go round all devices in turns.
-        simpler_within: A plan that is slower by no more than this fraction is better if it does
-            without one of micro-batches, recomputation, another schedule, one stage more on each
-            device, or owners other than the engine's; measured times are not exact enough to tell
-            it apart.
+        num_micro_batches: Numbers of micro-batches to try; for interleaved stages, these times the
+            number of devices, up to the greatest.
+        recompute: Whether activations may be recomputed.
+        host: Whether the host may own variables; ignored if the CPU is one of the devices.
+        schedules: Schedules of pipelines to try besides ``"1f1b"``, which is always tried.
+        most_rounds: Most stages per device in an interleaved pipeline.
+        simpler_within: Slowdown, as a fraction, accepted for a plan without one of micro-batches,
+            recomputation, another schedule, one more stage per device, or owners other than the
+            engine's. Measured times are not exact enough to distinguish such plans.
     """
 
     num_micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -49,13 +48,13 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A plan that was considered.
+    """Candidate plan of the search.
 
     Args:
-        grouping: The devices of each replica.
-        assignment: What each computes and owns.
-        prediction: What that costs.
-        shortages: For each device that lacks memory the bytes that it lacks.
+        grouping: Devices of each replica.
+        assignment: Layers that each device computes and owns.
+        prediction: Predicted costs.
+        shortages: Pairs of a device that lacks memory and the missing bytes.
     """
 
     grouping: Grouping
@@ -65,12 +64,12 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has the memory that it needs."""
+        """Whether every device has enough memory."""
         return not self.shortages
 
 
 def num_rounds(replica: ReplicaAssignment) -> int:
-    """Return how many stages of a replica its devices have, in turns."""
+    """Return the number of stages per device of a replica."""
     return len(replica.spans) // len(set(replica.devices))
 
 
@@ -79,12 +78,12 @@ def is_interleaved(replica: ReplicaAssignment) -> bool:
     return num_rounds(replica) > 1
 
 
-class Judge:
-    """Predicts plans, and says which of two is better.
+class PlanEvaluator:
+    """Evaluator of plans: predicts and ranks them.
 
     Args:
-        profile: What layers and devices cost.
-        choices: Say what makes a plan less simple, and how much that counts.
+        profile: Costs of the layers on the devices.
+        choices: Choices of the search; `Choices.simpler_within` weighs the simplicity of a plan.
     """
 
     def __init__(self, profile: CostProfile, choices: Choices) -> None:
@@ -92,11 +91,11 @@ class Judge:
         self.choices = choices
 
     def predict(self, assignment: Assignment) -> Prediction:
-        """Return what an assignment costs."""
+        """Return the prediction of an assignment."""
         return predict(assignment, self.profile)
 
     def candidate(self, grouping: Grouping, assignment: Assignment) -> Candidate:
-        """Return an assignment with what it costs."""
+        """Return an assignment with its prediction, as a candidate."""
         prediction = self.predict(assignment)
         return Candidate(
             grouping=grouping,
@@ -106,12 +105,12 @@ class Judge:
         )
 
     def rank(self, candidate: Candidate) -> tuple[float, int]:
-        """Return what is less for a better plan: of equal times, fewer devices."""
+        """Return the sort key of a candidate, lower for better ones: seconds, then devices."""
         num_devices = sum(map(len, candidate.grouping))
         return self.weighed(candidate.assignment, candidate.prediction), num_devices
 
     def seconds(self, assignment: Assignment) -> float:
-        """Return the time of a step, as `rank` has it; infinite for what does not fit."""
+        """Return the weighed seconds of a step, as in `rank`; infinite if it does not fit."""
         prediction = self.predict(assignment)
         return self.weighed(assignment, prediction) if self.fits(prediction) else math.inf
 
@@ -127,43 +126,43 @@ class Judge:
         """Return an assignment that no small change makes faster.
 
         Args:
-            grouping: The devices of each replica.
-            assignment: To begin with.
-            counts: The numbers of micro-batches that may be tried.
+            grouping: Devices of each replica.
+            assignment: Start of the search.
+            counts: Numbers of micro-batches to try.
             host: Whether the host may own variables.
-            seconds: The time of a step; by default the method of this name.
+            seconds: Function that returns the seconds of a step; None for the method of this name.
         """
         layers, cluster = self.profile.model.layers, self.profile.cluster
         spread = None
         if is_over_machines(grouping, cluster):
             spread = functools.partial(spread_owners, layers, cluster=cluster)
-        again = functools.partial(recut, recompute=assignment.recompute, profile=self.profile)
-        # The estimate of other cuts is not for stages that are interleaved.
+        recut_plan = functools.partial(recut, recompute=assignment.recompute, profile=self.profile)
+        # The estimate of `recut` does not hold for interleaved stages.
         can_recut = not any(map(is_interleaved, assignment.replicas))
         return polish(
             assignment,
             seconds or self.seconds,
             counts,
-            recut=functools.cache(again) if can_recut else lambda _: (),
+            recut=functools.cache(recut_plan) if can_recut else lambda _: (),
             host=host,
             spread=spread,
         )
 
     def fits(self, prediction: Prediction) -> bool:
-        """Whether every device has the memory that it needs."""
+        """Whether every device has enough memory."""
         return not any(shortages(prediction.memory, self.profile.cluster))
 
     def weighed(self, assignment: Assignment, prediction: Prediction) -> float:
-        """Return the time of a step, and a little more for all that makes a plan less simple."""
+        """Return the seconds of a step, plus a fraction for everything that is not simple."""
         layers, cluster = self.profile.model.layers, self.profile.cluster
         owners = spread_owners(layers, assignment.replicas, cluster)
         less_simple = [
             HOST_OWNER in assignment.owners,
             assignment.owners != owners,
             any(assignment.recompute),
-            any(len(one.spans) == 1 and one.num_micro_batches > 1 for one in assignment.replicas),
-            any(one.schedule != "1f1b" for one in assignment.replicas),
+            any(len(r.spans) == 1 and r.num_micro_batches > 1 for r in assignment.replicas),
+            any(replica.schedule != "1f1b" for replica in assignment.replicas),
         ]
-        # Every round is more calls for each micro-batch.
+        # Every additional round adds calls for each micro-batch.
         num_more = sum(less_simple) + max(map(num_rounds, assignment.replicas)) - 1
         return prediction.step_seconds * (1 + self.choices.simpler_within * num_more)

@@ -1,13 +1,13 @@
-"""Where the layers of a model are cut into stages.
+"""Cuts of a model into the stages of a pipeline.
 
 ::
 
     layers    | 0 1 2 3 4 | 5 6 | 7 8 9 |        T = sum of t_s + (m - 1) max t_s
     stages        t_0       t_1    t_2
 
-T is the time of a pipeline of m micro-batches whose stages take t_s for one. Of short models, the
-cuts are the best there are: for each number of layers and stages, all pairs (max, sum) are kept
-that no other pair beats in both. Of long ones, the maximum alone is made as small as possible.
+T is the time of a pipeline of m micro-batches whose stages take t_s for each. For short models the
+cuts are optimal: for each number of layers and stages, all Pareto-optimal pairs (max, sum) are
+kept. For long models only the maximum is minimized.
 
 Source: Y. Huang et al., "GPipe", 2019, section 2.3, for the time; the search is our own.
 """
@@ -18,13 +18,13 @@ import bisect
 from collections.abc import Callable, Sequence
 
 MOST_FOR_ALL = 20_000
-"""Stages x layers^2 up to which all cuts are looked at."""
+"""Upper limit of stages x layers^2 for the optimal search."""
 
 Seconds = Callable[[int, int, int], float]
-"""Seconds of a stage for one micro-batch: its number, first layer, layer behind its last."""
+"""Seconds of a micro-batch in a stage: stage number, first layer, last layer plus 1."""
 
 Fits = Callable[[int, int, int], bool]
-"""Whether a stage fits its device, by the same arguments."""
+"""Whether a stage fits into the memory of its device; the arguments are those of `Seconds`."""
 
 
 def best_cuts(
@@ -34,14 +34,15 @@ def best_cuts(
     seconds: Seconds,
     fits: Fits,
 ) -> tuple[int, ...] | None:
-    """Return where each stage begins, and the number of layers; None if no cuts fit.
+    """Return the first layer of each stage, and the number of layers; None if no cuts fit.
 
     Args:
-        num_stages: At least one layer goes to each.
-        num_layers: Of the model.
-        num_micro_batches: m above.
-        seconds: Of a stage; more layers never take less time.
-        fits: Whether a stage fits its device; if it does, it does with fewer layers.
+        num_stages: Number of stages; each gets at least one layer.
+        num_layers: Number of layers of the model.
+        num_micro_batches: Number of micro-batches, m above.
+        seconds: Seconds of a stage; more layers never take less time.
+        fits: Predicate whether a stage fits its device; a stage that fits also fits with fewer
+            layers.
     """
     if num_stages * num_layers**2 <= MOST_FOR_ALL:
         return _by_all(num_stages, num_layers, num_micro_batches, seconds, fits)
@@ -49,7 +50,7 @@ def best_cuts(
 
 
 _Way = tuple[float, float, tuple[int, ...]]
-"""The maximum, the sum, and the cuts so far."""
+"""Maximum and sum of the stages' seconds, and the cuts so far."""
 
 
 def _by_all(
@@ -60,11 +61,11 @@ def _by_all(
         following: dict[int, list[_Way]] = {}
         for first, before in ways.items():
             last = num_layers - (num_stages - stage - 1)
-            # The last stage takes all that is left.
+            # The last stage gets all remaining layers.
             ends = range(first + 1, last + 1)
             if stage == num_stages - 1:
                 ends = range(num_layers, num_layers + 1)
-            # True where the stage does not fit: so it is with more layers.
+            # The key is True if the stage does not fit, and stays True for more layers.
             count = bisect.bisect_left(
                 ends, True, key=lambda end, stage=stage, first=first: not fits(stage, first, end)
             )
@@ -91,7 +92,7 @@ def _undominated(ways: Sequence[_Way]) -> list[_Way]:
 def _by_maximum(
     num_stages: int, num_layers: int, seconds: Seconds, fits: Fits
 ) -> tuple[int, ...] | None:
-    """Return the cuts with the least maximum, by halving the range it is in."""
+    """Return the cuts with the least maximum, by bisection."""
     most = max(seconds(stage, 0, num_layers) for stage in range(num_stages))
     found = _greedy(num_stages, num_layers, most, seconds, fits)
     if found is None:
@@ -110,10 +111,10 @@ def _by_maximum(
 def _greedy(
     num_stages: int, num_layers: int, most: float, seconds: Seconds, fits: Fits
 ) -> tuple[int, ...] | None:
-    """Give each stage as many layers as it can have in some time; None if some are left.
+    """Return cuts in which each stage takes as many layers as possible; None if some are left.
 
-    A stage that cannot have even the next layer may be on a slow device, and a faster one behind
-    it: then earlier stages may have to take fewer.
+    If a stage cannot take even one layer, it may be on a slow device; earlier stages may then have
+    to take fewer layers, so `_reachable` tries all cuts.
     """
 
     def is_too_long(stage: int, first: int, end: int) -> bool:
@@ -124,7 +125,7 @@ def _greedy(
         first = cuts[-1]
         last = num_layers - (num_stages - stage - 1)
         ends = range(first + 1, last + 1)
-        # True where the stage is too long: it stays so with every further layer.
+        # The key is True if the stage is too long, and stays True for more layers.
         count = bisect.bisect_left(
             ends,
             True,
@@ -139,7 +140,7 @@ def _greedy(
 def _reachable(
     num_stages: int, num_layers: int, is_too_long: Callable[[int, int, int], bool]
 ) -> tuple[int, ...] | None:
-    """Return cuts of which no stage is too long, by all ends that each stage can have."""
+    """Return cuts in which no stage is too long, from all possible ends of each stage."""
     begins: list[dict[int, int]] = [{0: 0}]
     for stage in range(num_stages):
         last = num_layers - (num_stages - stage - 1)

@@ -1,7 +1,7 @@
-"""How many samples each replica gets: as if water were poured into vessels of their shapes.
+"""Water-filling assignment of samples to replicas.
 
-A step takes as long as its slowest replica. The least time T in which the replicas together can
-compute the batch, each as many samples as it can in T, is found by halving.
+The step time is that of the slowest replica. Bisection finds the least time T in which the replicas
+together compute the batch, each as many samples as it can in T.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _ROUNDING = 1 + 1e-9
-"""Times that differ by less are the same: a sum of seconds may fall by a rounding."""
+"""Relative tolerance of times: rounding may make a sum of seconds fall."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vessel:
-    """Replicas that are the same.
+class ReplicaClass:
+    """Class of replicas with the same costs.
 
     Args:
-        seconds: The time for a number of samples, never falling; infinite for more than fit into
-            memory.
-        compute_seconds: The same without what does not depend on the samples. It decides where
-            several numbers of samples take the same time.
-        count: How many replicas there are.
+        seconds: Function from samples to seconds, never falling; infinite if the samples do not fit
+            into memory.
+        compute_seconds: Function from samples to seconds of computation only, which decides between
+            numbers of samples with the same `seconds`.
+        count: Number of replicas, at least 1.
     """
 
     seconds: Callable[[int], float]
@@ -32,28 +32,30 @@ class Vessel:
     count: int = 1
 
 
-def fill(vessels: Sequence[Vessel], num_samples: int) -> list[list[int]] | None:
-    """Return the samples of every replica, so that the slowest is as fast as can be.
+def fill(classes: Sequence[ReplicaClass], num_samples: int) -> list[list[int]] | None:
+    """Return the samples of every replica that minimize the time of the slowest one.
 
     Args:
-        vessels: Kinds of replicas.
-        num_samples: Of the batch.
+        classes: Classes of replicas.
+        num_samples: Samples of the batch.
 
     Returns:
-        For each kind the samples of its replicas, which may be 0; None if there is no room.
+        For each class the samples of its replicas, which may be 0; None if the batch does not fit
+        into memory.
 
     >>> fast, slow = (lambda n: 1.0 * n), (lambda n: 3.0 * n)
-    >>> fill([Vessel(seconds=f, compute_seconds=f) for f in (fast, slow)], 8)
+    >>> fill([ReplicaClass(seconds=f, compute_seconds=f) for f in (fast, slow)], 8)
     [[6], [2]]
     """
-    counts = [vessel.count for vessel in vessels]
-    seconds = [vessel.seconds for vessel in vessels]
-    limits = [_most_samples(one, None, 0, num_samples) for one in seconds]
+    counts = [replica_class.count for replica_class in classes]
+    seconds = [replica_class.seconds for replica_class in classes]
+    limits = [_most_samples(class_seconds, None, 0, num_samples) for class_seconds in seconds]
     if sum(limit * count for limit, count in zip(limits, counts, strict=True)) < num_samples:
         return None
     limits = _level(seconds, counts, limits, num_samples)
-    # Where weights take longer than samples, all these are as fast: computing decides.
-    computing = [vessel.compute_seconds for vessel in vessels]
+    # If the exchange of weights dominates, many assignments are equally fast: the time of
+    # computation decides.
+    computing = [replica_class.compute_seconds for replica_class in classes]
     limits = _level(computing, counts, limits, num_samples)
     filled = [[limit] * count for limit, count in zip(limits, counts, strict=True)]
     _take_back(computing, filled, sum(map(sum, filled)) - num_samples)
@@ -66,7 +68,7 @@ _Seconds = Callable[[int], float]
 def _level(
     seconds: Sequence[_Seconds], counts: Sequence[int], limits: Sequence[int], num_samples: int
 ) -> list[int]:
-    """Return the samples of each kind in the least time in which there is room for all."""
+    """Return the samples per replica of each class in the least time that suffices for all."""
     low, too_few = 0.0, [0] * len(limits)
     high, enough = max(f(limit) for f, limit in zip(seconds, limits, strict=True)), list(limits)
     for _ in range(60):
@@ -79,20 +81,20 @@ def _level(
             low, too_few = middle, room
         else:
             high, enough = middle, room
-        # Where one sample of one kind is all that is left between them, no time is.
+        # A difference of one sample in one class cannot be bisected further.
         if high - low <= 1e-9 * high or sum(enough) - sum(too_few) == 1:
             break
     return enough
 
 
 def _most_samples(seconds: _Seconds, time: float | None, least: int, most: int) -> int:
-    """Return the most samples that a replica computes in some time; None: in any time.
+    """Return the most samples that a replica computes in a given time.
 
     Args:
-        seconds: By samples.
-        time: In which they are computed.
-        least: As many as are known to be.
-        most: Of which more are not looked at.
+        seconds: Function from samples to seconds.
+        time: Time limit in seconds; None for any finite time.
+        least: Number of samples that is known to be possible.
+        most: Largest number of samples to try.
     """
     low, high = least, most
     while low < high:
@@ -106,10 +108,10 @@ def _most_samples(seconds: _Seconds, time: float | None, least: int, most: int) 
 
 
 def _take_back(seconds: Sequence[_Seconds], filled: list[list[int]], surplus: int) -> None:
-    """Take samples away where they take longest, until none is too many."""
+    """Remove surplus samples, each from the replica that takes longest."""
     heap = [
-        (-one(count), kind, number)
-        for kind, (one, of_kind) in enumerate(zip(seconds, filled, strict=True))
+        (-class_seconds(count), kind, number)
+        for kind, (class_seconds, of_kind) in enumerate(zip(seconds, filled, strict=True))
         for number, count in enumerate(of_kind)
         if count
     ]

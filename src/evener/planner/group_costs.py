@@ -1,4 +1,4 @@
-"""What a group of devices costs as one replica: its cuts, and its time and memory by samples."""
+"""Costs of a group of devices as one replica: cuts, and time and memory by number of samples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from evener.cost_model.assignment import (
     ReplicaAssignment,
     Span,
 )
-from evener.cost_model.meetings import is_in_parts, phase_seconds, phases_of
-from evener.cost_model.passes import passes_are_apart
-from evener.cost_model.stage_memory import StageMemory, StepWay, stage_memory
+from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
+from evener.cost_model.passes import passes_are_separate
+from evener.cost_model.stage_memory import ExecutionMode, StageMemory, stage_memory
 from evener.planner.cuts import best_cuts
 from evener.planner.groupings import Group
 from evener.profile import CostProfile, Curve
@@ -25,12 +25,12 @@ _MOST_STAGES = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a replica is computed, besides on how many samples.
+    """Replica without its devices and its number of samples.
 
     Args:
-        cuts: Where each stage begins, and the number of layers.
-        num_micro_batches: As in a plan.
-        in_flight: As in a plan.
+        cuts: Index of the first layer of each stage, and the number of layers.
+        num_micro_batches: Micro-batches per step, at least 1.
+        in_flight: Most micro-batches that are alive at once, at least 1.
     """
 
     cuts: tuple[int, ...]
@@ -66,12 +66,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """What the weights of a group's devices cost.
+    """Exchange and update seconds of a group's weights.
 
     Args:
-        arrival_seconds: Until the weights are there.
-        departure_seconds: Until the gradients are with their owners.
-        update_seconds: The longest update among its devices.
+        arrival_seconds: Seconds until the weights have arrived.
+        departure_seconds: Seconds until the gradients have reached their owners.
+        update_seconds: Seconds of the longest update among its devices.
     """
 
     arrival_seconds: float = 0.0
@@ -80,27 +80,27 @@ class Exchange:
 
 
 class GroupCosts:
-    """Costs of groups for one profile and one choice of what is recomputed.
+    """Costs of groups for one profile and one choice of recomputed layers.
 
     Args:
-        profile: What layers cost.
-        recompute: Whether each layer is computed again.
+        profile: Costs of the layers.
+        recompute: Whether each layer is recomputed.
     """
 
     def __init__(self, profile: CostProfile, recompute: tuple[bool, ...]) -> None:
         self.profile = profile
         self.recompute = recompute
         self._layers = profile.model.layers
-        has_meetings = profile.model.last_meeting >= 0
-        self._phases = phases_of(self._layers) if has_meetings else []
-        # What the first k layers need more where they are owned, and not fetched.
+        has_barriers = profile.model.last_barrier >= 0
+        self._phases = phases_of(self._layers) if has_barriers else []
+        # Bytes that the first k layers need more if they are owned instead of fetched.
         more = (layer.owned_bytes - layer.weight_bytes for layer in self._layers)
         self._own = list(itertools.accumulate(more, initial=0))
         self._total = functools.cache(self._curves)
         self._route = functools.cache(self._links_of)
         self._memory_of = functools.cache(self._memory_of_span)
         self._sums = functools.cache(self._sums_of_type)
-        # The same replica is looked at in several groupings, rounds and ways to choose owners.
+        # The same replica occurs in several groupings, rounds and owner rules.
         self._passes = functools.cache(self._makespan)
         self._stages = functools.cache(self._curves_of_stages)
         self._adding = functools.cache(self._adding_of_stages)
@@ -113,7 +113,7 @@ class GroupCosts:
         return makespan + arriving + leaving + exchange.update_seconds
 
     def compute_seconds(self, group: Group, shape: Shape, samples: int) -> float:
-        """Return the time of a step without that of weights."""
+        """Return the time of a step without the exchange and update of weights."""
         return self._passes(group, shape, samples)[0]
 
     def _makespan(self, group: Group, shape: Shape, samples: int) -> tuple[float, float, float]:
@@ -123,7 +123,7 @@ class GroupCosts:
         count = min(shape.num_micro_batches, samples)
         size = samples / count
         forward, both, stages = self._stages(group, shape.cuts)
-        # All micro-batches but the first add their gradients up.
+        # Every micro-batch but the first adds its gradients to those before.
         added = 1 - 1 / count
         forwards = forward(size)
         total = both(size) + added * sum(self._adding(group, shape.cuts))
@@ -136,18 +136,19 @@ class GroupCosts:
             makespan = once + (count - 1) * max(longest, once / in_flight)
         replica = shape.assigned(group, samples)
         if self._phases and is_in_parts(replica):
-            met = sum(
-                phase_seconds(one, replica, self.recompute, self.profile) for one in self._phases
+            phases = sum(
+                phase_seconds(phase, replica, self.recompute, self.profile)
+                for phase in self._phases
             )
-            makespan = max(makespan, met)
+            makespan = max(makespan, phases)
         return makespan, forwards, total - forwards
 
     def _curves_of_stages(
         self, group: Group, cuts: tuple[int, ...]
     ) -> tuple[Curve, Curve, tuple[tuple[Curve, float], ...]]:
-        """Return the sum of forward passes, that of all passes, and what each stage takes.
+        """Return the sum of forward passes, that of all passes, and the costs of each stage.
 
-        Of a stage: its passes, and adding up its gradients.
+        The costs of a stage are the curve of its passes and the seconds of one gradient addition.
         """
         found = [
             self._total(self._type(device), first, end)
@@ -158,17 +159,18 @@ class GroupCosts:
             dict.fromkeys((Curve.total(p), a) for p, a in zip(found, adding, strict=True))
         )
         if len(stages) > _MOST_STAGES:
-            # Of many stages, one curve through their maxima: exact where curves were measured.
-            places = sorted({samples for stage, _ in stages for samples, _ in stage.points})
-            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in places))
+            # For many stages, one curve of their maxima; it is exact at the measured points.
+            sample_counts = sorted({samples for stage, _ in stages for samples, _ in stage.points})
+            most = Curve(tuple((n, max(stage(n) for stage, _ in stages)) for n in sample_counts))
             stages = ((most, max(adding)),)
-        forward = Curve.total(one for one, _ in found)
-        return forward, Curve.total(one for passes in found for one in passes), stages
+        forward = Curve.total(passes for passes, _ in found)
+        return forward, Curve.total(seconds for passes in found for seconds in passes), stages
 
     def _adding_of_stages(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, ...]:
         return tuple(
             math.fsum(
-                one.accumulate_seconds for one in self.profile.times[self._type(device)][first:end]
+                layer.accumulate_seconds
+                for layer in self.profile.times[self._type(device)][first:end]
             )
             for device, (first, end) in zip(group, itertools.pairwise(cuts), strict=True)
         )
@@ -182,17 +184,17 @@ class GroupCosts:
         *,
         is_alone: bool,
     ) -> int:
-        """Return how many samples fit into the memory of a group's devices, up to a limit.
+        """Return the most samples that fit into the memory of a group's devices, up to a limit.
 
         Args:
-            group: The devices.
-            shape: How they compute.
-            limit: The most samples that are asked for.
-            owned: For each device what it needs for the variables that it owns, beyond fetching
-                all weights.
-            is_alone: Whether no other group computes.
+            group: Devices, stage by stage.
+            shape: Shape of the replica.
+            limit: Largest number of samples to try.
+            owned: Bytes that each device needs for the variables that it owns, beyond fetching all
+                weights.
+            is_alone: Whether this is the only group.
         """
-        # True where they do not fit: so it is with more.
+        # The key is True if the samples do not fit, and stays True for more.
         return bisect.bisect_left(
             range(1, limit + 1),
             True,
@@ -211,7 +213,7 @@ class GroupCosts:
         *,
         is_alone: bool,
     ) -> dict[int, float]:
-        """Return the bytes that the devices of a group have left, those without a limit left out.
+        """Return the free bytes of the devices of a group that have a memory limit.
 
         The arguments are those of `most_samples`.
         """
@@ -235,10 +237,10 @@ class GroupCosts:
         """Return the best cuts of a group; None if none fit into the memory of its devices.
 
         Args:
-            group: The devices.
-            num_micro_batches: Of the replica.
-            size: The samples of a micro-batch.
-            own_part: Which part of its variables each stage owns; None to leave memory aside.
+            group: Devices, stage by stage.
+            num_micro_batches: Micro-batches of the replica.
+            size: Samples of a micro-batch.
+            own_part: Fraction of its variables that each stage owns; None to ignore memory.
         """
         num_stages, num_layers = len(group), len(self._layers)
         if num_stages == 1:
@@ -246,13 +248,13 @@ class GroupCosts:
         cluster = self.profile.cluster
         in_flight = min(num_stages, num_micro_batches)
 
-        apart, joint = (
-            [self._sums(self._type(device), size, is_apart) for device in group]
-            for is_apart in (True, False)
+        separate, fused = (
+            [self._sums(self._type(device), size, is_separate) for device in group]
+            for is_separate in (True, False)
         )
 
         def seconds(stage: int, first: int, end: int) -> float:
-            sums = apart if passes_are_apart(end, self.recompute) else joint
+            sums = separate if passes_are_separate(end, self.recompute) else fused
             return sums[stage][end] - sums[stage][first]
 
         def fits(stage: int, first: int, end: int) -> bool:
@@ -271,38 +273,41 @@ class GroupCosts:
         return self.profile.cluster.devices[device].type
 
     def _curves(self, type_name: str, first: int, end: int) -> tuple[Curve, Curve]:
-        times, apart = self.profile.times[type_name], passes_are_apart(end, self.recompute)
+        times, separate = self.profile.times[type_name], passes_are_separate(end, self.recompute)
         return (
-            Curve.total(one.forward for one in times[first:end]),
+            Curve.total(layer.forward for layer in times[first:end]),
             Curve.total(
                 curve
-                for one, again in zip(times[first:end], self.recompute[first:end], strict=True)
-                for curve in one.backward_curves(again=again, apart=apart)
+                for layer, is_recomputed in zip(
+                    times[first:end], self.recompute[first:end], strict=True
+                )
+                for curve in layer.backward_curves(recompute=is_recomputed, separate=separate)
             ),
         )
 
-    def _sums_of_type(self, type_name: str, size: float, apart: bool) -> list[float]:
+    def _sums_of_type(self, type_name: str, size: float, separate: bool) -> list[float]:
         """Return the seconds of the first k layers, forward and backward, for each k."""
         times = self.profile.times[type_name]
         return list(
             itertools.accumulate(
                 (
-                    one.forward(size) + one.backward_seconds(size, again=again, apart=apart)
-                    for one, again in zip(times, self.recompute, strict=True)
+                    layer.forward(size)
+                    + layer.backward_seconds(size, recompute=is_recomputed, separate=separate)
+                    for layer, is_recomputed in zip(times, self.recompute, strict=True)
                 ),
                 initial=0.0,
             )
         )
 
     def _crossing(self, group: Group, cuts: tuple[int, ...], size: float) -> float:
-        """Return how long a micro-batch of some samples travels between all stages."""
+        """Return the transfer seconds of a micro-batch of ``size`` samples between all stages."""
         latency, per_sample = self._route(group, cuts)
         return latency + per_sample * size
 
     def _links_of(self, group: Group, cuts: tuple[int, ...]) -> tuple[float, float]:
         latency = per_sample = 0.0
-        for (one, other), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
-            link = self.profile.cluster.link(one, other)
+        for (source, target), cut in zip(itertools.pairwise(group), cuts[1:], strict=False):
+            link = self.profile.cluster.link(source, target)
             latency += link.latency_seconds
             per_sample += self._layers[cut - 1].boundary_bytes / link.bytes_per_second
         return latency, per_sample
@@ -310,15 +315,16 @@ class GroupCosts:
     def _memory_of_span(
         self, first: int, end: int, accumulates: bool, is_alone: bool
     ) -> StageMemory:
-        """Return what a stage needs that owns nothing."""
+        """Return the memory of a stage that owns no variables."""
         model = self.profile.model
         is_whole = end - first == len(self._layers)
         in_order = accumulates or any(self.recompute) or not is_whole
-        way = StepWay(
+        mode = ExecutionMode(
             recompute=self.recompute,
             has_order=in_order,
             waits=in_order or model.updates_wait or is_alone,
-            meets=model.last_meeting >= 0 and not (is_alone and is_whole and not accumulates),
+            has_barriers=model.last_barrier >= 0
+            and not (is_alone and is_whole and not accumulates),
             is_alone=is_alone,
         )
-        return stage_memory(Span(0, first, end), model, way, accumulates=accumulates)
+        return stage_memory(Span(0, first, end), model, mode, accumulates=accumulates)

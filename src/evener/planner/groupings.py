@@ -1,12 +1,12 @@
-"""Which devices compute together: the groups, each of which is one replica.
+"""Groupings of devices: each group computes one replica.
 
 ::
 
     cluster            groupings
     a  b  c            (a)(b)(c)   (a b)(c)   (b a)(c)   (a b c)   (a)(b)   (a)  ...
 
-A group of several devices is a pipeline in their order. A device may be left out. Devices of one
-type, memory and machine are the same, so groupings that differ by their names alone are one.
+A group of several devices is a pipeline in that order. A device may be left out. Devices of the
+same type, memory and machine are interchangeable, so equivalent groupings are yielded once.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from evener.cost_model.assignment import crosses_machines
 from evener.profile import Cluster
 
 Group = tuple[int, ...]
-"""Places of devices in the cluster, in the order of the stages."""
+"""Device indices in the cluster, in the order of the stages."""
 
 Grouping = tuple[Group, ...]
 
 MOST_FOR_ALL = 4
-"""The most devices for which every grouping is tried."""
+"""Largest number of devices for which all groupings are tried."""
 
 
 def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
-    """Yield the groupings that are worth a look, each once.
+    """Yield the groupings to try, each once.
 
-    Of up to `MOST_FOR_ALL` devices these are all there are. Of more, they are those in which every
-    group has the same number of devices, of one type or of a mix that is the same in all.
+    For up to `MOST_FOR_ALL` devices these are all groupings. For more, they are those in which
+    every group has the same number of devices, all of one kind or in the same mix of kinds.
 
     Args:
-        cluster: The devices.
-        num_layers: Of the model: no pipeline has more stages.
+        cluster: Devices.
+        num_layers: Number of layers of the model; no pipeline has more stages.
     """
     seen: set[tuple[object, ...]] = set()
     few = len(cluster.devices) <= MOST_FOR_ALL
@@ -49,40 +49,40 @@ def groupings_of(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
 
 
 def kind_of(device: int, cluster: Cluster) -> tuple[str, int]:
-    """Return what makes a device the same as another: its type and its memory."""
-    one = cluster.devices[device]
-    return one.type, one.memory_bytes or 0
+    """Return the kind of a device: its type and its memory."""
+    found = cluster.devices[device]
+    return found.type, found.memory_bytes or 0
 
 
 def is_over_machines(grouping: Grouping, cluster: Cluster) -> bool:
-    """Whether each machine has owners of its own, in equal parts, which no plan names."""
+    """Whether each machine has owners of its own; see `EACH_MACHINE`."""
     devices = [device for group in grouping for device in group]
     return len(grouping) > 1 and crosses_machines(devices, cluster)
 
 
 def _signature(group: Group, cluster: Cluster) -> tuple[object, ...]:
-    """Return what makes a group the same as another: kinds, and who shares a machine."""
+    """Return a key that is equal for equivalent groups: kinds, links and shared machines."""
     machines = [cluster.devices[device].machine for device in group]
     links = [cluster.machines[machine].link for machine in machines]
     first_seen = [machines.index(machine) for machine in machines]
     kinds = [kind_of(device, cluster) for device in group]
     return tuple(
-        (*kind, link.bytes_per_second, place)
-        for kind, link, place in zip(kinds, links, first_seen, strict=True)
+        (*kind, link.bytes_per_second, first)
+        for kind, link, first in zip(kinds, links, first_seen, strict=True)
     )
 
 
 def _all_groupings(cluster: Cluster) -> Iterator[Grouping]:
-    places = range(len(cluster.devices))
-    for size in range(len(places), 0, -1):
-        for chosen in itertools.combinations(places, size):
+    devices = range(len(cluster.devices))
+    for size in range(len(devices), 0, -1):
+        for chosen in itertools.combinations(devices, size):
             for blocks in _partitions(chosen):
                 orders = [list(itertools.permutations(block)) for block in blocks]
                 yield from itertools.product(*orders)
 
 
 def _partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
-    """Yield all ways to put items into blocks."""
+    """Yield all partitions of items into blocks."""
     if not items:
         yield []
         return
@@ -103,18 +103,18 @@ def _regular_groupings(cluster: Cluster, num_layers: int) -> Iterator[Grouping]:
     for size in range(len(kinds), 0, -1):
         for chosen in itertools.combinations(kinds, size):
             devices = [by_kind[kind] for kind in chosen]
-            yield tuple((device,) for one in devices for device in one)
+            yield tuple((device,) for of_kind in devices for device in of_kind)
             count = sum(map(len, devices))
             for depth in _depths(count, num_layers):
-                # Every kind in groups of its own.
-                if all(len(one) % depth == 0 for one in devices):
-                    yield tuple(group for one in devices for group in _chunks(one, depth))
+                # Groups of one kind.
+                if all(len(of_kind) % depth == 0 for of_kind in devices):
+                    yield tuple(group for of_kind in devices for group in _chunks(of_kind, depth))
                 if len(chosen) > 1 and count % depth == 0:
                     yield from _mixed(devices, count // depth)
 
 
 def _depths(count: int, num_layers: int) -> list[int]:
-    """Return the numbers of stages that are tried: powers of two, and all devices at once."""
+    """Return the numbers of stages to try: powers of two, and all devices."""
     depths = [2**k for k in range(1, 11) if 2**k <= min(count, num_layers)]
     return depths if count in depths or count > min(64, num_layers) else [*depths, count]
 
@@ -125,16 +125,16 @@ def _chunks(devices: Sequence[int], depth: int) -> Iterator[Group]:
 
 
 def _mixed(devices: Sequence[Sequence[int]], num_groups: int) -> Iterator[Grouping]:
-    """Yield groupings in which each group has the same number of each kind, in two orders."""
-    if any(len(one) % num_groups for one in devices):
+    """Yield groupings with the same number of each kind in every group, in two orders."""
+    if any(len(of_kind) % num_groups for of_kind in devices):
         return
     for order in (devices, devices[::-1]):
         yield tuple(
             tuple(
                 device
-                for one in order
-                for device in one[
-                    number * len(one) // num_groups : (number + 1) * len(one) // num_groups
+                for of_kind in order
+                for device in of_kind[
+                    number * len(of_kind) // num_groups : (number + 1) * len(of_kind) // num_groups
                 ]
             )
             for number in range(num_groups)

@@ -1,9 +1,9 @@
-"""Which device owns the variables of each layer, where memory is short.
+"""Choice of owners if memory is short.
 
-An owner keeps a layer's weights and optimizer state, and the partial gradients that arrive for
-them; it need not fetch the weights. Where every device has room, owners are spread as the engine
-does. Else each layer goes to the device that has the most room left, and what fits nowhere to the
-host.
+An owner holds a layer's weights and optimizer state, and the partial gradients that arrive for
+them; it does not fetch the weights. If every device has enough memory, owners are spread as the
+engine does. Otherwise each layer goes to the device with the most free memory, and layers that fit
+on no device go to the host.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from evener.profile import LayerCosts, ModelCosts
 
 
 def owning_bytes(layer: LayerCosts, num_holders: int, *, sums_wait: bool) -> int:
-    """Return what the owner of a layer needs for it, beyond fetching its weights.
+    """Return the bytes that owning a layer needs on a device, beyond fetching its weights.
 
     Args:
-        layer: That it computes with too.
-        num_holders: How many devices compute with the layer.
-        sums_wait: Whether the gradients of the others lie on it while it computes; else its own
-            wait for them.
+        layer: Costs of the layer, which the owner computes too.
+        num_holders: Number of devices that compute the layer.
+        sums_wait: Whether the gradients of all other devices may be on the owner while it computes;
+            otherwise its own gradients wait for theirs.
     """
     num_others = num_holders - 1
     num_waiting = num_others if sums_wait else min(1, num_others)
@@ -37,30 +37,30 @@ def owners_that_fit(
     allow_host: bool,
     sums_wait: bool = True,
 ) -> tuple[int, ...] | None:
-    """Return owners that fit into the room that devices have left.
+    """Return owners that fit into the free memory of the devices.
 
     Args:
-        model: The layers.
-        replicas: Who computes with them.
-        room: For each device what it has left if it owns nothing and fetches every weight.
-        allow_host: Whether the host may own what fits nowhere.
+        model: Costs of the layers.
+        replicas: Replicas that compute the layers.
+        room: Free bytes of each device if it owns nothing and fetches every weight.
+        allow_host: Whether the host may own layers that fit on no device.
         sums_wait: See `owning_bytes`.
 
     Returns:
-        None if they do not fit.
+        The owner of each layer; None if they do not fit.
     """
     left = dict(room)
     owners: dict[int, int] = {}
     holders = holders_of(replicas, len(model.layers))
-    for place in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
-        layer, devices = model.layers[place], holders[place]
+    for layer_index in sorted(range(len(model.layers)), key=lambda k: -model.layers[k].owned_bytes):
+        layer, devices = model.layers[layer_index], holders[layer_index]
         needed = owning_bytes(layer, len(devices), sums_wait=sums_wait)
-        device = max(devices, key=lambda one: left[one])
+        device = max(devices, key=lambda index: left[index])
         if needed <= left[device] or needed <= 0:
             left[device] -= needed
-            owners[place] = device
+            owners[layer_index] = device
         elif allow_host:
-            owners[place] = HOST_OWNER
+            owners[layer_index] = HOST_OWNER
         else:
             return None
-    return tuple(owners[place] for place in range(len(model.layers)))
+    return tuple(owners[layer_index] for layer_index in range(len(model.layers)))

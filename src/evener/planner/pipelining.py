@@ -1,9 +1,10 @@
-"""Other schedules of a pipeline, and several stages on each of its devices in turns.
+"""Other schedules of a pipeline, and interleaved stages.
 
 ::
 
     zero bubble     a | F0 F1 F2 .  .  B0 W0 ...     the devices and cuts of 1F1B
-    interleaved     a b a b                          v times as many stages, of 1/v of the layers
+    interleaved     a b a b                          v times as many stages, each of 1/v of the
+    layers
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ _MOST_TRIED = 8
 def with_schedule(
     replicas: Sequence[ReplicaAssignment], schedule: ScheduleName, counts: Sequence[int]
 ) -> Iterator[tuple[ReplicaAssignment, ...]]:
-    """Yield pipelines with a schedule, in as many micro-batches as they have, and in others.
+    """Yield pipelines with a schedule, in their number of micro-batches and in others.
 
     Args:
-        replicas: All of several stages.
-        schedule: The other schedule.
-        counts: The numbers of micro-batches that may be tried.
+        replicas: Pipelines, each with several stages.
+        schedule: Schedule to use.
+        counts: Other numbers of micro-batches to try.
     """
-    others = tuple(dataclasses.replace(one, schedule=schedule) for one in replicas)
+    others = tuple(dataclasses.replace(replica, schedule=schedule) for replica in replicas)
     yield others
     for count in counts:
-        yield tuple(in_micro_batches(one, count) for one in others)
+        yield tuple(in_micro_batches(replica, count) for replica in others)
 
 
 def in_micro_batches(replica: ReplicaAssignment, count: int) -> ReplicaAssignment:
-    """Return a replica in so many micro-batches, or as many as it has samples."""
+    """Return a replica with ``count`` micro-batches, but at most one per sample."""
     count = min(count, replica.samples)
     return dataclasses.replace(
         replica, num_micro_batches=count, in_flight=min(len(replica.spans), count)
@@ -54,17 +55,17 @@ def interleaved(
     profile: CostProfile,
     most_seconds: float,
 ) -> Iterator[tuple[float, ReplicaAssignment]]:
-    """Yield pipelines in which each device has several stages, in turns, with an estimate.
+    """Yield interleaved pipelines with an estimate of their seconds.
 
-    The estimate is what the busiest device computes, and what a micro-batch takes in a round
-    without it. Of models of which all cuts can be looked at, those with the least are tried.
+    The estimate is the time of the busiest device plus the time of a micro-batch in one round on
+    the other devices. For short models all cuts are estimated and the best are yielded.
 
     Args:
-        replica: The devices in their order, and the samples.
-        num_rounds: How many stages each device gets; the model has as many layers as all need.
-        num_micro_batches: A multiple of the number of devices.
-        profile: What layers cost.
-        most_seconds: Which the busiest device may compute.
+        replica: Replica with the devices in their order, and the samples.
+        num_rounds: Stages per device; the model has at least as many layers as stages.
+        num_micro_batches: Micro-batches, a multiple of the number of devices.
+        profile: Costs of the layers.
+        most_seconds: Upper limit of the busiest device's seconds.
     """
     devices = list(dict.fromkeys(replica.devices))
     stages = devices * num_rounds
@@ -100,23 +101,23 @@ def _fits_always(stage: int, first: int, end: int) -> bool:
 
 
 def _travel_seconds(replica: ReplicaAssignment, profile: CostProfile) -> float:
-    """Return how long a micro-batch travels through all stages and back."""
+    """Return the transfer seconds of a micro-batch through all stages and back."""
     cluster, layers = profile.cluster, profile.model.layers
     return 2 * sum(
-        cluster.link(one.device, other.device).seconds(
-            layers[one.end - 1].boundary_bytes * replica.micro_batch
+        cluster.link(before.device, after.device).seconds(
+            layers[before.end - 1].boundary_bytes * replica.micro_batch
         )
-        for one, other in itertools.pairwise(replica.spans)
+        for before, after in itertools.pairwise(replica.spans)
     )
 
 
 def _cuts(
     num_stages: int, num_layers: int, num_micro_batches: int, seconds: Seconds
 ) -> Iterator[tuple[int, ...]]:
-    """Yield all cuts of short models, the best by its longest stage of a long one."""
+    """Yield all cuts of a short model, or the one with the least longest stage of a long one."""
     if math.comb(num_layers - 1, num_stages - 1) > _MOST_CUTS:
         cuts = best_cuts(num_stages, num_layers, num_micro_batches, seconds, _fits_always)
-        assert cuts is not None, "without limits of memory there always are cuts"
+        assert cuts is not None, "cuts always exist without memory limits"
         yield cuts
         return
     for inner in itertools.combinations(range(1, num_layers), num_stages - 1):
@@ -124,7 +125,7 @@ def _cuts(
 
 
 def interleaved_counts(num_devices: int, counts: Sequence[int], samples: int) -> list[int]:
-    """Return the numbers of micro-batches that can be interleaved.
+    """Return the numbers of micro-batches that an interleaved schedule can have.
 
     >>> interleaved_counts(3, (1, 2, 4, 8), 64)
     [3, 6]
@@ -139,5 +140,7 @@ def _sums(device: int, size: float, profile: CostProfile) -> list[float]:
     """Return the seconds of the first k layers, forward and backward, for each k."""
     times = profile.times[profile.cluster.devices[device].type]
     return list(
-        itertools.accumulate((one.forward(size) + one.backward(size) for one in times), initial=0.0)
+        itertools.accumulate(
+            (layer.forward(size) + layer.backward(size) for layer in times), initial=0.0
+        )
     )

@@ -1,4 +1,4 @@
-"""A plan for a profile: the best one, what it costs, and what else there was."""
+"""Planning for a profile: the best plan, its prediction and the rejected alternatives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from evener.profile import Cluster, CostProfile
 from evener.units import format_bytes
 
 BatchSize = int | Literal["max", "auto"]
-"""Samples. ``"max"``: as many as fit at once. ``"auto"``: the fewest with nearly most a second."""
+"""Number of samples; ``"max"``: the most that fit without micro-batches and recomputation;
+``"auto"``: the fewest with nearly the highest throughput."""
 
 _MOST_SAMPLES = 2**20
 _NEARLY = 0.95
@@ -30,15 +31,15 @@ _WORTH = 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan with what it costs.
+    """Plan with its prediction.
 
     Args:
-        plan: With `Plan.predicted` and `Plan.rejected`.
+        plan: Plan with `Plan.predicted` and `Plan.rejected`.
         batch_size: Samples of the global batch.
-        prediction: What a step costs.
-        profile: From which it is predicted.
-        remedies: What would make the step faster, the most first.
-        problem: Which device lacks memory for it; empty if none does.
+        prediction: Predicted costs of a step.
+        profile: Profile that the prediction is from.
+        remedies: Changes of the cluster that would make the step faster, the best first.
+        problem: Device that lacks memory, with numbers; empty if all have enough.
     """
 
     plan: Plan
@@ -55,12 +56,12 @@ def plan_profile(
     """Return the best plan.
 
     Args:
-        profile: What the model and the devices cost.
-        batch_size: See `BatchSize`.
-        choices: What may be chosen; by default all.
+        profile: Costs of the layers on the devices.
+        batch_size: Samples of the global batch; see `BatchSize`.
+        choices: Choices of the search; None for the default ones.
 
     Raises:
-        PlanError: PLAN-042 for a batch size that cannot be, PLAN-043 if nothing fits.
+        PlanError: PLAN-042 for an impossible batch size, PLAN-043 if nothing fits.
     """
     choices = choices or Choices()
     check_batch_size(batch_size)
@@ -88,16 +89,16 @@ def plan_profile(
 
 
 def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
-    """Return what a plan costs that somebody has written, whether it fits or not.
+    """Return a written plan with its prediction, whether it fits or not.
 
     Args:
-        plan: For devices of the profile, and layers of its model.
-        profile: What they cost.
+        plan: Plan for devices of the profile and layers of its model.
+        profile: Costs of the layers on the devices.
         batch_size: Samples of the global batch.
 
     Raises:
-        PlanError: PLAN-042 for a batch size that cannot be, PLAN-029, PLAN-040 or PLAN-041 if the
-            plan is not for these devices and layers.
+        PlanError: PLAN-042 for an impossible batch size, PLAN-029, PLAN-040 or PLAN-041 if the plan
+            is not for these devices and layers.
     """
     check_batch_size(batch_size, words=False)
     assignment = assignment_of(plan, profile.model, profile.cluster, batch_size)
@@ -112,24 +113,24 @@ def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
 
 
 def predicted(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Predicted:
-    """Return the prediction of an assignment by the names of the devices, as a plan holds it."""
-    names = {place: device.name for place, device in enumerate(profile.cluster.devices)}
+    """Return the prediction of an assignment by device name, as a plan stores it."""
+    names = {index: device.name for index, device in enumerate(profile.cluster.devices)}
     names[HOST_OWNER] = HOST
     busy = busy_seconds(assignment, profile)
     return Predicted(
         step_seconds=prediction.step_seconds,
-        peak_bytes={names[place]: needed.total for place, needed in prediction.memory.items()},
-        busy_seconds={names[place]: seconds for place, seconds in busy.items()},
+        peak_bytes={names[index]: needed.total for index, needed in prediction.memory.items()},
+        busy_seconds={names[index]: seconds for index, seconds in busy.items()},
         batch_size=assignment.batch_size,
     )
 
 
 def check_batch_size(batch_size: object, *, words: bool = True) -> None:
-    """Refuse a batch size that cannot be.
+    """Refuse an impossible batch size.
 
     Args:
-        batch_size: What was given.
-        words: Whether it may be ``"max"`` or ``"auto"``.
+        batch_size: Value to check.
+        words: Whether ``"max"`` and ``"auto"`` are allowed.
 
     Raises:
         PlanError: PLAN-042.
@@ -151,8 +152,8 @@ def check_batch_size(batch_size: object, *, words: bool = True) -> None:
 def _chosen(
     profile: CostProfile, wanted: Literal["max", "auto"], choices: Choices
 ) -> tuple[int, SearchResult]:
-    """Return the batch size that was asked for by a word, with the search for it."""
-    # With micro-batches and recomputation, batches of nearly any size fit, and are no faster.
+    """Return the batch size for ``"max"`` or ``"auto"``, with its search result."""
+    # With micro-batches and recomputation nearly every batch fits, and is no faster.
     at_once = Choices(num_micro_batches=(1,), recompute=False, host=False)
     if wanted == "max" and search_plan(profile, 1, at_once).best is not None:
         choices = at_once
@@ -170,14 +171,14 @@ def _chosen(
         return 1, search_plan(profile, 1, choices)
     if wanted == "auto":
         most = max(map(_throughput, fitting))
-        return next(one for one in fitting if _throughput(one) >= _NEARLY * most)
+        return next(sized for sized in fitting if _throughput(sized) >= _NEARLY * most)
     return _largest(profile, fitting[-1], choices)
 
 
 def _largest(
     profile: CostProfile, fits: tuple[int, SearchResult], choices: Choices
 ) -> tuple[int, SearchResult]:
-    """Return the largest batch between one that fits and its double, to a sixteenth."""
+    """Return the largest fitting batch from one that fits up to its double, within 1/16."""
     low, high = fits[0], 2 * fits[0]
     step = max(1, low // 16)
     while high - low > step:
@@ -190,13 +191,13 @@ def _largest(
     return fits
 
 
-def _throughput(one: tuple[int, SearchResult]) -> float:
-    samples, found = one
+def _throughput(sized: tuple[int, SearchResult]) -> float:
+    samples, found = sized
     return samples / found.prediction.step_seconds
 
 
 def _has_levelled(found: list[tuple[int, SearchResult]]) -> bool:
-    """Whether the last two doublings gave little."""
+    """Whether the last two doublings raised the throughput by less than 1%."""
     if len(found) < 3:
         return False
     before, last = _throughput(found[-3]), max(map(_throughput, found[-2:]))
@@ -206,11 +207,11 @@ def _has_levelled(found: list[tuple[int, SearchResult]]) -> bool:
 def _remedies(
     profile: CostProfile, batch_size: int, best: Candidate, choices: Choices
 ) -> Iterator[str]:
-    """Yield what would make the step faster; not for large clusters, where it takes long."""
+    """Yield changes of the cluster that make the step faster; none for large clusters: too slow."""
     if len(profile.cluster.devices) > MOST_FOR_ALL:
         return
     now = best.prediction.step_seconds
-    told: list[tuple[float, str]] = []
+    remedies: list[tuple[float, str]] = []
     for label, cluster, device in _changed_clusters(profile.cluster):
         found = search_plan(dataclasses.replace(profile, cluster=cluster), batch_size, choices)
         if found.best is None:
@@ -225,21 +226,21 @@ def _remedies(
             if more <= 0:
                 continue
             label = f"{format_bytes(more)} more on {label}"
-        told.append((gain, f"{label}: {gain:.2f} times as fast"))
-    for _, text in sorted(told, reverse=True):
+        remedies.append((gain, f"{label}: {gain:.2f} times as fast"))
+    for _, text in sorted(remedies, reverse=True):
         yield text
 
 
 def _changed_clusters(cluster: Cluster) -> Iterator[tuple[str, Cluster, int | None]]:
     """Yield clusters with more memory on one device, or faster links."""
     seen: set[tuple[str, int]] = set()
-    for place, device in enumerate(cluster.devices):
-        kind = kind_of(place, cluster)
+    for index, device in enumerate(cluster.devices):
+        kind = kind_of(index, cluster)
         if device.memory_bytes is not None and kind not in seen:
             seen.add(kind)
             devices = list(cluster.devices)
-            devices[place] = dataclasses.replace(device, memory_bytes=None)
-            yield device.name, dataclasses.replace(cluster, devices=tuple(devices)), place
+            devices[index] = dataclasses.replace(device, memory_bytes=None)
+            yield device.name, dataclasses.replace(cluster, devices=tuple(devices)), index
     machines = tuple(
         dataclasses.replace(
             machine,
@@ -257,7 +258,7 @@ def _nothing_fits(
 ) -> PlanError:
     nearest = min(
         found.considered,
-        key=lambda one: sum(missing for _, missing in one.shortages),
+        key=lambda candidate: sum(missing for _, missing in candidate.shortages),
         default=None,
     )
     why = "No device has memory for it."
@@ -277,7 +278,7 @@ def _nothing_fits(
 
 
 def _more_memory(nearest: Candidate | None, profile: CostProfile) -> str:
-    """Return what would make a model fit of which one sample does not."""
+    """Return the remedy for a model of which not even one sample fits."""
     if nearest is None:
         return "Add a device."
     text = lacks(nearest.prediction.memory, profile)

@@ -1,9 +1,9 @@
-"""Small changes to a plan, as long as they make it better.
+"""Local search: small changes to a plan as long as they make it faster.
 
-The formula by which the search finds cuts and shares is near to the timetable of the tasks, and not
-the same: a pipeline whose transfers take long waits a little longer or shorter than it says. From
-what the formula finds, a layer moves to the stage beside it, a sample to another replica, a layer's
-variables to another owner, or the number of micro-batches changes, and the timetable decides.
+The formula that the search uses for cuts and shares approximates the timeline: a pipeline with long
+transfers waits a little longer or shorter. Starting from the result of the formula, a layer moves
+to a neighbouring stage, a sample to another replica, a layer's variables to another owner, or the
+number of micro-batches changes; the timeline decides.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ def polish(
     """Return an assignment that no small change makes faster.
 
     Args:
-        assignment: To begin with.
-        seconds: The time of a step; infinite for what does not fit into memory.
-        num_micro_batches: The numbers of micro-batches that may be tried.
-        recut: Gives a replica with other cuts that may be better, as many for replicas that are
+        assignment: Start of the search.
+        seconds: Function that returns the seconds of a step; infinite if it does not fit into
+            memory.
+        num_micro_batches: Numbers of micro-batches to try.
+        recut: Function that returns a replica with other cuts; equally many for replicas that are
             alike.
         host: Whether the host may own variables.
-        spread: Gives the owners for replicas, if they cannot be chosen.
+        spread: Function that returns the owners for replicas; None if owners may be chosen freely.
     """
     best, least = assignment, seconds(assignment)
     for _ in range(_MOST_CHANGES):
@@ -50,9 +51,12 @@ def polish(
         if spread is None:
             changed = itertools.chain(changed, _other_owners(best, host=host))
         else:
-            changed = (dataclasses.replace(one, owners=spread(one.replicas)) for one in changed)
-        tried = [(seconds(one), one) for one in changed]
-        faster = min(tried, key=lambda one: one[0], default=(least, best))
+            changed = (
+                dataclasses.replace(candidate, owners=spread(candidate.replicas))
+                for candidate in changed
+            )
+        tried = [(seconds(candidate), candidate) for candidate in changed]
+        faster = min(tried, key=lambda timed: timed[0], default=(least, best))
         if faster[0] >= least * (1 - 1e-6):
             return best
         least, best = faster
@@ -70,7 +74,7 @@ def _changed(
         alike[_shape(replica)].append(index)
         for other in _others(replica, counts, recut):
             yield _with(assignment, {index: other})
-    # Where replicas are alike, the step is shorter only if all of them are.
+    # If replicas are alike, the step is faster only if all of them are.
     for indices in alike.values():
         if len(indices) > 1:
             ways = (_others(replicas[index], counts, recut) for index in indices)
@@ -81,7 +85,7 @@ def _changed(
         if samples:
             less = _resized(replicas[giver], samples)
             more = _resized(replicas[taker], replicas[taker].samples + 1)
-            # One more sample may be worth it only in more micro-batches.
+            # One more sample may pay off only with more micro-batches.
             for other in itertools.chain([more], _nearest_counts(more, counts)):
                 yield _with(assignment, {giver: less, taker: other})
 
@@ -93,14 +97,14 @@ def _others(
 ) -> Iterator[ReplicaAssignment]:
     yield from _other_counts(replica, counts)
     yield from _other_cuts(replica)
-    # Other numbers of micro-batches have other cuts.
-    for one in (replica, *_nearest_counts(replica, counts)):
-        yield from recut(one)
+    # The best cuts depend on the number of micro-batches.
+    for variant in (replica, *_nearest_counts(replica, counts)):
+        yield from recut(variant)
 
 
 def _shape(replica: ReplicaAssignment) -> object:
-    """Return all of a replica but its devices."""
-    return replica.samples, replica.num_micro_batches, tuple(one.end for one in replica.spans)
+    """Return a key of a replica without its devices."""
+    return replica.samples, replica.num_micro_batches, tuple(span.end for span in replica.spans)
 
 
 def _other_owners(assignment: Assignment, *, host: bool) -> Iterator[Assignment]:
@@ -113,8 +117,8 @@ def _other_owners(assignment: Assignment, *, host: bool) -> Iterator[Assignment]
 
 
 def _with(assignment: Assignment, changed: dict[int, ReplicaAssignment]) -> Assignment:
-    """Return the assignment with other replicas; a layer that moved takes its owner with it."""
-    replicas = tuple(changed.get(k, one) for k, one in enumerate(assignment.replicas))
+    """Return the assignment with replaced replicas; the owner of a moved layer moves with it."""
+    replicas = tuple(changed.get(k, replica) for k, replica in enumerate(assignment.replicas))
     owners = list(assignment.owners)
     for index, after in changed.items():
         was, now = _devices(assignment.replicas[index]), _devices(after)

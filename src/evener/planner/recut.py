@@ -1,8 +1,8 @@
-"""Other cuts of a pipeline, by an estimate that is nearer to its timetable.
+"""Other cuts of a pipeline, chosen by an estimate that is closer to its timeline.
 
-The formula by which cuts are found, sum + (m - 1) times the longest stage, does not know where the
-longest stage is. The first stage can go on with forward passes while it waits for its first
-gradient; the last one cannot::
+The formula that the search for cuts minimizes, sum + (m - 1) times the longest stage, ignores the
+position of the longest stage. The first stage can run further forward passes while it waits for its
+first gradient; the last one cannot::
 
     stage 0   F0 F1 F2 .. B0 F3 B1 ...        a step takes, for each stage k, at least
     stage 1      F0 B0 F1 B1 ...                  m t(k)                       its own work
@@ -10,7 +10,7 @@ gradient; the last one cannot::
                                                 + what the stages behind take, less the forward
                                                   passes that it has to do meanwhile
 
-For models of which all cuts can be looked at, the best by this estimate are tried.
+For short models all cuts are estimated, and the best are returned.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _MOST_TRIED = 8
 def recut(
     replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> list[ReplicaAssignment]:
-    """Return a pipeline with other cuts, the best by estimate first; none for long models.
+    """Return a pipeline with other cuts, the best estimate first; none for long models.
 
     Args:
-        replica: The pipeline, or a replica of one stage, which has no cuts.
-        recompute: Whether each layer is computed again in the backward pass.
-        profile: What layers cost.
+        replica: Pipeline; a replica of one stage has no cuts.
+        recompute: Whether each layer is recomputed in the backward pass.
+        profile: Costs of the layers.
     """
     spans, num_layers = replica.spans, len(recompute)
     if len(spans) < 2 or math.comb(num_layers - 1, len(spans) - 1) > _MOST_CUTS:
         return []
     passes = [_passes(span.device, replica.micro_batch, recompute, profile) for span in spans]
     links = [
-        [_sent(one.device, other.device, cut, replica, profile) for cut in range(num_layers)]
-        for one, other in itertools.pairwise(spans)
+        [_sent(source.device, target.device, cut, replica, profile) for cut in range(num_layers)]
+        for source, target in itertools.pairwise(spans)
     ]
     found: list[tuple[float, tuple[int, ...]]] = []
     for inner in itertools.combinations(range(1, num_layers), len(spans) - 1):
@@ -70,18 +70,18 @@ def recut(
 
 
 def _estimate(stages: Sequence[tuple[float, float]], sent: Sequence[float], count: int) -> float:
-    """Return the time of a step.
+    """Return the estimated seconds of a step.
 
     Args:
-        stages: The forward and backward pass of each, for a micro-batch.
-        sent: Behind each stage but the last, how long a micro-batch travels.
-        count: The number of micro-batches.
+        stages: Forward and backward seconds of a micro-batch in each stage.
+        sent: Transfer seconds of a micro-batch from each stage but the last to the next.
+        count: Number of micro-batches.
 
     >>> _estimate([(3.0, 6.0), (1.0, 2.0)], [0.0], 4), _estimate([(1.0, 2.0), (3.0, 6.0)], [0.0], 4)
     (36.0, 39.0)
     """
     whole = [forward + backward for forward, backward in stages]
-    # There and back.
+    # Each tensor is sent, and its gradient comes back.
     behind = sum(whole) + 2 * sum(sent)
     before = longest = 0.0
     for k, (forward, _) in enumerate(stages):
@@ -97,12 +97,12 @@ def _estimate(stages: Sequence[tuple[float, float]], sent: Sequence[float], coun
 def _passes(
     device: int, samples: float, recompute: Sequence[bool], profile: CostProfile
 ) -> tuple[list[float], list[float]]:
-    """Return the forward and backward passes of all layers before each, added up."""
+    """Return the cumulative forward and backward seconds of the layers."""
     times = profile.times[profile.cluster.devices[device].type]
-    forward = (one.forward(samples) for one in times)
+    forward = (layer.forward(samples) for layer in times)
     backward = (
-        one.backward_seconds(samples, again=again, apart=True)
-        for one, again in zip(times, recompute, strict=True)
+        layer.backward_seconds(samples, recompute=is_recomputed, separate=True)
+        for layer, is_recomputed in zip(times, recompute, strict=True)
     )
     return _added(forward), _added(backward)
 
@@ -112,10 +112,10 @@ def _added(seconds: Iterator[float]) -> list[float]:
 
 
 def _sent(
-    one: int, other: int, cut: int, replica: ReplicaAssignment, profile: CostProfile
+    source: int, target: int, cut: int, replica: ReplicaAssignment, profile: CostProfile
 ) -> float:
-    """Return how long a micro-batch travels from one device to another at a cut."""
-    if not cut or one == other:
+    """Return the transfer seconds of a micro-batch between two devices at a cut."""
+    if not cut or source == target:
         return 0.0
     num_bytes = profile.model.layers[cut - 1].boundary_bytes * replica.micro_batch
-    return profile.cluster.link(one, other).seconds(num_bytes)
+    return profile.cluster.link(source, target).seconds(num_bytes)

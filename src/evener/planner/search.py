@@ -1,12 +1,12 @@
-"""The search for the best plan.
+"""Search for the best plan.
 
 ::
 
-    groupings --> for each: cuts, micro-batches, shares, as if memory had no end
+    groupings --> for each: cuts, micro-batches, shares, with unlimited memory
               --> in the order of that time: the same within memory, until no other can be better
 
-Where memory is short, owners are chosen in several ways (`OwnerWay`), each of them without
-recomputation and with it.
+If memory is short, several owner rules (`OwnerWay`) are tried, each without recomputation and with
+it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from evener.cost_model.assignment import (
 )
 from evener.cost_model.estimate import recomputed_layers
 from evener.cost_model.prediction import Prediction, owner_update_seconds
-from evener.planner.candidates import Candidate, Choices, Judge
-from evener.planner.finishing import MOST_GAIN, Start, finish
+from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.group_costs import GroupCosts
 from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
 from evener.planner.recut import recut
+from evener.planner.refinement import MOST_GAIN, Start, refine
 from evener.planner.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
 from evener.profile import CostProfile, Curve
 
 _SLACK = 1.25
-"""By how much the formula for pipelines may be above the timetable of their tasks."""
+"""Factor by which the formula for pipelines may overestimate the timeline."""
 
 _SLACK_OF_MANY = 1.02
-"""The same for clusters of which not every grouping is tried."""
+"""The same for clusters of which only some groupings are tried."""
 
 _MOST_PREDICTED = 100
 _MOST_OF_MANY = 6
@@ -46,19 +46,19 @@ _MOST_RECUT, _MOST_POLISHED = 24, 6
 _MOST_LACKING = 6
 
 _MOST_CUTS = 8
-"""How many other cuts of all pipelines of a plan are tried before it is compared with others."""
+"""Number of other cuts of a plan to try before it is compared with others."""
 
 _NO_SLOWER = 1.0005
-"""Times by which a plan within memory is as fast as one without limits."""
+"""Factor within which a plan that fits counts as fast as one with unlimited memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search has found.
+    """Result of a search.
 
     Args:
-        best: The fastest plan that fits; None if none does.
-        considered: Others, the fastest first; of each grouping one at most.
+        best: Fastest plan that fits; None if none does.
+        considered: Other plans, the fastest first, at most one per grouping.
     """
 
     best: Candidate | None
@@ -66,13 +66,13 @@ class SearchResult:
 
     @property
     def assignment(self) -> Assignment:
-        """Of the best plan; there must be one."""
+        """The assignment of the best plan, which must exist."""
         assert self.best is not None
         return self.best.assignment
 
     @property
     def prediction(self) -> Prediction:
-        """Of the best plan; there must be one."""
+        """The prediction of the best plan, which must exist."""
         assert self.best is not None
         return self.best.prediction
 
@@ -83,9 +83,9 @@ def search_plan(
     """Return the fastest plan for a batch size that fits into the memory of every device.
 
     Args:
-        profile: What layers and devices cost.
+        profile: Costs of the layers on the devices.
         batch_size: Samples of the global batch, at least 1.
-        choices: What may be chosen; by default all.
+        choices: Choices of the search; None for the default ones.
     """
     search = _Search(profile, batch_size, choices or Choices())
     solved: list[Start] = []
@@ -100,50 +100,50 @@ def search_plan(
         found: list[Start] = []
         if not search.is_hopeless(ideal.seconds, least_found):
             found = list(search.within_memory(ideal))
-            fastest = min((one.seconds for one in found), default=math.inf)
+            fastest = min((start.seconds for start in found), default=math.inf)
             least_found = min(least_found, fastest)
             lacks = fastest > ideal.seconds * _NO_SLOWER
             ideal = dataclasses.replace(ideal, lacks_memory=lacks)
         solved += found
         ideals.append(ideal)
     best, considered = search.ranked(solved, ideals)
-    without = {one.grouping for one in solved}
-    unlimited = [one for one in ideals if one.lacks_memory and one.grouping not in without]
+    without = {start.grouping for start in solved}
+    unlimited = [start for start in ideals if start.lacks_memory and start.grouping not in without]
     lacking = [
-        search.judge.candidate(one.grouping, one.assignment)
-        for one in sorted(unlimited, key=lambda one: one.seconds)[:_MOST_LACKING]
+        search.evaluator.candidate(start.grouping, start.assignment)
+        for start in sorted(unlimited, key=lambda start: start.seconds)[:_MOST_LACKING]
     ]
     return SearchResult(
-        best=best, considered=tuple(sorted([*considered, *lacking], key=search.judge.rank))
+        best=best, considered=tuple(sorted([*considered, *lacking], key=search.evaluator.rank))
     )
 
 
 class _Search:
-    """The costs that a search looks up again and again.
+    """State of a search: solvers, evaluator and cached costs.
 
     Args:
-        profile: As for `search_plan`.
-        batch_size: As for `search_plan`.
-        choices: As for `search_plan`.
+        profile: Costs of the layers on the devices.
+        batch_size: Samples of the global batch.
+        choices: Choices of the search.
     """
 
     def __init__(self, profile: CostProfile, batch_size: int, choices: Choices) -> None:
         self._profile = profile
         self._batch_size = batch_size
         self._choices = choices
-        self.judge = Judge(profile, choices)
+        self.evaluator = PlanEvaluator(profile, choices)
         machines = profile.cluster.machines
-        # The engine keeps variables on the host of one machine alone.
+        # The engine supports the host as an owner only on a single machine.
         on_host = any("cpu:" in device.name for device in profile.cluster.devices)
         self._host = choices.host and len(machines) == 1 and not on_host
         near = machines[0].host_link.bytes_per_second > machines[0].link.bytes_per_second
         self._host_may_be_fast = self._host and (near or self._host_updates_fast())
         self._few = len(profile.cluster.devices) <= MOST_FOR_ALL
         self._sample_seconds = functools.cache(self._least_sample_seconds)
-        again = recomputed_layers(profile.model)
-        recomputed = [(False,) * len(again)]
-        if choices.recompute and any(again):
-            recomputed.append(again)
+        every = recomputed_layers(profile.model)
+        recomputed = [(False,) * len(every)]
+        if choices.recompute and any(every):
+            recomputed.append(every)
         self._solvers = [
             Solver(
                 GroupCosts(profile, layers),
@@ -155,26 +155,26 @@ class _Search:
         ]
 
     def groupings(self) -> list[tuple[float, Grouping]]:
-        """Return the groupings with a time that none of their plans is below, in its order."""
+        """Return the groupings with a lower bound of their seconds, in ascending order."""
         found = groupings_of(self._profile.cluster, len(self._profile.model.layers))
-        return sorted((self._least_seconds(one), one) for one in found)
+        return sorted((self._least_seconds(grouping), grouping) for grouping in found)
 
     def is_hopeless(self, seconds: float, least_found: float) -> bool:
-        """Whether a time by the formula is too long to look closer."""
+        """Whether the seconds by the formula are too long to examine a plan."""
         return seconds > least_found * (_SLACK if self._few else _SLACK_OF_MANY)
 
     def ideal(self, grouping: Grouping) -> Start | None:
-        """Return the best plan of a grouping if memory had no end."""
+        """Return the best plan of a grouping with unlimited memory."""
         ways = [UNLIMITED, UNLIMITED_HOST] if self._host_may_be_fast else [UNLIMITED]
         solved = [self._solvers[0].solve(grouping, way) for way in ways]
-        found = [one for one in solved if one is not None]
-        best = min(found, key=lambda one: one[0], default=None)
+        found = [solution for solution in solved if solution is not None]
+        best = min(found, key=lambda solution: solution[0], default=None)
         if best is None:
             return None
         return Start(seconds=best[0], grouping=grouping, assignment=best[1])
 
     def within_memory(self, ideal: Start) -> Iterator[Start]:
-        """Yield plans of a grouping that fit, until one is as fast as without limits of memory."""
+        """Yield plans of a grouping that fit, until one is as fast as with unlimited memory."""
         grouping = ideal.grouping
         for solver in self._solvers:
             for way in owner_ways(grouping, self._profile.cluster, host=self._host):
@@ -190,72 +190,79 @@ class _Search:
     def ranked(
         self, solved: Sequence[Start], ideals: Sequence[Start]
     ) -> tuple[Candidate | None, list[Candidate]]:
-        """Return the best plan by the timetable of its tasks, and the best of other groupings."""
+        """Return the best plan by its timeline, and the best plans of other groupings."""
         candidates = self._best_of_groupings(solved)
         if self._few:
             candidates[:_MOST_RECUT] = map(self._recut, candidates[:_MOST_RECUT])
-            candidates.sort(key=self.judge.rank)
+            candidates.sort(key=self.evaluator.rank)
             candidates[:_MOST_POLISHED] = map(self._polished, candidates[:_MOST_POLISHED])
-            candidates.sort(key=self.judge.rank)
-        least = self.judge.rank(candidates[0])[0] if candidates else math.inf
-        found = [_start(one) for one in candidates]
-        recomputed = [one for one in solved if any(one.assignment.recompute)]
-        candidates += finish([*found, *recomputed, *ideals], self.judge, least, host=self._host)
+            candidates.sort(key=self.evaluator.rank)
+        least = self.evaluator.rank(candidates[0])[0] if candidates else math.inf
+        found = [_start(candidate) for candidate in candidates]
+        recomputed = [start for start in solved if any(start.assignment.recompute)]
+        candidates += refine([*found, *recomputed, *ideals], self.evaluator, least, host=self._host)
         first: dict[Grouping, Candidate] = {}
-        for one in sorted(candidates, key=self.judge.rank):
-            first.setdefault(one.grouping, one)
+        for candidate in sorted(candidates, key=self.evaluator.rank):
+            first.setdefault(candidate.grouping, candidate)
         best, *others = first.values() or [None]
-        return best, [one for one in others if one is not None]
+        return best, [candidate for candidate in others if candidate is not None]
 
     def _best_of_groupings(self, solved: Sequence[Start]) -> list[Candidate]:
-        """Return the best plan of each grouping by the timetable of its tasks."""
+        """Return the best plan of each grouping by its timeline."""
         first: dict[Grouping, Candidate] = {}
-        for start in sorted(solved, key=lambda one: one.seconds)[:_MOST_PREDICTED]:
+        for start in sorted(solved, key=lambda start: start.seconds)[:_MOST_PREDICTED]:
             if not self._few and len(first) == _MOST_OF_MANY:
                 break
             grouping = start.grouping
-            one = self.judge.candidate(grouping, start.assignment)
+            candidate = self.evaluator.candidate(grouping, start.assignment)
             before = first.get(grouping)
-            if one.fits and (before is None or self.judge.rank(one) < self.judge.rank(before)):
-                first[grouping] = one
-        # Groups that get no samples leave the same plan.
+            if candidate.fits and (
+                before is None or self.evaluator.rank(candidate) < self.evaluator.rank(before)
+            ):
+                first[grouping] = candidate
+        # Groupings that differ only in groups without samples have the same plan.
         distinct: dict[tuple[ReplicaAssignment, ...], Candidate] = {}
-        for one in sorted(first.values(), key=self.judge.rank):
-            distinct.setdefault(one.assignment.replicas, one)
+        for candidate in sorted(first.values(), key=self.evaluator.rank):
+            distinct.setdefault(candidate.assignment.replicas, candidate)
         return list(distinct.values())
 
     def _recut(self, candidate: Candidate) -> Candidate:
-        """Return a candidate with the best of some other cuts."""
+        """Return a candidate with the best of several cuts."""
         assignment = candidate.assignment
         layers, cluster = self._profile.model.layers, self._profile.cluster
         if assignment.owners != spread_owners(layers, assignment.replicas, cluster):
             return candidate
         ways = [
-            recut(one, assignment.recompute, self._profile) or [one] for one in assignment.replicas
+            recut(replica, assignment.recompute, self._profile) or [replica]
+            for replica in assignment.replicas
         ]
         others = (
             dataclasses.replace(
                 assignment, replicas=replicas, owners=spread_owners(layers, replicas, cluster)
             )
-            # The best of each by estimate, then the second of each, and so on.
-            for replicas in itertools.islice(_together(ways), _MOST_CUTS)
+            # The best cuts of each replica, then the second best of each, and so on.
+            for replicas in itertools.islice(_ranked_together(ways), _MOST_CUTS)
         )
-        best = min(itertools.chain([assignment], others), key=self.judge.seconds)
-        return candidate if best is assignment else self.judge.candidate(candidate.grouping, best)
+        best = min(itertools.chain([assignment], others), key=self.evaluator.seconds)
+        return (
+            candidate if best is assignment else self.evaluator.candidate(candidate.grouping, best)
+        )
 
     def _polished(self, candidate: Candidate) -> Candidate:
-        """Return a candidate that no small change makes better."""
+        """Return a candidate after a local search."""
         grouping, counts = candidate.grouping, self._choices.num_micro_batches
-        better = self.judge.polished(grouping, candidate.assignment, counts, host=self._host)
-        return self.judge.candidate(grouping, better)
+        better = self.evaluator.polished(grouping, candidate.assignment, counts, host=self._host)
+        return self.evaluator.candidate(grouping, better)
 
     def _host_updates_fast(self) -> bool:
         """Whether the host updates all variables faster than the devices do together."""
         profile = self._profile
-        places = range(len(profile.model.layers))
-        host = sum(owner_update_seconds(place, HOST_OWNER, profile) for place in places)
+        indices = range(len(profile.model.layers))
+        host = sum(owner_update_seconds(index, HOST_OWNER, profile) for index in indices)
         types = [device.type for device in profile.cluster.devices]
-        slowest = max(sum(one.update_seconds for one in profile.times[name]) for name in set(types))
+        slowest = max(
+            sum(layer.update_seconds for layer in profile.times[name]) for name in set(types)
+        )
         return host < slowest / len(types)
 
     def _least_seconds(self, grouping: Grouping) -> float:
@@ -264,9 +271,9 @@ class _Search:
         return self._batch_size / sum(1 / self._sample_seconds(type_name) for type_name in types)
 
     def _least_sample_seconds(self, type_name: str) -> float:
-        """Return the least time of a sample on a type of device, in batches of any size."""
+        """Return the least seconds per sample on a type of device, over all batch sizes."""
         times = self._profile.times[type_name]
-        total = Curve.total(curve for one in times for curve in (one.forward, one.backward))
+        total = Curve.total(curve for layer in times for curve in (layer.forward, layer.backward))
         best = min(seconds / samples for samples, seconds in total.points)
         if len(total.points) > 1:
             (first, low), (last, high) = total.points[-2:]
@@ -282,9 +289,9 @@ def _start(candidate: Candidate) -> Start:
     )
 
 
-def _together(
+def _ranked_together(
     ways: Sequence[Sequence[ReplicaAssignment]],
 ) -> Iterator[tuple[ReplicaAssignment, ...]]:
-    """Yield the first of each, then the second of each; who has no more keeps the last."""
-    for place in range(max(map(len, ways))):
-        yield tuple(some[min(place, len(some) - 1)] for some in ways)
+    """Zip the lists, repeating the last item of shorter ones."""
+    for rank in range(max(map(len, ways))):
+        yield tuple(some[min(rank, len(some) - 1)] for some in ways)

@@ -1,7 +1,7 @@
-"""The best assignment of one grouping: cuts, micro-batches, shares and owners.
+"""Best assignment of one grouping: cuts, micro-batches, shares and owners.
 
-Each depends on the others: shares on the cuts, cuts on the samples of a micro-batch, the traffic of
-weights on owners, owners on the memory that samples leave. They are found in rounds.
+Shares depend on the cuts, cuts on the samples of a micro-batch, the traffic of weights on the
+owners, and owners on the memory that samples leave free. The solver iterates over them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
 from evener.cost_model.memory import predict_memory, shortages
 from evener.cost_model.prediction import update_seconds
 from evener.cost_model.stage_memory import gradients_wait
-from evener.planner.filling import Vessel, fill
+from evener.planner.filling import ReplicaClass, fill
 from evener.planner.group_costs import Exchange, GroupCosts, Shape
 from evener.planner.groupings import (
     MOST_FOR_ALL,
@@ -43,14 +43,15 @@ _MOST_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerWay:
-    """How owners are chosen.
+    """Rule for the choice of owners.
 
     Args:
-        rule: ``"unlimited"``: as the engine does, as if memory had no end. ``"spread"``: as the
-            engine does. ``"by room"``: by the memory that samples leave. ``"host"``: the host owns
-            all.
-        reserved: A kind of device that keeps room for all variables; None: samples come first.
-        host: Whether the host owns what has no room on devices.
+        rule: Name of the rule. ``"unlimited"``: as the engine does, with unlimited memory.
+            ``"spread"``: as the engine does. ``"by room"``: by the memory that samples leave free.
+            ``"host"``: the host owns everything.
+        reserved: Kind of device that reserves memory for all variables; None to place samples
+            first.
+        host: Whether the host owns layers that fit on no device.
     """
 
     rule: Literal["unlimited", "spread", "by room", "host"]
@@ -63,7 +64,7 @@ UNLIMITED_HOST = OwnerWay(rule="unlimited", host=True)
 
 
 def owner_ways(grouping: Grouping, cluster: Cluster, *, host: bool) -> Iterator[OwnerWay]:
-    """Yield the ways that are tried within memory."""
+    """Yield the owner rules to try with memory limits."""
     yield OwnerWay(rule="spread")
     if is_over_machines(grouping, cluster):
         return
@@ -81,13 +82,13 @@ _KindKey = tuple[object, ...]
 
 
 class Solver:
-    """Finds assignments of groupings.
+    """Solver that finds the assignment of a grouping.
 
     Args:
-        costs: Of groups.
+        costs: Costs of groups.
         batch_size: Samples of the global batch.
-        num_micro_batches: The numbers of micro-batches that are tried, rising.
-        as_fast: Fewer micro-batches are better where they take no more than so many times as long.
+        num_micro_batches: Numbers of micro-batches to try, in ascending order.
+        as_fast: Slowdown tolerated for fewer micro-batches, as a factor of at least 1.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Solver:
         self._as_fast = as_fast
 
     def solve(self, grouping: Grouping, way: OwnerWay) -> tuple[float, Assignment] | None:
-        """Return the time by the formula for pipelines, and the assignment; None if none fits."""
+        """Return the seconds by the pipeline formula, and the assignment; None if none fits."""
         kinds = self._kinds(grouping)
         samples = dict.fromkeys(kinds, max(1, self._batch_size // len(grouping)))
         exchanges = dict.fromkeys(kinds, Exchange())
@@ -142,7 +143,7 @@ class Solver:
         return best
 
     def _kinds(self, grouping: Grouping) -> dict[_KindKey, list[Group]]:
-        """Return groups that cost the same, together."""
+        """Return the groups by kind: those of a kind have the same costs."""
         kinds: dict[_KindKey, list[Group]] = {}
         for group in grouping:
             links = tuple(self._cluster.link(a, b) for a, b in itertools.pairwise(group))
@@ -151,14 +152,14 @@ class Solver:
         return kinds
 
     def _options(self, group: Group, samples: int, num_groups: int, way: OwnerWay) -> list[Shape]:
-        """Return the shapes in which a replica may be computed."""
+        """Return the shapes that a replica may have."""
         own_part = {"unlimited": None, "spread": 1 / num_groups}.get(way.rule, 0.0)
         options: list[Shape] = []
         for count in self._num_micro_batches:
-            # Up to the next that is tried: a replica may get more samples than in the last round.
+            # Include one number above: a replica may get more samples than in the last round.
             if count >= 2 * samples:
                 break
-            # Deep pipelines are never full with fewer micro-batches than half their stages.
+            # Skip counts that cannot fill a deep pipeline: fewer than half its stages.
             if len(group) > 2 * MOST_FOR_ALL and 2 * count < len(group):
                 continue
             cuts = self._costs.cut(group, count, max(1.0, samples / count), own_part)
@@ -173,7 +174,7 @@ class Solver:
         replicas: Sequence[ReplicaAssignment],
         exchanges: Mapping[_KindKey, Exchange],
     ) -> float:
-        """Return the time of the slowest replica by the formula."""
+        """Return the seconds of the slowest replica, by the formula."""
         key_of = {group[0]: (key, group) for key, groups in kinds.items() for group in groups}
         different: dict[object, float] = {}
         for replica in replicas:
@@ -186,31 +187,34 @@ class Solver:
         return max(different.values())
 
     def _fits(self, assignment: Assignment, way: OwnerWay) -> bool:
-        """Whether every device has the memory; owners that were spread may have moved since."""
+        """Whether every device has enough memory; the owners may have changed since the shares."""
         if way.rule == "unlimited":
             return True
         live = [
-            [max(1, min(one.num_micro_batches, one.in_flight - k)) for k in range(len(one.spans))]
-            for one in assignment.replicas
+            [
+                max(1, min(replica.num_micro_batches, replica.in_flight - k))
+                for k in range(len(replica.spans))
+            ]
+            for replica in assignment.replicas
         ]
         seconds = [
-            self._costs.compute_seconds(one.devices, Shape.of(one), one.samples)
-            for one in assignment.replicas
+            self._costs.compute_seconds(replica.devices, Shape.of(replica), replica.samples)
+            for replica in assignment.replicas
         ]
         needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
         return not any(shortages(needs, self._cluster))
 
     def _filled(self, kinds: Sequence[_Kind]) -> list[ReplicaAssignment] | None:
         limits = [kind.limits(self._batch_size) for kind in kinds]
-        vessels = [
-            Vessel(
+        classes = [
+            ReplicaClass(
                 seconds=kind.timed(limit),
                 compute_seconds=kind.computing(limit),
                 count=len(kind.groups),
             )
             for kind, limit in zip(kinds, limits, strict=True)
         ]
-        counts = fill(vessels, self._batch_size)
+        counts = fill(classes, self._batch_size)
         if counts is None:
             return None
         replicas: list[ReplicaAssignment] = []
@@ -246,7 +250,7 @@ class Solver:
         )
 
     def _reserved(self, grouping: Grouping, way: OwnerWay) -> dict[int, float]:
-        """Return the room that devices keep for variables before samples are shared out."""
+        """Return the bytes that devices reserve for variables before samples are assigned."""
         if way.reserved is None:
             return {}
         of_kind = [
@@ -260,7 +264,7 @@ class Solver:
         return dict.fromkeys(of_kind, max(0, needed) / len(of_kind))
 
     def _owned(self, assignment: Assignment) -> dict[int, float]:
-        """Return what devices need for what they own, beyond fetching all weights."""
+        """Return the bytes that devices need for owned layers, beyond fetching all weights."""
         layers = self._model.layers
         holders = holders_of(assignment.replicas, len(layers))
         waits = gradients_wait(self._model, assignment.replicas, assignment.recompute)
@@ -318,15 +322,15 @@ def _samples_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """Groups that cost the same, and the shapes in which they may compute.
+    """Groups with the same costs, and the shapes that they may have.
 
     Args:
-        groups: The groups.
-        options: The shapes, by rising numbers of micro-batches.
-        costs: Of groups.
-        exchange: Of their weights.
-        limited: Whether memory limits them.
-        owned: See `GroupCosts.most_samples`.
+        groups: Groups of devices.
+        options: Shapes, by ascending numbers of micro-batches.
+        costs: Costs of groups.
+        exchange: Exchange and update seconds of their weights.
+        limited: Whether memory limits apply.
+        owned: Bytes for owned variables; see `GroupCosts.most_samples`.
         is_alone: Whether one group computes everything.
     """
 
@@ -349,22 +353,22 @@ class _Kind:
         ]
 
     def timed(self, limits: list[int]) -> Callable[[int], float]:
-        """Return the time by samples, of the best shape that fits."""
+        """Return a function from samples to the seconds of the best shape that fits."""
         group = self.groups[0]
         return self._least(limits, lambda s, n: self.costs.seconds(group, s, n, self.exchange))
 
     def computing(self, limits: list[int]) -> Callable[[int], float]:
-        """Return the time by samples without that of weights, of the best shape that fits."""
+        """Return the same for the seconds without the exchange and update of weights."""
         group = self.groups[0]
         return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
 
     def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
-        """Return the shape that computes some samples in the least time, or nearly."""
+        """Return the shape with the fewest micro-batches that is as fast as the fastest."""
         fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
         seconds = [
             self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
         ]
-        # Of two that are as fast, fewer micro-batches are better.
+        # The options are in ascending order of micro-batches.
         enough = min(seconds) * as_fast
         return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
 

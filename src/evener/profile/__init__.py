@@ -1,6 +1,6 @@
-"""What things cost: the layers of a model, the devices that compute them, the links between them.
+"""Cost profiles: costs of the layers of a model, devices, and links between them.
 
-The values are pure Python: nothing that is imported here imports TensorFlow.
+Pure Python: nothing here imports TensorFlow.
 """
 
 from __future__ import annotations

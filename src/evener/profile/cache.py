@@ -1,8 +1,8 @@
-"""Measurements that are kept from one run to the next, for each kind of device.
+"""Cache of measurements, kept from one run to the next for each kind of device.
 
-One JSON file per identity of a device, in ``$XDG_CACHE_HOME/evener`` or ``~/.cache/evener``. A file
-that cannot be used is measured again and replaced. Nothing expires: what makes a device slower or
-faster is part of its identity, and the time of each measurement is kept beside it.
+There is one JSON file per device identity, in ``$XDG_CACHE_HOME/evener`` or ``~/.cache/evener``. An
+unusable file is replaced by new measurements. Nothing expires: everything that affects the speed of
+a device is part of its identity, and each measurement has a time.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from evener.errors import warn
 from evener.profile.costs import LayerTimes
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-measurements", 7
-"""The version rises with the form of the file, and when layers are measured in another way."""
+_FORMAT, _VERSION = "evener-measurements", 8
+"""Increase the version if the form of the file or the way of measuring changes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceIdentity:
-    """What decides how fast a device is; another of the same identity is as fast.
+    """Identity of a device: everything that affects its speed.
 
     Args:
-        hardware: The name of the device, such as ``"NVIDIA A100"`` or that of the processor.
-        machine: The name of its machine. Devices of one name differ between machines: in memory,
-            power limits and cooling, and GPUs in the processor that starts their operations; and
-            the folder of a user may be that of many machines.
-        driver: The version of its driver; empty if it has none.
-        tensorflow: The version of TensorFlow.
-        num_threads: Of one operation on a CPU; 0 where it does not count.
-        settings: Of TensorFlow, as far as they choose other kernels: ``"name=value, ..."``.
+        hardware: Name of the device, such as ``"NVIDIA A100"``, or of the processor.
+        machine: Name of its machine. Devices of the same name differ between machines, in memory,
+            power limits, cooling and the CPU that launches kernels; and several machines may share
+            the home folder of a user.
+        driver: Version of its driver; empty if it has none.
+        tensorflow: Version of TensorFlow.
+        num_threads: Threads of one operation on a CPU; 0 if they do not matter.
+        settings: Settings of TensorFlow that select other kernels: ``"name=value, ..."``.
     """
 
     hardware: str
@@ -53,19 +53,19 @@ class DeviceIdentity:
 
     @property
     def file_name(self) -> str:
-        """The name of its file: readable, and different for every identity."""
+        """The name of its file: readable, and unique for every identity."""
         text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        readable = "".join(one if one.isalnum() else "-" for one in self.hardware.lower())
+        readable = "".join(letter if letter.isalnum() else "-" for letter in self.hardware.lower())
         return f"{readable[:40].strip('-')}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept(Generic[T]):
-    """A measurement.
+class Measurement(Generic[T]):
+    """Measurement with its time.
 
     Args:
-        value: What was measured.
-        since: When, if that was in an earlier run; None if it was measured now.
+        value: Measured value.
+        since: Time of the measurement in an earlier run; None if it was measured now.
     """
 
     value: T
@@ -73,19 +73,19 @@ class Kept(Generic[T]):
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the measurements of this user."""
+    """Return the cache folder of this user."""
     base = environ.get("XDG_CACHE_HOME", "")
-    # The standard says that a path that is not absolute is ignored.
+    # The XDG standard says that a relative path is ignored.
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "evener"
 
 
 class MeasurementCache:
-    """Keeps measurements, by identity of a device and a key.
+    """Cache of measurements by device identity and key.
 
     Args:
-        folder: Of the files; None for that of the user.
-        refresh: Whether everything is measured again.
-        now: Returns the time, with its zone.
+        folder: Folder of the files; None for that of the user.
+        refresh: Whether to measure everything again.
+        now: Function that returns the time with its time zone.
     """
 
     def __init__(
@@ -107,31 +107,31 @@ class MeasurementCache:
         *,
         to_json: Callable[[T], Any],
         from_json: Callable[[Any], T],
-    ) -> Kept[T]:
-        """Return a measurement that is known, or measure and keep it.
+    ) -> Measurement[T]:
+        """Return a cached measurement, or measure and cache it.
 
         Args:
-            identity: Of the device.
-            key: What was measured.
-            measure: Measures it.
-            to_json: Makes a value of dicts, lists, text and numbers of it.
-            from_json: Makes the measurement of such a value; raises if it cannot be one.
+            identity: Identity of the device.
+            key: Key of the measurement.
+            measure: Function that measures.
+            to_json: Function that converts the measurement to a JSON value.
+            from_json: Function that restores it from a JSON value; raises if that is impossible.
         """
         entries = {} if self._refresh else self._read(identity)
         if key in entries:
             try:
                 entry = entries[key]
                 since = datetime.fromisoformat(entry["measured"])
-                return Kept(value=from_json(entry["value"]), since=since)
+                return Measurement(value=from_json(entry["value"]), since=since)
             except Exception as error:
                 self._warn_unusable(identity, f"its entry {key!r} is no measurement: {error}")
         measured = measure()
         entry = {"measured": self._now().isoformat(timespec="seconds"), "value": to_json(measured)}
         self._write(identity, {**self._read(identity, warns=False), key: entry})
-        return Kept(value=measured)
+        return Measurement(value=measured)
 
     def _read(self, identity: DeviceIdentity, *, warns: bool = True) -> dict[str, Any]:
-        """Return the entries of a file; none if there is no file that can be used."""
+        """Return the entries of a file; empty if there is no usable file."""
         path = self._folder / identity.file_name
         problem = ""
         try:
@@ -149,7 +149,7 @@ class MeasurementCache:
         return {}
 
     def _write(self, identity: DeviceIdentity, entries: Mapping[str, Any]) -> None:
-        """Replace a file at once, so that no reader sees a part of it."""
+        """Replace a file atomically, so that no reader sees a part of it."""
         content = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -204,7 +204,7 @@ def times_to_json(times: LayerTimes) -> dict[str, Any]:
     return {
         "forward": [list(point) for point in times.forward.points],
         "backward": [list(point) for point in times.backward.points],
-        "backward_apart": _points_of(times.backward_apart),
+        "backward_separate": _points_of(times.backward_separate),
         "workspace": _points_of(times.workspace),
         "update_seconds": times.update_seconds,
         "accumulate_seconds": times.accumulate_seconds,
@@ -212,17 +212,17 @@ def times_to_json(times: LayerTimes) -> dict[str, Any]:
 
 
 def times_from_json(value: Any) -> LayerTimes:
-    """Return the times of a layer that `times_to_json` wrote down.
+    """Return the times of a layer from the value of `times_to_json`.
 
     Raises:
-        ProfileError: If points cannot be those of a curve.
-        KeyError, TypeError, ValueError: If the value is something else.
+        ProfileError: If points are not those of a curve.
+        KeyError, TypeError, ValueError: If the value has another form.
     """
-    apart, workspace = value["backward_apart"], value["workspace"]
+    separate, workspace = value["backward_separate"], value["workspace"]
     return LayerTimes(
         forward=_curve_of(value["forward"]),
         backward=_curve_of(value["backward"]),
-        backward_apart=None if apart is None else _curve_of(apart),
+        backward_separate=None if separate is None else _curve_of(separate),
         update_seconds=float(value["update_seconds"]),
         accumulate_seconds=float(value.get("accumulate_seconds", 0.0)),
         workspace=None if workspace is None else _curve_of(workspace),

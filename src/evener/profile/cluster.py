@@ -1,4 +1,4 @@
-"""The devices of one machine or many, and the links between them."""
+"""Devices of one or more machines, and the links between them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from evener.errors import ProfileError
 
 HOST_MEMORY = "host"
-"""Stands for the memory of the host, which may own variables."""
+"""Name of the host memory, which may own variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A connection.
+    """Link between devices, or between a device and the host.
 
     Args:
-        bytes_per_second: In each direction, above 0; ``inf`` where devices share one memory.
-        latency_seconds: Of one transfer, 0 or more.
+        bytes_per_second: Bandwidth in each direction, above 0; ``inf`` if devices share memory.
+        latency_seconds: Latency of one transfer in seconds, 0 or more.
 
     Raises:
-        ProfileError: PROF-004 for a bandwidth or latency that cannot be.
+        ProfileError: PROF-004 for an impossible bandwidth or latency.
     """
 
     bytes_per_second: float = math.inf
     latency_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse impossible values."""
         if not self.bytes_per_second > 0 or not 0 <= self.latency_seconds < math.inf:
             raise ProfileError(
                 "PROF-004",
@@ -38,19 +38,19 @@ class Link:
             )
 
     def seconds(self, num_bytes: float) -> float:
-        """Return the time of one transfer; nothing takes no time."""
+        """Return the seconds of one transfer; 0 for no bytes."""
         return self.latency_seconds + num_bytes / self.bytes_per_second if num_bytes > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDevice:
-    """A device that can compute.
+    """Device of a cluster.
 
     Args:
-        name: As in a plan, such as ``"gpu:0"`` or ``"worker:1/gpu:0"``.
-        type: Devices of one type compute each layer in the same time.
-        memory_bytes: What a plan may use; None if it is not limited.
-        machine: The number of its machine.
+        name: Device name, such as ``"gpu:0"`` or ``"worker:1/gpu:0"``.
+        type: Type of the device; devices of one type compute each layer in the same time.
+        memory_bytes: Memory that a plan may use; None if it is unlimited.
+        machine: Number of its machine, from 0.
     """
 
     name: str
@@ -61,16 +61,16 @@ class ClusterDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the devices of one machine share.
+    """Machine of a cluster.
 
     Args:
-        link: Between two of its devices.
-        host_link: Between a device and the host's memory.
-        host_memory_bytes: Of the host; None if it is not limited.
-        host_update_bytes_per_second: At which the host reads and writes variables when it updates
-            them; about the bandwidth of its memory.
-        shares_link: Whether all transfers between its devices use one bus, as through the host;
-            else each device has its own connection.
+        link: Link between two of its devices.
+        host_link: Link between a device and host memory.
+        host_memory_bytes: Memory of the host; None if it is unlimited.
+        host_update_bytes_per_second: Bandwidth of the host when it updates variables, reads and
+            writes together; about its memory bandwidth.
+        shares_link: Whether all transfers between its devices share one bus, as through the host;
+            otherwise each device has its own link.
     """
 
     link: Link = Link()
@@ -85,13 +85,13 @@ class Cluster:
     """Devices, machines and the network between them.
 
     Args:
-        devices: At least one, with different names.
-        machines: In the order of their numbers.
-        network: Between two machines; each machine has one such connection.
-        name: For tables.
+        devices: Devices, at least one, with different names.
+        machines: Machines, in the order of their numbers.
+        network: Link between two machines; each machine has one.
+        name: Name of the cluster, for tables.
 
     Raises:
-        ProfileError: PROF-005 for no devices, a name twice, or a machine that is not there.
+        ProfileError: PROF-005 for no devices, a duplicate name, or an unknown machine.
     """
 
     devices: tuple[ClusterDevice, ...]
@@ -120,9 +120,9 @@ class Cluster:
                 fix="Correct its description.",
             )
 
-    def link(self, one: int, other: int) -> Link:
-        """Return the link between two devices, given by their places in `devices`."""
-        machine = self.devices[one].machine
+    def link(self, device: int, other: int) -> Link:
+        """Return the link between two devices, given by their indices in `devices`."""
+        machine = self.devices[device].machine
         if machine == self.devices[other].machine:
             return self.machines[machine].link
         return self.network

@@ -1,4 +1,4 @@
-"""What the layers of a model cost: in memory anywhere, and in time on each type of device."""
+"""Costs of the layers of a model: memory, and time on each type of device."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from evener.profile.curve import Curve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:
-    """What a layer needs wherever it is computed.
+    """Device-independent costs of a layer.
 
     Args:
-        name: The path of the layer, as stages of a plan name it.
-        weight_bytes: Of its trained weights.
-        optimizer_bytes: Of the optimizer's state for these weights.
-        state_bytes: Of variables that are not trained, such as moving means.
-        other_gradient_bytes: Of gradients beyond those as large as the weights, such as the sums
-            of squares that Adam takes of the gradient of an embedding.
-        update_bytes: Of what is needed only while the optimizer updates the weights.
-        activation_bytes: Per sample: what is kept from its forward to its backward pass.
-        boundary_bytes: Per sample: what crosses to later layers if the model is cut behind it,
-            results of earlier layers that are still needed included. The same bytes come back as
-            gradients.
-        workspace_bytes: Per sample: what is needed only while it is computed.
-        joint_workspace_bytes: Per sample: the most that is there beside what is kept, gradients of
-            activations included, in one call of the passes of all layers; None if not known.
-        joint_gradient_bytes: The most by which its gradients exceed its weights that are no longer
-            read, in such a call; None if not known.
-        kernel_workspace: The bytes that devices were seen to need while it is computed, as a
-            function of the samples; None if they do not tell. The greater of both counts.
-        forward_flops: Per sample, of the forward pass.
-        forward_meetings: How often all micro-batches of all replicas meet in its forward pass,
-            as at a `BatchNormalization` of the whole batch.
-        backward_meetings: How often they meet in its backward pass.
-        meeting_bytes: Per sample: what waits at such a meeting besides what is kept anyway.
-        kind: Layers of one kind cost the same; empty where each has its own costs.
+        name: Path of the layer, as stages of a plan name it.
+        weight_bytes: Bytes of its trained weights.
+        optimizer_bytes: Bytes of the optimizer state of these weights.
+        state_bytes: Bytes of variables that are not trained, such as moving means.
+        other_gradient_bytes: Bytes of gradients beyond the size of the weights, such as the sums of
+            squares that Adam computes from the gradient of an embedding.
+        update_bytes: Temporary bytes of the optimizer's update.
+        activation_bytes: Bytes per sample saved from its forward to its backward pass.
+        boundary_bytes: Bytes per sample that cross to later layers if the model is cut after it,
+            including results of earlier layers that are still needed. As many bytes of gradients
+            come back.
+        workspace_bytes: Temporary bytes per sample while it is computed.
+        fused_workspace_bytes: Peak temporary bytes per sample excluding saved activations, but with
+            gradients of activations, when all passes are fused; None if unknown.
+        fused_gradient_bytes: Most bytes by which its gradients exceed its weights already freed,
+            when all passes are fused; None if unknown.
+        kernel_workspace: Measured workspace in bytes as a function of samples; None if unknown. The
+            larger of this and ``workspace_bytes`` counts.
+        forward_flops: Floating-point operations per sample of the forward pass.
+        forward_barriers: Number of barriers in its forward pass, such as those of a
+            `BatchNormalization` over the global batch.
+        backward_barriers: Number of barriers in its backward pass.
+        barrier_bytes: Bytes per sample alive across a barrier, excluding saved activations.
+        kind: Signature that layers with the same costs share; empty if it is unique.
     """
 
     name: str
@@ -51,54 +51,54 @@ class LayerCosts:
     activation_bytes: float = 0.0
     boundary_bytes: float = 0.0
     workspace_bytes: float = 0.0
-    joint_workspace_bytes: float | None = None
-    joint_gradient_bytes: int | None = None
+    fused_workspace_bytes: float | None = None
+    fused_gradient_bytes: int | None = None
     kernel_workspace: Curve | None = None
     forward_flops: float = 0.0
-    forward_meetings: int = 0
-    backward_meetings: int = 0
-    meeting_bytes: float = 0.0
+    forward_barriers: int = 0
+    backward_barriers: int = 0
+    barrier_bytes: float = 0.0
     kind: str = ""
 
     @property
     def owned_bytes(self) -> int:
-        """What the owner of its variables keeps."""
+        """Bytes that the owner of its variables stores."""
         return self.weight_bytes + self.optimizer_bytes + self.state_bytes
 
     def workspace(self, samples: float) -> float:
-        """Return the bytes that are needed only while it is computed, for so many samples."""
-        return self.workspace_bytes * samples + self._unseen(samples)
+        """Return the temporary bytes while it is computed, for a number of samples."""
+        return self.workspace_bytes * samples + self._beyond_tensors(samples)
 
-    def joint_workspace(self, samples: float) -> float:
-        """Return the bytes beside what is kept in one call of all passes, for so many samples.
+    def fused_workspace(self, samples: float) -> float:
+        """Return the temporary bytes when all passes are fused, for a number of samples.
 
-        That is as in a call of its own if nothing else is known, gradients of activations left out.
+        If they are unknown, they are those of a separate call, without gradients of activations.
         """
-        known = self.joint_workspace_bytes
+        known = self.fused_workspace_bytes
         per_sample = self.workspace_bytes if known is None else known
-        return per_sample * samples + self._unseen(samples)
+        return per_sample * samples + self._beyond_tensors(samples)
 
-    def _unseen(self, samples: float) -> float:
+    def _beyond_tensors(self, samples: float) -> float:
         """Return the bytes that kernels need beyond the tensors of a step."""
         seen = 0.0 if self.kernel_workspace is None else self.kernel_workspace(samples)
         return max(0.0, seen - self.workspace_bytes * samples)
 
     @property
     def gradient_bytes(self) -> int:
-        """What a device hands over to that owner."""
+        """Bytes of gradients that a device sends to the owner."""
         return self.weight_bytes + self.other_gradient_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCosts:
-    """A model as a chain of layers, in the order in which samples pass through them.
+    """Costs of a model: a chain of layers, in the order in which samples pass through them.
 
     Args:
-        name: Of the model, for tables.
-        layers: At least one, with different names.
-        input_bytes: Per sample, of what the step is given.
-        updates_wait: Whether no weight is updated before all gradients are there, as with
-            clipping by the norm of all.
+        name: Name of the model, for tables.
+        layers: Layers, at least one, with different names.
+        input_bytes: Bytes per sample of the input of the step.
+        updates_wait: Whether no weight is updated before all gradients are computed, as with
+            clipping by the global norm.
     """
 
     name: str
@@ -107,7 +107,7 @@ class ModelCosts:
     updates_wait: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a model without layers, or with two of one name."""
+        """Refuse a model without layers, or with a duplicate name."""
         names = [layer.name for layer in self.layers]
         twice = next((name for name in names if names.count(name) > 1), None)
         if not names or twice is not None:
@@ -121,83 +121,86 @@ class ModelCosts:
             )
 
     @property
-    def last_meeting(self) -> int:
-        """The place of the last layer at which all micro-batches meet; -1 if there is none."""
-        places = range(len(self.layers))
-        met = (
-            k for k in places if self.layers[k].forward_meetings + self.layers[k].backward_meetings
+    def last_barrier(self) -> int:
+        """Index of the last layer with a barrier; -1 if there is none."""
+        with_barriers = (
+            index
+            for index, layer in enumerate(self.layers)
+            if layer.forward_barriers + layer.backward_barriers
         )
-        return max(met, default=-1)
+        return max(with_barriers, default=-1)
 
     @property
     def weight_bytes(self) -> int:
-        """Of all trained weights."""
+        """Bytes of all trained weights."""
         return sum(layer.weight_bytes for layer in self.layers)
 
     @property
     def owned_bytes(self) -> int:
-        """Of all variables and the optimizer's state."""
+        """Bytes of all variables, optimizer state included."""
         return sum(layer.owned_bytes for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTimes:
-    """What one type of device takes for a layer.
+    """Times of a layer on one type of device.
 
     Args:
-        forward: The forward pass of one micro-batch.
-        backward: What the backward pass of one micro-batch adds to a call of both passes.
-        backward_apart: The backward pass in a call of its own, where kernels cannot use what those
-            of the forward pass have left for them; None if it takes as long as `backward`.
-        update_seconds: The optimizer's update of its weights, once per step.
-        accumulate_seconds: Adding the gradients of one more micro-batch to those before.
-        workspace: The bytes that a pass was seen to need beside what it is given and hands over,
-            as a function of the samples; None if the device does not tell.
+        forward: Forward seconds of one micro-batch.
+        backward: Backward seconds of one micro-batch when fused with the forward pass.
+        backward_separate: Seconds of the backward pass in a call of its own, in which kernels
+            cannot reuse what the forward kernels cached; None if they are those of `backward`.
+        update_seconds: Seconds of the optimizer's update of its weights, once per step.
+        accumulate_seconds: Seconds of adding the gradients of one micro-batch to those before.
+        workspace: Measured bytes of a pass besides its arguments and results, as a function of
+            samples; None if unknown.
     """
 
     forward: Curve
     backward: Curve
-    backward_apart: Curve | None = None
+    backward_separate: Curve | None = None
     update_seconds: float = 0.0
     accumulate_seconds: float = 0.0
     workspace: Curve | None = None
 
-    def backward_seconds(self, samples: float, *, again: bool, apart: bool) -> float:
-        """Return the time of the backward pass of one micro-batch.
+    def backward_seconds(self, samples: float, *, recompute: bool, separate: bool) -> float:
+        """Return the seconds of the backward pass of one micro-batch.
 
         Args:
-            samples: Of the micro-batch.
-            again: Whether activations are computed again, in the same call.
-            apart: Whether the backward pass is a call of its own.
+            samples: Samples of the micro-batch.
+            recompute: Whether activations are recomputed, in the same call.
+            separate: Whether the backward pass is a separate call.
         """
-        return sum(one(samples) for one in self.backward_curves(again=again, apart=apart))
+        return sum(
+            curve(samples) for curve in self.backward_curves(recompute=recompute, separate=separate)
+        )
 
-    def backward_curves(self, *, again: bool, apart: bool) -> tuple[Curve, ...]:
-        """Return the curves whose sum is the time of the backward pass; see `backward_seconds`."""
-        if again:
+    def backward_curves(self, *, recompute: bool, separate: bool) -> tuple[Curve, ...]:
+        """Return the curves whose sum is the backward time; see `backward_seconds`."""
+        if recompute:
             return self.forward, self.backward
-        return (self.backward_apart or self.backward if apart else self.backward,)
+        return (self.backward_separate or self.backward if separate else self.backward,)
 
     def scaled(self, factor: float) -> LayerTimes:
-        """Return the times of a device that computes both passes ``factor`` times as long."""
-        apart = self.backward_apart
+        """Return the times with both passes multiplied by ``factor``."""
+        separate = self.backward_separate
         return dataclasses.replace(
             self,
             forward=self.forward.scaled(factor),
             backward=self.backward.scaled(factor),
-            backward_apart=None if apart is None else apart.scaled(factor),
+            backward_separate=None if separate is None else separate.scaled(factor),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostProfile:
-    """All that a planner has to know: the model, the devices, and the time of each on each.
+    """Cost profile: everything that the planner needs to know.
 
     Args:
-        model: The layers.
-        cluster: The devices and the links between them.
-        times: For each type of device the times of the layers, in the order of the model.
-        step_overhead_seconds: What every step costs beside its layers.
+        model: Costs of the layers.
+        cluster: Devices and the links between them.
+        times: Times of the layers by type of device, in the order of the model.
+        step_overhead_seconds: Seconds of every step outside its layers.
 
     Raises:
         ProfileError: PROF-003 if the times of a type of device are missing or incomplete.
@@ -209,7 +212,7 @@ class CostProfile:
     step_overhead_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a profile that lacks times."""
+        """Refuse a profile without times of all layers."""
         for device in self.cluster.devices:
             found = self.times.get(device.type)
             if found is None or len(found) != len(self.model.layers):

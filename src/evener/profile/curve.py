@@ -1,4 +1,4 @@
-"""Seconds, or bytes, as a function of a number of samples."""
+"""Curves: seconds, or bytes, as a function of the number of samples."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from evener.errors import ProfileError
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds as a function of a number of samples: linear between points, never falling.
+    """Seconds as a function of the number of samples: piecewise linear, never falling.
 
-    No samples take no time; fewer than the first point's take as long as the first point, because
-    small work is bound by what it costs to start it. Beyond the last point the curve goes on with
-    the slope of its last part.
+    0 samples take 0 seconds. Fewer samples than at the first point take as long as the first point,
+    because launch overhead dominates. The curve is extrapolated with the slope of its last part.
 
     Args:
-        points: Pairs (samples, seconds), by rising samples, at least one; samples above 0, seconds
-            0 or more. A point below an earlier one is raised to it: noise of a measurement.
+        points: Pairs (samples, seconds), at least one, in ascending order of samples; samples above
+            0, seconds 0 or more. A point below an earlier one, which is noise, is raised to it.
 
     Raises:
-        ProfileError: PROF-001 if points are missing, not rising or not finite.
+        ProfileError: PROF-001 if points are missing, not ascending or not finite.
 
     >>> curve = Curve(((1, 0.010), (10, 0.019)))
     >>> round(curve(4), 6), round(curve(20), 6), curve(0)
@@ -62,7 +61,7 @@ class Curve:
         if samples <= points[0][0]:
             return points[0][1]
         if len(points) == 1:
-            # All that is known is one point: beyond it, time grows with the samples.
+            # With a single point, time beyond it is proportional to the samples.
             return points[0][1] * samples / points[0][0]
         after = min(bisect.bisect_left(points, (samples, -1.0)), len(points) - 1)
         (first, low), (last, high) = points[after - 1], points[after]
@@ -80,7 +79,10 @@ class Curve:
         Curve(points=((1.0, 2.0), (2.0, 4.5), (3.0, 7.0)))
         """
         curves = list(curves)
-        places = sorted({samples for curve in curves for samples, _ in curve.points})
+        sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
         return Curve(
-            tuple((samples, math.fsum(curve(samples) for curve in curves)) for samples in places)
+            tuple(
+                (samples, math.fsum(curve(samples) for curve in curves))
+                for samples in sample_counts
+            )
         )

@@ -1,4 +1,4 @@
-"""A cost profile as JSON, and back."""
+"""JSON form of a cost profile."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 from evener.profile.costs import CostProfile, LayerCosts, ModelCosts
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-profile", 3
+_FORMAT, _VERSION = "evener-profile", 4
 _MODEL_FIELDS = dataclasses.fields(ModelCosts)
 
 
 def profile_to_json(profile: CostProfile) -> str:
-    """Return a profile as JSON, from which `profile_from_json` makes an equal one."""
+    """Return a profile as JSON; `profile_from_json` restores it."""
     content = {
         "format": _FORMAT,
         "version": _VERSION,
         "model": model_to_fields(profile.model),
         "cluster": _finite(dataclasses.asdict(profile.cluster)),
         "times": {
-            name: [times_to_json(one) for one in times] for name, times in profile.times.items()
+            name: [times_to_json(layer) for layer in times] for name, times in profile.times.items()
         },
         "step_overhead_seconds": profile.step_overhead_seconds,
     }
     return json.dumps(content, indent=1, allow_nan=False)
 
 
-def profile_from_json(text: str, *, place: str = "the text") -> CostProfile:
-    """Return the profile that a JSON text holds.
+def profile_from_json(text: str, *, source: str = "the text") -> CostProfile:
+    """Return the profile of a JSON text.
 
     Args:
-        text: Of `profile_to_json`.
-        place: Where the text is from, for errors.
+        text: Text that `profile_to_json` returned.
+        source: Source of the text, for errors.
 
     Raises:
-        ProfileError: PROF-006 if it is no profile of this version.
+        ProfileError: PROF-006 if it is not a profile of this version.
     """
     try:
         content = json.loads(text)
@@ -52,7 +52,7 @@ def profile_from_json(text: str, *, place: str = "the text") -> CostProfile:
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
-    raise _unusable(place, problem)
+    raise _unusable(source, problem)
 
 
 def model_to_fields(model: ModelCosts) -> dict[str, Any]:
@@ -61,10 +61,10 @@ def model_to_fields(model: ModelCosts) -> dict[str, Any]:
 
 
 def model_from_fields(fields: Mapping[str, Any]) -> ModelCosts:
-    """Return the costs of a model that a JSON object holds.
+    """Return the costs of a model from a JSON object.
 
     Args:
-        fields: The object that `model_to_fields` returned.
+        fields: Object that `model_to_fields` returned.
 
     Raises:
         KeyError: If a field is missing; the defaults of `ModelCosts` are for models made in Python.
@@ -78,19 +78,19 @@ def read_profile(path: Path) -> CostProfile:
     """Return the profile in a file.
 
     Raises:
-        ProfileError: PROF-006 if it cannot be read, or holds no profile of this version.
+        ProfileError: PROF-006 if it cannot be read, or is not a profile of this version.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise _unusable(str(path), f"It cannot be read: {error}") from None
-    return profile_from_json(text, place=str(path))
+    return profile_from_json(text, source=str(path))
 
 
-def _unusable(place: str, problem: str) -> ProfileError:
+def _unusable(source: str, problem: str) -> ProfileError:
     return ProfileError(
         "PROF-006",
-        f"{place} holds no profile that can be used.",
+        f"{source} holds no usable profile.",
         why=f"{problem}.",
         fix="Measure again: evener plan SCRIPT --save-profile FILE.",
     )
@@ -118,7 +118,7 @@ def _read(content: Mapping[str, Any]) -> CostProfile:
             name=cluster["name"],
         ),
         times={
-            name: tuple(times_from_json(one) for one in times)
+            name: tuple(times_from_json(layer) for layer in times)
             for name, times in content["times"].items()
         },
         step_overhead_seconds=float(content["step_overhead_seconds"]),
@@ -146,9 +146,9 @@ def _link(value: Mapping[str, Any]) -> Link:
 
 
 def _finite(value: Any) -> Any:
-    """Replace infinite bandwidths, which JSON does not know, by null."""
+    """Replace infinite bandwidths by null, because JSON has no infinity."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in cast("dict[str, Any]", value).items()}
+        return {key: _finite(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in cast("list[Any]", value)]
+        return [_finite(item) for item in cast("list[Any]", value)]
     return None if value == float("inf") else value

@@ -1,1 +1,1 @@
-"""Costs of the layers of a training step, measured on the devices that are here."""
+"""Profiler: costs of the layers of a training step, measured on the devices of this machine."""

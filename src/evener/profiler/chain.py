@@ -1,18 +1,18 @@
-"""The layers of a step as a chain: those that the stages of a plan may name.
+"""Chain of the layers of a step: the layers that the stages of a plan may name.
 
 ::
 
     scopes of a trace            layers of the chain
     model
       embedding                  embedding
-      backbone  (a model)        backbone, or its own layers where there are few
+      backbone  (a model)        backbone, or its own layers if there are few
         block_0                  backbone/block_0
         block_1                  backbone/block_1
       head                       head
-    compile_loss                 -  (computed where the last of its inputs is)
+    compile_loss                 -  (computed on the device of its last input)
     adam                         -
 
-A step without layers is a chain of one.
+A step without layers is a chain of one layer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from evener.engine.sharding.decision import Sharding
 from evener.engine.trace.graph import Node, Tensor
 
 WHOLE_STEP = "*"
-"""The name of the one layer of a step in which no layers are known; as a pattern, all layers."""
+"""Name of the only layer of a step whose layers are unknown; as a pattern it matches all layers."""
 
 NUM_WANTED = 8
-"""Models inside a model are divided until there are so many layers, the largest first."""
+"""Nested models are replaced by their layers, the largest first, up to this number of layers."""
 
 HEAVY = frozenset(
     {
@@ -47,36 +47,36 @@ HEAVY = frozenset(
         "XlaEinsum",
     }
 )
-"""Operations that make a layer more than a container of other layers."""
+"""Operations of layers that compute something themselves, unlike containers of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """The layers of a step, in the order in which samples pass through them.
+    """Layers of a step, in the order in which samples pass through them.
 
     Attributes:
-        names: As stages of a plan name them.
-        layer_of: The number of the layer for the path of every layer in it, as it was traced.
+        names: Layer names, as the stages of a plan use them.
+        layer_of: Layer number by the path of each traced layer, nested layers included.
     """
 
     names: tuple[str, ...]
     layer_of: Mapping[str, int]
 
     def layer(self, path: str) -> int | None:
-        """Return the number of the layer that a path leads to, or None if it is in no layer."""
+        """Return the number of the layer that a path belongs to, or None if it is in no layer."""
         return 0 if len(self.names) == 1 else self.layer_of.get(path)
 
 
 @dataclass(slots=True, eq=False)
 class _Scope:
-    """A scope of names that a layer opened.
+    """Name scope of a layer.
 
     Attributes:
-        path: Of the layer.
-        children: By the paths of layers that were called in it, in order.
-        num_nodes: How many nodes are in it, and in what is in it.
-        is_divisible: Whether nothing but layers in it computes much or has weights.
-        has_weights: Whether something in it reads a variable.
+        path: Path of the layer.
+        children: Scopes of the layers called in it, by path, in call order.
+        num_nodes: Number of nodes in the scope and its children.
+        is_divisible: Whether only its children compute much or read weights.
+        has_weights: Whether a node in the scope reads a variable.
     """
 
     path: str
@@ -87,7 +87,7 @@ class _Scope:
 
     def paths(self) -> list[str]:
         """Return the paths of the layer and of all layers in it."""
-        return [self.path, *(path for one in self.children.values() for path in one.paths())]
+        return [self.path, *(path for child in self.children.values() for path in child.paths())]
 
 
 def find_chain(
@@ -98,17 +98,17 @@ def find_chain(
     *,
     num_wanted: int = NUM_WANTED,
 ) -> Chain:
-    """Return the layers of a step.
+    """Return the chain of a step.
 
     Args:
-        nodes: Of the step, in an order in which they can run.
-        sharding: What the parts compute.
-        scopes: The layers of the nodes.
-        passes: The pass of every node that the parts compute.
-        num_wanted: Models inside the model are divided until there are so many layers.
+        nodes: Nodes of the step, in topological order.
+        sharding: Sharding of the tensors.
+        scopes: Layer scopes of the nodes.
+        passes: Pass of each sharded node.
+        num_wanted: Number of layers up to which nested models are replaced by their layers.
     """
     found = _read_scopes(nodes, sharding, scopes, passes)
-    # Losses and optimizers open scopes too, but read no weights for the forward pass.
+    # Losses and optimizers have scopes too, but read no weights in the forward pass.
     layers = [scope for scope in found if scope.has_weights]
     prefix = ""
     while len(layers) == 1 and layers[0].children and layers[0].is_divisible:
@@ -129,7 +129,7 @@ def find_chain(
 def _read_scopes(
     nodes: Sequence[Node], sharding: Sharding, scopes: Scopes, passes: Mapping[Node, str]
 ) -> list[_Scope]:
-    """Return the outermost scopes; calls of one layer in one place are one scope."""
+    """Return the outermost scopes; calls of the same layer at the same path share a scope."""
     root = _Scope("")
     weights: set[Tensor] = set()
     for node in nodes:
@@ -143,8 +143,8 @@ def _read_scopes(
             continue
         around = [root]
         for _, path in scopes.layers(node):
-            # Names in the body of a loop begin again with those around it.
-            if all(path != one.path for one in around):
+            # Paths in the body of a loop repeat those of the enclosing scopes.
+            if all(path != scope.path for scope in around):
                 around.append(around[-1].children.setdefault(path, _Scope(path)))
         reads = any(t in weights or t.dtype.name == "resource" for t in node.inputs)
         for scope in around:
@@ -156,12 +156,12 @@ def _read_scopes(
 
 
 def _divide(layers: Sequence[_Scope], num_wanted: int) -> list[_Scope]:
-    """Put the layers of models inside the model in the place of these models."""
+    """Replace nested models by their layers, the largest first."""
     layers = list(layers)
     while len(layers) < num_wanted:
-        models = [one for one in layers if one.is_divisible and len(one.children) > 1]
+        models = [layer for layer in layers if layer.is_divisible and len(layer.children) > 1]
         if not models:
             break
-        place = layers.index(max(models, key=lambda one: one.num_nodes))
-        layers[place : place + 1] = layers[place].children.values()
+        index = layers.index(max(models, key=lambda layer: layer.num_nodes))
+        layers[index : index + 1] = layers[index].children.values()
     return layers

@@ -1,6 +1,6 @@
-"""How long functions of tasks take on a device, without the time it takes to call them from Python.
+"""Seconds of task functions on a device, without the overhead of a call from Python.
 
-A function that TensorFlow runs calls them again and again in a loop, each time after the last::
+A loop inside a TensorFlow function calls them repeatedly, one call after the other::
 
     seconds = (time of n rounds - time of one round) / (n - 1)
 """
@@ -20,9 +20,9 @@ from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
 
 _ROUND_SECONDS = 0.002
-"""Loops of several calls are at least about so much longer than a loop of one."""
+"""Approximate least difference between a loop of several calls and a loop of one call."""
 _LONG_SECONDS = 0.05
-"""Against such a call, what it takes to start a loop does not count."""
+"""Seconds of a call beyond which the overhead of the loop is negligible."""
 _ENOUGH_SECONDS = 0.02
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 10
 _MOST_CALLS = 2048
@@ -30,15 +30,15 @@ _LEAST_SECONDS = 1e-7
 
 
 class Calls:
-    """Calls of functions of tasks, one after another, as one function.
+    """Consecutive calls of task functions, as one function.
 
     Args:
-        functions: In an order in which they can run; results of one may be arguments of others.
-        device: TensorFlow's name of the device.
+        functions: Task functions in topological order.
+        device: TensorFlow name of the device.
 
     Attributes:
-        arguments: What has to be given: what none of them computes.
-        results: The tensors of the step that the calls return.
+        arguments: Arguments that none of the functions computes.
+        results: Tensors of the step that the calls return.
     """
 
     def __init__(self, functions: Sequence[TaskFunction], device: str) -> None:
@@ -52,7 +52,7 @@ class Calls:
                     needed.setdefault(argument, function.builder.dtype_of(reference))
             made.update(function.task.fetches)
         self.arguments = tuple(needed)
-        self.results = tuple(t for one in self._functions for t in one.task.fetches)
+        self.results = tuple(t for function in self._functions for t in function.task.fetches)
         shape: Any = None
         specs = [tf.TensorSpec(shape, dtype) for dtype in needed.values()]
         signature = [tf.TensorSpec([], tf.int32), *specs]
@@ -61,16 +61,16 @@ class Calls:
         )
 
     def _loop(self, count: tf.Tensor, *arguments: Any) -> Any:
-        """Call the functions so many times; return the results of the last time."""
+        """Call the functions ``count`` times; return the results of the last round."""
 
-        def again(number: tf.Tensor, *before: Any) -> Any:
+        def run_calls(number: tf.Tensor, *before: Any) -> Any:
             del before  # results are loop variables, so that TensorFlow computes all of them
             return number + 1, *self._once(arguments)
 
         with tf.device(self._device):
             first = (tf.constant(1), *self._once(arguments))
             return tf.while_loop(
-                lambda number, *_: number < count, again, first, parallel_iterations=1
+                lambda number, *_: number < count, run_calls, first, parallel_iterations=1
             )[1:]
 
     def _once(self, arguments: Sequence[Any]) -> list[Any]:
@@ -79,10 +79,10 @@ class Calls:
         for function in self._functions:
             builder = function.builder
             values = [
-                made[one.tensor]
-                if isinstance(one, TensorArgument) and one.tensor in made
-                else given[one]
-                for one in builder.arguments
+                made[argument.tensor]
+                if isinstance(argument, TensorArgument) and argument.tensor in made
+                else given[argument]
+                for argument in builder.arguments
             ]
             results = graphs.call(
                 builder.function, values, builder.outputs, stateful=function.is_stateful
@@ -92,12 +92,12 @@ class Calls:
 
 
 class Clock:
-    """Measures calls on a device.
+    """Clock that measures calls on a device.
 
     Args:
-        device: TensorFlow's name of the device.
-        now: Returns the time in seconds.
-        wait: Waits until devices have computed all that they were asked to.
+        device: TensorFlow name of the device.
+        now: Function that returns the time in seconds.
+        wait: Function that waits until the devices are idle.
     """
 
     def __init__(
@@ -114,17 +114,16 @@ class Clock:
         self.overhead = statistics.median(self._timed(empty, 1, ()) for _ in range(21))
 
     def measure(self, calls: Calls, arguments: Sequence[Any]) -> float:
-        """Return how many seconds calls take.
+        """Return the seconds of calls.
 
-        The median of several times is taken, as a step takes one after the other: the least is
-        that of a moment in which caches and memory happened to be at their best, for convolutions
-        10 % less.
+        It is the median of several runs. The minimum is too optimistic for consecutive steps: with
+        favourable caches, convolutions take 10 % less.
 
         Args:
-            calls: What is called.
-            arguments: For its arguments, in their order.
+            calls: Calls to measure.
+            arguments: Values of their arguments, in order.
         """
-        # The first call makes what all others use: traces, memory, kernels.
+        # The first call traces, allocates memory and selects kernels.
         self._timed(calls, 1, arguments)
         once = [self._timed(calls, 1, arguments) for _ in range(_LEAST_ROUNDS)]
         if min(once) > _LONG_SECONDS:
@@ -148,5 +147,5 @@ class Clock:
         results = calls.loop(given, *arguments)
         self._wait()
         seconds = self._now() - begin
-        del results  # freed when the time is taken, and not before
+        del results  # freed after the measurement, not during it
         return seconds

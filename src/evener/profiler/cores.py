@@ -1,7 +1,7 @@
-"""The cores that a device on the CPU has for itself.
+"""CPU cores of a stand-in device.
 
-Stand-ins lend their threads to each other: one that computes alone takes the cores of all, and
-would be measured faster than it is in a step in which all of them compute.
+Stand-ins share the threads of the process: a stand-in that computes alone uses all cores, and would
+be measured faster than in a step in which all of them compute.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _THREADS = Path("/proc/self/task")
 
 
 def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
-    """Return as many of the cores of this thread as each of several devices on the CPU has.
+    """Return as many cores of this thread as each CPU device has for itself.
 
     Args:
-        devices: All that compute; GPUs do not count.
+        devices: All devices that compute; GPUs are ignored.
 
     Returns:
-        Numbers of cores; none where the system does not tell them.
+        Core numbers; empty if the system does not report them.
     """
     every = sorted(affinity())
     num_devices = sum(device.kind == "cpu" for device in devices)
@@ -32,10 +32,10 @@ def cores_of_each(devices: Sequence[UsedDevice]) -> list[int]:
 
 @contextlib.contextmanager
 def held_to(cores: Collection[int]) -> Iterator[None]:
-    """Hold all threads of this process to some cores; afterwards each has its own again.
+    """Pin all threads of this process to some cores, and restore their affinity afterwards.
 
     Args:
-        cores: Their numbers; nothing is held if there are none.
+        cores: Core numbers; if empty, nothing is pinned.
     """
     before = {thread: affinity(thread) for thread in _threads()} if cores else {}
     for thread in before:
@@ -43,20 +43,20 @@ def held_to(cores: Collection[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        # A thread that has begun meanwhile has the cores of the one that began it.
+        # A thread started meanwhile gets the cores of the main thread.
         for thread in _threads() if before else ():
             _hold(thread, before.get(thread, before[os.getpid()]))
 
 
 def affinity(thread: int = 0) -> set[int]:
-    """Return the cores on which a thread may run, by default this one; none if it has ended."""
+    """Return the cores of a thread, by default the current one; empty if it has ended."""
     with contextlib.suppress(AttributeError, ProcessLookupError):
         return os.sched_getaffinity(thread)
     return set()
 
 
 def _threads() -> list[int]:
-    return [int(one.name) for one in _THREADS.iterdir()] if _THREADS.exists() else []
+    return [int(path.name) for path in _THREADS.iterdir()] if _THREADS.exists() else []
 
 
 def _hold(thread: int, cores: Collection[int]) -> None:

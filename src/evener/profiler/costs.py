@@ -1,4 +1,4 @@
-"""The costs of the layers of a step that hold on any device: bytes and operations."""
+"""Costs of layers that are the same on any device: bytes and operations."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from evener.engine.flops.flops import flops_per_sample
 from evener.engine.flops.sizes import bytes_per_sample
 from evener.engine.trace.step import TracedStep
 from evener.profile import LayerCosts, ModelCosts
-from evener.profiler.kept import LayerBytes, bytes_of_layers, updates_wait
+from evener.profiler.activation_bytes import LayerBytes, bytes_of_layers, updates_wait
+from evener.profiler.barriers import barriers_of
 from evener.profiler.kinds import kinds_of
-from evener.profiler.meetings import meetings_of
 from evener.profiler.split import SplitStep, split_step
 
 
 def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
-    """Return what the layers of a step need on any device. Nothing is run.
+    """Return the device-independent costs of the layers of a step. Nothing is run.
 
     Args:
-        step: The step, traced with layers, or split already.
-        name: Of the model, for tables.
+        step: Step, traced with layers or already split.
+        name: Name of the model, for tables.
 
     Returns:
         The layers in the order in which samples pass through them. Variables that belong to no
@@ -28,13 +28,13 @@ def layer_costs(step: TracedStep | SplitStep, *, name: str = "") -> ModelCosts:
     split = step if isinstance(step, SplitStep) else split_step(step)
     kinds = kinds_of(split)
     found = bytes_of_layers(split)
-    met = meetings_of(split)
+    barriers = barriers_of(split)
     layers = [
         dataclasses.replace(
             _costs_of(split, k, found[k], kinds[k]),
-            forward_meetings=met[k].forward,
-            backward_meetings=met[k].backward,
-            meeting_bytes=met[k].waiting_bytes,
+            forward_barriers=barriers[k].forward,
+            backward_barriers=barriers[k].backward,
+            barrier_bytes=barriers[k].waiting_bytes,
         )
         for k in range(len(split.layers))
     ]
@@ -69,8 +69,8 @@ def _costs_of(split: SplitStep, number: int, found: LayerBytes, kind: str) -> La
         activation_bytes=found.activations,
         boundary_bytes=found.boundary,
         workspace_bytes=found.workspace,
-        joint_workspace_bytes=found.joint_workspace,
-        joint_gradient_bytes=found.joint_gradients,
+        fused_workspace_bytes=found.fused_workspace,
+        fused_gradient_bytes=found.fused_gradients,
         forward_flops=flops_per_sample(nodes),
         kind=kind,
     )

@@ -1,4 +1,4 @@
-"""How fast devices compute, and how fast tensors travel between them, measured.
+"""Measured speed of devices, and of transfers between them.
 
 This file imports TensorFlow; `evener.profile` itself does not import it.
 """
@@ -16,28 +16,28 @@ import tensorflow as tf
 
 from evener.devices.names import tf_device
 from evener.errors import ProfileError, did_you_mean
+from evener.plan.names import HOST_DEVICE
 from evener.profile.cluster import Cluster, ClusterDevice, Link, Machine
 
 DTYPES = ("float32", "float16", "bfloat16")
-HOST = "cpu:0"
 _SIZES = (128, 256, 512, 1024, 2048, 4096, 8192)
 _ENOUGH_SECONDS = 0.005
 _ROUNDS = 5
 _COPIED_BYTES = 1 << 25
 _NUM_HOPS = 8
 _SHARED_MEMORY = 1e12
-"""Bytes per second from which two devices are said to share one memory."""
+"""Bytes per second above which two devices are assumed to share memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed:
-    """How fast a device is.
+    """Speed of a device.
 
     Args:
-        flops: Pairs of a dtype and the floating-point operations per second of its best product of
-            matrices, above 0.
-        bytes_per_second: That its memory is read and written at, above 0.
-        launch_seconds: What one small operation takes in a function, above 0.
+        flops: Pairs of a dtype and the floating-point operations per second of its fastest matrix
+            product, above 0.
+        bytes_per_second: Memory bandwidth, reads and writes together, above 0.
+        launch_seconds: Seconds of one small operation inside a function, above 0.
     """
 
     flops: tuple[tuple[str, float], ...]
@@ -45,12 +45,12 @@ class DeviceSpeed:
     launch_seconds: float
 
     def flops_per_second(self, dtype: str = "float32") -> float:
-        """Return the speed for a dtype; of one that was not measured, that of the first."""
+        """Return the speed for a dtype; for an unmeasured dtype, that of the first one."""
         return dict(self.flops).get(dtype, self.flops[0][1])
 
 
 def speed_from_json(value: Mapping[str, Any]) -> DeviceSpeed:
-    """Return the speed of which `dataclasses.asdict` made a value, on its way through JSON."""
+    """Return the speed from the JSON value of its `dataclasses.asdict`."""
     return DeviceSpeed(
         flops=tuple((str(dtype), float(flops)) for dtype, flops in value["flops"]),
         bytes_per_second=float(value["bytes_per_second"]),
@@ -60,12 +60,12 @@ def speed_from_json(value: Mapping[str, Any]) -> DeviceSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpeed:
-    """How fast tensors travel between two devices.
+    """Speed of transfers between two devices.
 
     Args:
-        devices: The names of the two; ``"cpu:0"`` also stands for the host.
-        bytes_per_second: ``inf`` where they share one memory.
-        latency_seconds: Of a small tensor.
+        devices: Names of the two devices; ``"cpu:0"`` also stands for the host.
+        bytes_per_second: Bandwidth, above 0; ``inf`` if they share memory.
+        latency_seconds: Transfer seconds of a small tensor, at least 0.
     """
 
     devices: tuple[str, str]
@@ -74,11 +74,11 @@ class LinkSpeed:
 
 
 class Stopwatch:
-    """Takes the time of functions that TensorFlow runs.
+    """Stopwatch for functions that TensorFlow runs.
 
     Args:
-        now: Returns the time in seconds.
-        wait: Waits until devices have computed all that they were asked to.
+        now: Function that returns the time in seconds.
+        wait: Function that waits until the devices are idle.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Stopwatch:
         self._now, self._wait = now, wait
 
     def least(self, call: Callable[[], Any]) -> float:
-        """Return the least seconds of a few calls; the first, which traces, does not count."""
+        """Return the least seconds of a few calls, without the first one, which traces."""
         call()
         times: list[float] = []
         for _ in range(_ROUNDS):
@@ -104,12 +104,12 @@ class Stopwatch:
 def measure_device(
     name: str, dtypes: Sequence[str] = DTYPES, stopwatch: Stopwatch | None = None
 ) -> DeviceSpeed:
-    """Measure how fast a device is. It takes about a second.
+    """Measure the speed of a device. It takes about a second.
 
     Args:
-        name: Such as ``"gpu:0"``.
-        dtypes: For which products of matrices are timed, the first one for all others.
-        stopwatch: Takes the time; another one for tests.
+        name: Device name, such as ``"gpu:0"``.
+        dtypes: Dtypes whose matrix products are timed; other dtypes get the speed of the first.
+        stopwatch: Stopwatch; None for the real one.
     """
     watch = stopwatch or Stopwatch()
     launch = _chain(name, tf.ones([1]), watch, 64)
@@ -126,14 +126,14 @@ def measure_device(
 def measure_links(
     names: Sequence[str], stopwatch: Stopwatch | None = None
 ) -> tuple[LinkSpeed, ...]:
-    """Measure the links between each two devices, and between each and the host.
+    """Measure the links between all pairs of devices, and between each device and the host.
 
     Args:
-        names: Such as ``("gpu:0", "gpu:1")``.
-        stopwatch: Takes the time; another one for tests.
+        names: Device names, such as ``("gpu:0", "gpu:1")``.
+        stopwatch: Stopwatch; None for the real one.
     """
     watch = stopwatch or Stopwatch()
-    pairs = list(itertools.combinations(dict.fromkeys((*names, HOST)), 2))
+    pairs = list(itertools.combinations(dict.fromkeys((*names, HOST_DEVICE)), 2))
     return tuple(_measure_link(pair, watch) for pair in pairs)
 
 
@@ -142,13 +142,13 @@ def make_cluster(
 ) -> Cluster:
     """Return a cluster of one machine from measured links.
 
-    Its link between devices is the slowest between two of them, and that to the host the slowest
-    to the host: what a plan expects is then never better than what is there.
+    The slowest link between two devices counts for all pairs, and the slowest link to the host for
+    all devices, so a plan never expects more bandwidth than there is.
 
     Args:
-        devices: The devices, all of machine 0.
-        links: Between each two of them, and between each and the host.
-        name: For tables.
+        devices: Devices, all in machine 0.
+        links: Links between all pairs of devices, and between each device and the host.
+        name: Name of the cluster, for tables.
 
     Raises:
         ProfileError: PROF-012 if a link was not measured.
@@ -156,7 +156,7 @@ def make_cluster(
     known = {frozenset(link.devices): link for link in links}
     names = [device.name for device in devices]
     between = [_found(known, pair) for pair in itertools.combinations(names, 2)]
-    to_host = [_found(known, (one, HOST)) for one in names if one != HOST]
+    to_host = [_found(known, (name, HOST_DEVICE)) for name in names if name != HOST_DEVICE]
     machine = Machine(link=_slowest(between), host_link=_slowest(to_host))
     return Cluster(devices=tuple(devices), machines=(machine,), name=name)
 
@@ -186,11 +186,11 @@ def _slowest(links: Sequence[LinkSpeed]) -> Link:
 
 
 def _measure_link(pair: tuple[str, str], watch: Stopwatch) -> LinkSpeed:
-    """Send a tensor there and back, and subtract the time of staying on the first device."""
-    one, other = pair
+    """Send a tensor back and forth, and subtract the time of the same work on one device."""
+    source, target = pair
     small, large = tf.ones([1]), tf.zeros([_COPIED_BYTES // 4])
-    latency = _hops(one, other, small, watch) - _hops(one, one, small, watch)
-    seconds = _hops(one, other, large, watch) - _hops(one, one, large, watch) - latency
+    latency = _hops(source, target, small, watch) - _hops(source, source, small, watch)
+    seconds = _hops(source, target, large, watch) - _hops(source, source, large, watch) - latency
     speed = _COPIED_BYTES / seconds if seconds > 0 else math.inf
     return LinkSpeed(
         devices=pair,
@@ -199,20 +199,20 @@ def _measure_link(pair: tuple[str, str], watch: Stopwatch) -> LinkSpeed:
     )
 
 
-def _hops(one: str, other: str, value: tf.Tensor, watch: Stopwatch) -> float:
-    """Return the seconds of one of several additions, on two devices in turns."""
+def _hops(source: str, target: str, value: tf.Tensor, watch: Stopwatch) -> float:
+    """Return the seconds of one addition in a series that alternates between two devices."""
 
     def run(given: tf.Tensor) -> tf.Tensor:
         for number in range(_NUM_HOPS):
-            with tf.device(tf_device((one, other)[number % 2])):
+            with tf.device(tf_device((source, target)[number % 2])):
                 given = given + 1.0
         return given
 
-    return _seconds(run, value, one, watch) / _NUM_HOPS
+    return _seconds(run, value, source, watch) / _NUM_HOPS
 
 
 def _chain(name: str, value: tf.Tensor, watch: Stopwatch, count: int) -> float:
-    """Return the seconds of one of several additions, one after the other."""
+    """Return the seconds of one addition in a series on one device."""
 
     def run(given: tf.Tensor) -> tf.Tensor:
         with tf.device(tf_device(name)):
@@ -227,13 +227,13 @@ def _chain(name: str, value: tf.Tensor, watch: Stopwatch, count: int) -> float:
 
 
 def _matmul_speed(name: str, dtype: str, watch: Stopwatch) -> float:
-    """Return the best operations per second of products of matrices that grow until they are long.
+    """Return the highest operations per second of matrix products of increasing size.
 
-    The longer they take, the less the start of a product counts.
+    The longer a product takes, the less its launch counts.
     """
     best = 0.0
     for size in _SIZES:
-        # Products of such matrices stay as large as they are.
+        # With this scale, products have entries of the same magnitude.
         matrix = tf.cast(tf.random.stateless_normal([size, size], (1, 2)) / size**0.5, dtype)
 
         def run(given: tf.Tensor) -> tf.Tensor:

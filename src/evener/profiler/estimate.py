@@ -1,7 +1,7 @@
-"""The times of layers that cannot be called alone, from their operations and bytes.
+"""Estimated times of layers that cannot be called alone, from their operations and bytes.
 
-A layer takes as long as the slower of two: its operations at the speed of the device, and the bytes
-of what its nodes read and write at the speed of its memory.
+The time of an operation is the longer of two: its arithmetic at the speed of the device, and the
+bytes that it reads and writes at the memory bandwidth, plus the launch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from evener.profiler.split import LayerTasks
 def estimated_times(
     tasks: LayerTasks, speed: DeviceSpeed, batch_sizes: Sequence[int]
 ) -> LayerTimes:
-    """Return what a layer should take on a device.
+    """Return the estimated times of a layer on a device.
 
     Args:
-        tasks: Of the layer.
-        speed: Of the device.
-        batch_sizes: The numbers of samples of the points of the curves.
+        tasks: Tasks of the layer.
+        speed: Speed of the device.
+        batch_sizes: Numbers of samples of the points of the curves.
     """
     sizes = sorted(set(batch_sizes))
 

@@ -1,4 +1,4 @@
-"""What decides how fast a device of this machine computes a layer."""
+"""Identity of a device of this machine: everything that decides its speed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from evener.profiler.known import KnownTimes, LayersTaken
 from evener.profiler.profile import hardware_of
 
 _ENVIRONMENT = ("NVIDIA_TF32_OVERRIDE", "TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
-"""Environment variables by which kernels are chosen."""
+"""Environment variables that select kernels."""
 
 
 class KnownDevices:
-    """What was measured before on the devices of this machine; an argument of `profile_step`.
+    """Earlier measurements on the devices of this machine; an argument of `profile_step`.
 
     Args:
-        cache: Where measurements are kept.
+        cache: Cache of the measurements.
     """
 
     def __init__(self, cache: MeasurementCache) -> None:
@@ -33,7 +33,7 @@ class KnownDevices:
         self._known: list[KnownTimes] = []
 
     def __call__(self, device: str) -> KnownTimes:
-        """Return what is known of a device in use, such as ``"gpu:0"``."""
+        """Return the earlier measurements of a device in use, such as ``"gpu:0"``."""
         now = len(affinity())
         held_to = now if now < self._num_cores else 0
         self._known.append(KnownTimes(self._cache, identity_of(device, held_to=held_to)))
@@ -41,8 +41,8 @@ class KnownDevices:
 
     @property
     def taken(self) -> tuple[LayersTaken, ...]:
-        """For each kind of device how many layers did not have to be measured."""
-        return tuple(one.taken for one in self._known)
+        """Number of layers reused from earlier runs, for each kind of device."""
+        return tuple(times.taken for times in self._known)
 
 
 def identity_of(
@@ -51,9 +51,9 @@ def identity_of(
     """Return the identity of a device in use, as it is now.
 
     Args:
-        device: Its name, such as ``"gpu:0"``.
-        environ: Of the process.
-        held_to: On how many cores it is measured; 0 for all of this process.
+        device: Name of the device, such as ``"gpu:0"``.
+        environ: Environment variables of the process.
+        held_to: Number of cores to which the measurement is pinned; 0 for all of this process.
     """
     host = read_host()
     is_gpu = device.startswith("gpu")
@@ -69,13 +69,13 @@ def identity_of(
 
 
 def num_threads(configured: int, num_cores: int, environ: Mapping[str, str]) -> int:
-    """Return how many threads compute one operation: 0 means that TensorFlow takes all cores."""
+    """Return the number of threads of one operation; a setting of 0 means all cores."""
     text = environ.get("TF_NUM_INTRAOP_THREADS", "")
     return configured or (int(text) if text.isdecimal() else 0) or num_cores
 
 
 def _settings(environ: Mapping[str, str], *, held_to: int) -> str:
-    """Return what chooses other kernels for the same operations, and holds them to some cores."""
+    """Return the settings that select other kernels or pin them to cores."""
     found = {name: environ[name] for name in _ENVIRONMENT if environ.get(name)}
     found["cores"] = str(held_to or "")
     found["jit"] = str(tf.config.optimizer.get_jit() or "")

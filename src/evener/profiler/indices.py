@@ -1,12 +1,12 @@
-"""Below which numbers the integers of a step are: those that name rows of tables, or classes.
+"""Upper limits of the integers of a step that index rows of tables, or classes.
 
 ::
 
     tokens ──Reshape──Cast──> GatherV2(table of 20,000 rows)      tokens < 20,000
     labels ──────────> SparseSoftmaxCrossEntropy(10 classes)      labels < 10
 
-A layer that is measured with one row again and again finds it in the cache: its samples must name
-as many rows as real ones may.
+Measurements use random indices below the limit: a layer that always reads the same row would find
+it in the cache.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _PASSING: dict[str, slice] = {
     **dict.fromkeys(("Select", "SelectV2"), slice(1, 3)),
     "ConcatV2": slice(-1),
 }
-"""Operations whose results are small enough if some of their inputs are. ``i + n`` is for what is
-below 0, and not taken."""
+"""Operations whose results are below a limit if these inputs are. ``i + n``, which wraps negative
+indices, is assumed to be unused."""
 
 
 def index_limits(graph: Graph, shapes: Mapping[Tensor, tuple[int, ...]]) -> dict[Tensor, int]:
-    """Return for integer tensors the least number that they must not reach, where it is known.
+    """Return the exclusive upper limits of integer tensors, as far as they are known.
 
     Args:
-        graph: The step.
-        shapes: Of the variables, by the arguments of the step that stand for them.
+        graph: Graph of the step.
+        shapes: Shapes of the variables, by their resource arguments of the step.
     """
     limits: dict[Tensor, int] = {}
 

@@ -1,4 +1,4 @@
-"""The shapes of the data that a compiled Keras model trains on, as far as the model tells them."""
+"""Shapes of the training data of a compiled Keras model, as far as the model knows them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import tensorflow as tf
 
 
 def input_specs(model: keras.Model) -> Any:
-    """Return what a model is given for one sample, a nest of `tf.TensorSpec`; None if unknown.
+    """Return the input of a model for one sample, a nest of `tf.TensorSpec`; None if unknown.
 
-    A model of layers, or one that was built from an input, knows it.
+    Functional models, and models built from an input, know it.
 
     Args:
-        model: The model.
+        model: Keras model.
     """
     given: Any = getattr(model, "inputs", None)
     if not given:
         return None
     if isinstance(model, keras.Sequential) or len(given) == 1:
-        # A nest of one tensor may also be given as the tensor.
+        # Keras also accepts the tensor itself instead of a nest with one tensor.
         return _spec(given[0])
     structure: Any = model.input
     return keras.tree.map_structure(_spec, structure)
 
 
 def target_specs(model: keras.Model) -> Any:
-    """Return what the losses of a compiled model compare its results with, for one sample.
+    """Return the targets of a compiled model for one sample.
 
-    Sparse losses take the number of a class for each row of results, all others a value for each
-    result.
+    Sparse losses take a class number for each row of the output, all others a value for each
+    element.
 
     Args:
-        model: The model, compiled, with known outputs.
+        model: Compiled Keras model with known outputs.
 
     Returns:
         A nest of `tf.TensorSpec` like the outputs of the model; None if it has no loss for them.
@@ -44,7 +44,7 @@ def target_specs(model: keras.Model) -> Any:
     if compiled.loss is None or not outputs:
         return None
     losses = _losses(compiled.loss, compiled)
-    targets = [_target(one, loss) for one, loss in zip(outputs, losses, strict=True)]
+    targets = [_target(output, loss) for output, loss in zip(outputs, losses, strict=True)]
     if len(targets) == 1:
         return targets[0]
     return keras.tree.pack_sequence_as(compiled.output, targets)

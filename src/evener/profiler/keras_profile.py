@@ -1,4 +1,4 @@
-"""The profile of a Keras model on the devices of this machine."""
+"""Profile of a Keras model on the devices of this machine."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def profile_model(
     """Measure the training step of a model, layer by layer; the arguments are `make_plan`'s.
 
     Args:
-        model: Compiled, or a function that makes and compiles it.
-        batch_size: The most samples that a device may get, above 0.
-        devices: A device spec, or names of devices; None for ``EVENER_DEVICES``, else all.
-        x_spec: Of the input of one sample; None for the model's inputs.
-        y_spec: Of the target of one sample; None for what the losses take.
-        remeasure: Whether layers are measured that were measured before.
+        model: Compiled model, or a function that makes and compiles it.
+        batch_size: Most samples that a device may get, above 0.
+        devices: Device spec, or names of devices; None for ``EVENER_DEVICES``, else all.
+        x_spec: Spec of the input of one sample; None for the model's inputs.
+        y_spec: Spec of the target of one sample; None for the targets of the losses.
+        remeasure: Whether to measure layers again that were measured before.
 
     Raises:
         ProfileError: PROF-010 if it is not compiled, PROF-060 if it is not built and there is no
@@ -63,7 +63,7 @@ def _check(model: Any) -> None:
         raise ProfileError(
             "PROF-061",
             f"The model {model.name!r} belongs to a strategy.",
-            why="Its variables have owners already, and a plan is to choose them.",
+            why="Its variables already have owners, but a plan chooses the owners.",
             fix="Make the model outside of strategy.scope(), or give a function that makes it; "
             "then make it again in the scope of evener.Strategy(planned.plan).",
         )
@@ -73,7 +73,7 @@ def _not_built(model: Any) -> ProfileError:
     return ProfileError(
         "PROF-060",
         f"The model {model.name!r} is not built.",
-        why="What its layers cost depends on the shape of what they are given.",
-        fix="Begin the model with keras.Input(shape), or give x_spec and y_spec: the shapes of one "
+        why="The costs of its layers depend on the shape of its input.",
+        fix="Begin the model with keras.Input(shape), or pass x_spec and y_spec, the shapes of one "
         "sample, such as tf.TensorSpec([224, 224, 3]).",
     )

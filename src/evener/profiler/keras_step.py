@@ -1,4 +1,4 @@
-"""The training step of a Keras model, traced from the shapes of its data alone."""
+"""Training step of a Keras model, traced from the shapes of its data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def trace_keras_step(
     """Trace the training step of a compiled model, as ``fit`` calls it on a batch.
 
     Args:
-        model: The model, compiled; or a function that makes and compiles it. Of a function, the
-            model has no memory for weights and optimizer state: it need not fit into this machine,
-            and it cannot be run.
-        x_spec: Of one sample, without the axis that counts samples: a `tf.TensorSpec` or a nest.
-        y_spec: Of the target of one sample; None for none.
+        model: Compiled model, or a function that makes and compiles it. With a function, no memory
+            is allocated for weights and optimizer state: the model need not fit into this machine,
+            and cannot be run.
+        x_spec: Spec of one sample without the batch axis: a `tf.TensorSpec` or a nest of them.
+        y_spec: Spec of the target of one sample; None if there is no target.
 
     Raises:
         ProfileError: PROF-010 if the model is not compiled.
@@ -40,7 +40,7 @@ def trace_keras_step(
         ...     model.compile("adam", "mse")
         ...     return model
         >>> step = trace_keras_step(make, tf.TensorSpec([3]), tf.TensorSpec([1]))
-        >>> [(one.name, one.weight_bytes, one.optimizer_bytes) for one in layer_costs(step).layers]
+        >>> [(a.name, a.weight_bytes, a.optimizer_bytes) for a in layer_costs(step).layers]
         [('hidden', 64, 128), ('head', 20, 40)]
     """
     with made_model(model) as made:
@@ -48,7 +48,7 @@ def trace_keras_step(
             raise ProfileError(
                 "PROF-010",
                 f"The model {made.name!r} is not compiled.",
-                why="What a training step costs depends on its loss and its optimizer.",
+                why="The costs of a training step depend on its loss and its optimizer.",
                 fix="Call model.compile(optimizer, loss) first.",
             )
         return _trace(made, (x_spec,) if y_spec is None else (x_spec, y_spec))
@@ -56,10 +56,10 @@ def trace_keras_step(
 
 @contextlib.contextmanager
 def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
-    """Give a model; one that a function makes has no memory for its variables, then and inside.
+    """Yield a model; for a function, make it without allocating memory for its variables.
 
     Args:
-        model: The model, or the function.
+        model: Model, or function that makes it.
     """
     if isinstance(model, keras.Model):
         yield model
@@ -70,7 +70,7 @@ def made_model(model: keras.Model | Callable[[], keras.Model]) -> Iterator[Any]:
 
 def _trace(model: Any, data: Any) -> TracedStep:
     leaves = tf.nest.flatten(data)
-    symbolic = [keras.KerasTensor([None, *one.shape], one.dtype.name) for one in leaves]
+    symbolic = [keras.KerasTensor([None, *spec.shape], spec.dtype.name) for spec in leaves]
     build_from_specs(model, tf.nest.pack_sequence_as(data, symbolic))
 
     @tf.autograph.experimental.do_not_convert
@@ -79,11 +79,11 @@ def _trace(model: Any, data: Any) -> TracedStep:
 
     traced = trace_step(
         step,
-        [tf.TensorSpec([None, *one.shape], one.dtype) for one in leaves],
+        [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in leaves],
         [0] * len(leaves),
         autograph=False,
         with_layers=True,
     )
-    # A traced function refers to its variables weakly.
+    # A traced function holds weak references to its variables.
     vars(traced.concrete)["_evener_model"] = model
     return traced

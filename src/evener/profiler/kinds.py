@@ -1,6 +1,6 @@
-"""Which layers are of one kind: they compute the same, of tensors of the same shapes.
+"""Kinds of layers: layers of one kind compute the same on tensors of the same shapes.
 
-Layers of one kind are measured once. Names do not count, nor do the values of weights.
+Layers of one kind are measured once. Names and the values of weights are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NOT_COMPARED = frozenset({"_class", "_output_shapes", "container", "shared_name
 
 
 def kinds_of(split: SplitStep) -> list[str]:
-    """Return for every layer a text that is equal for layers of one kind."""
+    """Return for every layer a signature that is equal for layers of one kind."""
     shapes = _shapes(split)
     return [
         _Signature(split, shapes).of((layer.forward, layer.backward, layer.once))
@@ -27,16 +27,18 @@ def kinds_of(split: SplitStep) -> list[str]:
 
 
 def kind_of_rest(split: SplitStep) -> str:
-    """Return a text that is equal for steps with the same work beside their layers."""
+    """Return a signature that is equal for steps with the same work outside their layers."""
     return _Signature(split, _shapes(split)).of((split.rest,))
 
 
 def _shapes(split: SplitStep) -> dict[Tensor, str]:
-    return {one.handle: f"{one.dtype.name}{one.shape}" for one in split.variables}
+    return {
+        variable.handle: f"{variable.dtype.name}{variable.shape}" for variable in split.variables
+    }
 
 
 class _Signature:
-    """Writes down what a layer computes, with numbers in the place of names."""
+    """Signature of the work of a layer, with numbers instead of names."""
 
     def __init__(self, split: SplitStep, shapes: dict[Tensor, str]) -> None:
         self._split = split
@@ -45,7 +47,7 @@ class _Signature:
         self._symbols: dict[str, str] = {}
 
     def of(self, groups: Iterable[Sequence[Task]]) -> str:
-        """Return the signature of groups of tasks in a few characters."""
+        """Return the signature of groups of tasks, as a short hash."""
         text = hashlib.sha256()
         for group in groups:
             text.update(b"|")
@@ -80,7 +82,7 @@ class _Signature:
         yield f"returns {[self._tensors.get(tensor) for tensor in graph.outputs]}"
 
     def _tensor(self, tensor: Tensor) -> str:
-        """Return the number of a tensor, and what it is where it is met first."""
+        """Return the number of a tensor, with its description at its first occurrence."""
         if tensor in self._tensors:
             return str(self._tensors[tensor])
         self._tensors[tensor] = len(self._tensors)
@@ -92,5 +94,5 @@ class _Signature:
         return f"{number} {tensor.dtype.name}{tensor.shape} {self._shapes.get(tensor, '')}"
 
     def _plain(self, text: str) -> str:
-        """Number the symbols of a text in the order in which they are met."""
+        """Number the symbols of a text in the order of their first occurrence."""
         return _SYMBOL.sub(lambda m: self._symbols.setdefault(m[0], f"s{len(self._symbols)}"), text)

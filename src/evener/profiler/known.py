@@ -1,4 +1,4 @@
-"""What was measured on a device before, in the place of measuring it again."""
+"""Reuse of earlier measurements of a device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from evener.errors import warn
 from evener.profile.cache import (
     DeviceIdentity,
-    Kept,
+    Measurement,
     MeasurementCache,
     times_from_json,
     times_to_json,
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayersTaken:
-    """How many layers did not have to be measured on a device.
+    """Number of layers whose times are reused from earlier runs on a device.
 
     Args:
-        hardware: The name of the device.
-        num_layers: All layers of the step.
-        num_taken: Those that were measured in earlier runs.
-        since: When the first of these was measured; None if there are none.
+        hardware: Hardware name of the device.
+        num_layers: Number of layers of the step.
+        num_taken: Number of layers that were measured in earlier runs.
+        since: Time of the earliest of these measurements; None if there are none.
     """
 
     hardware: str
@@ -52,13 +52,13 @@ class LayersTaken:
         )
 
     def to_fields(self) -> dict[str, Any]:
-        """Return text and numbers, of which `from_fields` makes an equal value."""
+        """Return the value as JSON fields; `from_fields` restores it."""
         since = None if self.since is None else self.since.isoformat()
         return {**dataclasses.asdict(self), "since": since}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> LayersTaken:
-        """Return the value that `to_fields` wrote down."""
+        """Return the value that `to_fields` converted."""
         since = fields["since"]
         return cls(**{**fields, "since": None if since is None else datetime.fromisoformat(since)})
 
@@ -67,7 +67,7 @@ def warn_of_estimates(not_measured: Sequence[str]) -> None:
     """Warn if the times of layers are estimated (PROF-020).
 
     Args:
-        not_measured: For each layer that could not be measured a text that says why.
+        not_measured: Reasons why layers could not be measured, one per layer.
     """
     if not_measured:
         warn(
@@ -80,11 +80,11 @@ def warn_of_estimates(not_measured: Sequence[str]) -> None:
 
 
 class KnownTimes:
-    """The measurements of one device, kept from run to run.
+    """Measurements of one device, kept from run to run.
 
     Args:
-        cache: Where they are kept; None to measure everything and to keep nothing.
-        identity: Of the device.
+        cache: Cache of the measurements; None to measure everything and store nothing.
+        identity: Identity of the device.
     """
 
     def __init__(
@@ -97,16 +97,16 @@ class KnownTimes:
     def layer(
         self, key: str, measure: Callable[[], LayerTimes], *, num_layers: int = 1
     ) -> LayerTimes:
-        """Return the times of layers that are measured as one.
+        """Return the times of layers of one kind, which are measured once.
 
         Args:
-            key: What is measured: operations, shapes, dtypes and numbers of samples.
-            measure: Measures it; what it raises is passed on, and nothing is kept.
-            num_layers: How many layers of the step have these times, at least 1.
+            key: Key of the measurement: operations, shapes, dtypes and numbers of samples.
+            measure: Function that measures; its exceptions are passed on, and nothing is stored.
+            num_layers: Number of layers of the step with these times, at least 1.
         """
-        kept = self._get(key, measure, to_json=times_to_json, from_json=times_from_json)
-        self._layers.append((num_layers, kept.since))
-        return kept.value
+        measurement = self._get(key, measure, to_json=times_to_json, from_json=times_from_json)
+        self._layers.append((num_layers, measurement.since))
+        return measurement.value
 
     def other(
         self,
@@ -116,11 +116,11 @@ class KnownTimes:
         to_json: Callable[[T], Any],
         from_json: Callable[[Any], T],
     ) -> T:
-        """Return a measurement that is not that of a layer; see `MeasurementCache`."""
+        """Return a measurement that is not of a layer; see `MeasurementCache`."""
         return self._get(key, measure, to_json=to_json, from_json=from_json).value
 
     def seconds(self, key: str, measure: Callable[[], float]) -> float:
-        """Return a time that is not that of a layer."""
+        """Return measured seconds that are not of a layer."""
         return self.other(key, measure, to_json=float, from_json=float)
 
     def _get(
@@ -130,16 +130,16 @@ class KnownTimes:
         *,
         to_json: Callable[[T], Any],
         from_json: Callable[[Any], T],
-    ) -> Kept[T]:
+    ) -> Measurement[T]:
         if self._cache is None:
-            return Kept(value=measure())
+            return Measurement(value=measure())
         return self._cache.get_or_measure(
             self._identity, key, measure, to_json=to_json, from_json=from_json
         )
 
     @property
     def taken(self) -> LayersTaken:
-        """How many of the layers that were asked for had been measured before."""
+        """Number of the requested layers that had been measured before."""
         old = [(count, since) for count, since in self._layers if since is not None]
         return LayersTaken(
             hardware=self._identity.hardware,

@@ -1,4 +1,4 @@
-"""`evener.make_plan`: from a Keras model, or a profile, to the best plan for some devices."""
+"""Function `evener.make_plan`: from a Keras model or a profile to the best plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import keras
 
 _MOST_MEASURED = 256
-"""Samples up to which layers are measured for a batch that is to be chosen."""
+"""Most samples to measure layers at if the batch size is ``"max"`` or ``"auto"``."""
 
 
 def make_plan(
@@ -27,30 +27,29 @@ def make_plan(
     y_spec: Any = None,
     remeasure: bool = False,
 ) -> Planned:
-    """Measure the training step of a Keras model, and search the plan with the fastest step.
+    """Measure the training step of a Keras model, and search for the plan with the fastest step.
 
-    The model is not trained, and may not belong to a strategy: make another one in the scope of
-    ``Strategy(planned.plan)``. Layers that were measured on such devices before are not measured
-    again.
+    The model is not trained, and must not belong to a strategy: make another one in the scope of
+    ``Strategy(planned.plan)``. Measurements of earlier runs on the same kind of device are reused.
 
     Args:
-        costs: A compiled Keras model; or a function that makes and compiles it, for a model
-            that this machine cannot hold: its variables take no memory. Or a profile, such as
-            `evener.profile.serialise.read_profile` returns; then nothing is measured.
-        batch_size: Samples of the global batch, from 1; ``"max"``: the most that fit at once;
-            ``"auto"``: the fewest with nearly the most samples per second. For words, layers are
-            measured up to 256 samples.
-        devices: A device spec, or the names of devices; None for ``EVENER_DEVICES``, else all.
-        x_spec: Of what the model is given for one sample, without the axis that counts samples: a
-            nest of `tf.TensorSpec`. None for the model's inputs.
-        y_spec: Of the target of one sample. None for what the compiled losses take.
-        remeasure: Whether layers are measured that were measured before.
+        costs: Compiled Keras model; or a function that makes and compiles it, for a model that
+            does not fit into this machine: no memory is allocated for its variables. Or a profile,
+            such as `evener.profile.serialise.read_profile` returns; then nothing is measured.
+        batch_size: Samples of the global batch, at least 1; ``"max"``: the most that fit without
+            micro-batches and recomputation; ``"auto"``: the fewest with nearly the highest
+            throughput. For these words, layers are measured at up to 256 samples.
+        devices: Device spec, or names of devices; None for ``EVENER_DEVICES``, else all.
+        x_spec: Spec of the input for one sample without the batch axis: a nest of
+            `tf.TensorSpec`. None for the model's inputs.
+        y_spec: Spec of the target of one sample. None for the targets of the compiled losses.
+        remeasure: Whether to measure layers again that were measured before.
 
     Returns:
-        The plan (`Planned.plan`) with what it costs, and the profile that it was made from.
+        The plan (`Planned.plan`) with its prediction and the profile that it is based on.
 
     Raises:
-        PlanError: PLAN-042 for a batch size that cannot be, PLAN-043 if nothing fits.
+        PlanError: PLAN-042 for an impossible batch size, PLAN-043 if nothing fits.
         ProfileError: PROF-010 if the model is not compiled, PROF-060 if it is not built and there
             is no ``x_spec``, PROF-061 if it belongs to a strategy, PROF-062 if devices or specs are
             given with a profile.
@@ -77,7 +76,7 @@ def make_plan(
                 fix="Leave them out, or give the model.",
             )
         return plan_profile(costs, batch_size)
-    # A profile is planned for without TensorFlow.
+    # Planning for a profile does not need TensorFlow.
     check_installed()
     from evener.profiler.keras_profile import profile_model
 

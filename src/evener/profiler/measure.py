@@ -1,7 +1,7 @@
-"""The times of the layers of a step on a device, measured layer by layer.
+"""Measured times of the layers of a step on a device.
 
-Every layer is called alone, with made-up values, so that a device measures a model that it could
-not hold: the weights and activations of one layer at a time are there. Layers of one kind are
+Every layer is called alone with synthetic values, so only the weights and activations of one layer
+are in memory at a time: a device can measure models that do not fit into it. Layers of one kind are
 measured once.
 """
 
@@ -34,20 +34,20 @@ from evener.profiler.synthetic import NotMeasurableError, Values
 from evener.profiler.workspace import measured_workspace
 
 Progress = Callable[[int, int, str], object]
-"""Called with the layers done, their number, and the name of the layer that comes next."""
+"""Callback with the number of finished layers, the number of all, and the name of the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """How long a device takes for a step.
+    """Times of a step on a device.
 
     Attributes:
-        layers: Of every layer, in the order of the chain.
-        overhead_seconds: Once per step, what belongs to no layer: metrics, counters.
-        not_measured: For each layer that could not be called alone a text that names it and says
-            why; its times are estimated from its operations and bytes.
-        in_step: How many times as long as one by one the layers take in one call, one after the
-            other; 1 if that was not measured. The times of the layers hold it already.
+        layers: Times of every layer, in the order of the chain.
+        overhead_seconds: Seconds per step outside the layers: metrics, counters.
+        not_measured: Name and reason of each layer that could not be called alone; its times are
+            estimated from its operations and bytes.
+        in_step: Ratio of the time of all layers in one call to the sum of their times alone; 1 if
+            it was not measured. The times of the layers include it.
     """
 
     layers: tuple[LayerTimes, ...]
@@ -63,7 +63,7 @@ def measure_layers(
     *,
     progress: Progress | None = None,
 ) -> tuple[LayerTimes, ...]:
-    """Return how long a device takes for every layer of a step. See `measure_step`."""
+    """Return the times of every layer of a step on a device. See `measure_step`."""
     return measure_step(step, device, batch_sizes, progress=progress).layers
 
 
@@ -78,19 +78,20 @@ def measure_step(
     whole_at: int | None = None,
     before: KnownTimes | None = None,
 ) -> StepTimes:
-    """Return how long a device takes for a step, layer by layer.
+    """Return the times of a step on a device, layer by layer.
 
     Args:
-        step: The step, traced with layers, or split already.
-        device: The name of the device, such as ``"gpu:0"``.
-        batch_sizes: The numbers of samples to measure at, each above 0.
-        progress: Called before every layer.
-        speed: Of the device, for what cannot be measured; measured if it is needed.
-        clock: Measures on the device; another one for tests.
-        whole_at: Samples for which the device has memory for all layers together, which are then
-            called in one step too: a layer that is called again and again finds its weights in the
-            cache. None to leave it out.
-        before: What was measured on such a device before, and is not measured again.
+        step: Step, traced with layers or already split.
+        device: Name of the device, such as ``"gpu:0"``.
+        batch_sizes: Numbers of samples to measure at, each above 0.
+        progress: Callback before every layer.
+        speed: Speed of the device, for layers that cannot be measured; None to measure it if
+            needed.
+        clock: Clock of the device; None for the real one.
+        whole_at: Number of samples for which all layers fit into memory together. They are then
+            also measured in one call, because a layer that is called repeatedly finds its weights
+            in the cache. None to skip this.
+        before: Earlier measurements of the device, which are reused; None if there are none.
 
     Raises:
         ProfileError: PROF-011 if the numbers of samples are missing or not above 0.
@@ -161,7 +162,7 @@ def _checked(batch_sizes: Sequence[int]) -> list[int]:
 
 
 class _Measuring:
-    """Measures the layers of a step on a device."""
+    """Measurement of the layers of a step on a device."""
 
     def __init__(
         self, split: SplitStep, clock: Clock | None, device: str, batch_sizes: Sequence[int]
@@ -170,8 +171,8 @@ class _Measuring:
         self._clock = clock
         self._device = device
         self._batch_sizes = batch_sizes
-        self._variables = {one.handle: one for one in split.variables}
-        shapes = {one.handle: one.shape for one in split.variables}
+        self._variables = {variable.handle: variable for variable in split.variables}
+        shapes = {variable.handle: variable.shape for variable in split.variables}
         self._limits = index_limits(split.traced.graph, shapes)
 
     def layer(self, tasks: LayerTasks) -> LayerTimes:
@@ -181,7 +182,7 @@ class _Measuring:
             NotMeasurableError: If it cannot be called alone.
         """
         forward = self._calls(tasks.forward)
-        # One call of both passes: kernels of the second use what those of the first keep for them.
+        # Fused call of both passes: backward kernels reuse what forward kernels cache for them.
         both = self._calls((*tasks.forward, *tasks.backward)) if tasks.backward else forward
         sizes = self._batch_sizes
         first = _curve([(size, self._run(forward, size)) for size in sizes])
@@ -189,59 +190,60 @@ class _Measuring:
         if both is not forward:
             whole = _curve([(size, self._run(both, size)) for size in sizes])
         backward = _difference(whole, first)
-        apart = self._calls(tasks.backward)
+        separate = self._calls(tasks.backward)
         update = self._run(self._calls(tasks.once), sizes[0])
         return LayerTimes(
             forward=first,
             backward=backward,
-            backward_apart=self._apart(apart, backward),
+            backward_separate=self._separate(separate, backward),
             update_seconds=update,
-            workspace=self._workspace([one for one in (forward, apart) if one is not None]),
+            workspace=self._workspace(
+                [calls for calls in (forward, separate) if calls is not None]
+            ),
         )
 
-    def _apart(self, calls: Calls | None, joint: Curve) -> Curve | None:
-        """Return the time of a backward pass in a call of its own, as a stage makes it.
+    def _separate(self, calls: Calls | None, fused: Curve) -> Curve | None:
+        """Return the backward seconds in a separate call, as most stages run it.
 
-        A max-pooling of oneDNN leaves its gradient a workspace in the same call alone: without it
-        the gradient takes more than ten times as long. What would be less than in a call of both
-        passes is noise.
+        oneDNN max-pooling caches its workspace only within one call; separate calls are over 10
+        times slower. A separate time below the fused one is noise.
         """
         if calls is None:
             return None
         try:
             took = [(size, self._run(calls, size)) for size in self._batch_sizes]
-            return _curve([(size, max(seconds, joint(size))) for size, seconds in took])
+            return _curve([(size, max(seconds, fused(size))) for size, seconds in took])
         except NotMeasurableError:
             return None
 
     def _workspace(self, passes: Sequence[Calls]) -> Curve | None:
-        """Return what the passes need while they are computed, the greater of both."""
+        """Return the measured workspace, the maximum over the passes."""
         points: list[tuple[float, float]] = []
         try:
             for num_samples in self._batch_sizes:
-                found = [self._workspace_of(one, num_samples) for one in passes]
+                found = [self._workspace_of(calls, num_samples) for calls in passes]
                 if None in found:
                     return None
-                points.append((num_samples, max((one or 0 for one in found), default=0)))
+                points.append((num_samples, max((size or 0 for size in found), default=0)))
         except NotMeasurableError:
             return None
         return Curve(tuple(points))
 
     def _workspace_of(self, calls: Calls, num_samples: int) -> int | None:
         arguments, _variables = self._arguments(calls, num_samples)
-        with _told_if_refused():
+        with _not_measurable_if_refused():
             return measured_workspace(calls, arguments, self._device)
 
     def together(self, layers: Sequence[LayerTasks], num_samples: int) -> float:
-        """Return the time of both passes of all layers in one call."""
+        """Return the seconds of both passes of all layers in one call."""
         tasks = [task for layer in layers for task in layer.forward]
         tasks += [task for layer in reversed(layers) for task in layer.backward]
         return self._run(self._calls(tasks), num_samples)
 
     def rest(self) -> float:
-        """Return the time of what belongs to no layer, as far as it can be measured.
+        """Return the seconds outside the layers, as far as they can be measured.
 
-        A step is called from Python once; layers are measured without such a call.
+        They include one call from Python per step, which the times of layers exclude.
         """
         self._clock = self._clock or Clock(self._device)
         total = self._clock.overhead
@@ -254,44 +256,47 @@ class _Measuring:
 
     def _calls(self, tasks: Sequence[Task]) -> Calls | None:
         functions = [self._split.build(task) for task in tasks]
-        # A value that is read and kept would make every write copy the variable.
-        functions = [one for one in functions if not (one.is_stateful and one.is_read_only)]
+        # If the value of a read were kept, every write would copy the variable.
+        functions = [
+            function
+            for function in functions
+            if not (function.is_stateful and function.is_read_only)
+        ]
         return Calls(functions, self._device) if functions else None
 
     def _run(self, calls: Calls | None, num_samples: int) -> float:
-        """Return the time of calls for so many samples."""
+        """Return the seconds of calls with ``num_samples`` samples."""
         if calls is None:
             return 0.0
         arguments, _variables = self._arguments(calls, num_samples)
         self._clock = self._clock or Clock(self._device)
-        with _told_if_refused():
+        with _not_measurable_if_refused():
             return self._clock.measure(calls, arguments)
 
     def _arguments(self, calls: Calls, num_samples: int) -> tuple[list[Any], Values]:
-        """Return values for calls, and what keeps their variables."""
+        """Return the argument values of calls, and the object that keeps their variables alive."""
         values = Values(num_samples, self._variables, self._limits)
         with tf.device(self._device):
-            return [values.of(one) for one in calls.arguments], values
+            return [values.of(argument) for argument in calls.arguments], values
 
 
 @contextlib.contextmanager
-def _told_if_refused() -> Iterator[None]:
-    """Say that a layer cannot be measured where operations refuse values that are made up.
+def _not_measurable_if_refused() -> Iterator[None]:
+    """Raise `NotMeasurableError` if operations reject synthetic values.
 
-    So do those that gather rows by numbers which other operations find, as the update of an
-    embedding by RMSprop.
+    Operations that gather rows by computed indices do, such as the RMSprop update of an embedding.
     """
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
-        raise NotMeasurableError("its operations refuse values that are made up") from error
+        raise NotMeasurableError("its operations reject synthetic values") from error
 
 
 def _curve(points: Sequence[tuple[float, float]]) -> Curve:
-    """Return the curve of measured points, without what is noise for certain.
+    """Return the curve of measured points, without obvious noise.
 
-    Other programs only make a measurement longer, and more samples take no less time: what took
-    longer than more samples did was disturbed.
+    Interference only adds time, so make the curve monotone: no point is above one with more
+        samples.
     """
     least = math.inf
     kept: list[tuple[float, float]] = []
@@ -302,6 +307,6 @@ def _curve(points: Sequence[tuple[float, float]]) -> Curve:
 
 
 def _difference(both: Curve, first: Curve) -> Curve:
-    """Return the time of the second of two passes, from that of both in one call."""
+    """Return the seconds of the second of two passes, from those of both in one call."""
     pairs = zip(both.points, first.points, strict=True)
     return _curve([(samples, max(total - own, 0.0)) for (samples, total), (_, own) in pairs])

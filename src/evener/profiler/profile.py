@@ -1,4 +1,4 @@
-"""The profile of a step on the devices of this machine."""
+"""Profile of a step on the devices of this machine."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def profile_step(
     progress: Progress | None = None,
     known: Callable[[str], KnownTimes] = lambda _: KnownTimes(),
 ) -> tuple[CostProfile, tuple[str, ...]]:
-    """Measure what a step costs on devices.
+    """Measure the costs of a step on devices.
 
-    Devices of one kind of hardware are measured once. Only one layer at a time is in memory.
+    Devices of the same hardware are measured once. Only one layer at a time is in memory.
 
     Args:
-        traced: The step, traced with layers.
-        devices: The devices.
-        batch_size: The most samples that a device may get.
-        name: Of the model, for tables.
-        progress: See `measure_step`.
-        known: Returns what was measured before on devices like the one of this name.
+        traced: Step, traced with layers.
+        devices: Devices.
+        batch_size: Most samples that a device may get, at least 1.
+        name: Name of the model, for tables.
+        progress: Callback before every layer; see `measure_step`.
+        known: Function from a device name to the earlier measurements of that device.
 
     Returns:
-        The profile, and for each layer that could not be measured a text that says why.
+        The profile, and the reasons why layers could not be measured.
     """
     types = [hardware_of(device.name) for device in devices]
     sizes = batch_sizes(batch_size)
@@ -82,11 +82,12 @@ def profile_step(
                     before=before,
                 )
             times[type_name] = tuple(
-                # Two tensors are read, and one is written.
+                # An addition reads two tensors and writes one.
                 dataclasses.replace(
-                    one, accumulate_seconds=3 * layer.gradient_bytes / speed.bytes_per_second
+                    layer_times,
+                    accumulate_seconds=3 * layer.gradient_bytes / speed.bytes_per_second,
                 )
-                for one, layer in zip(found.layers, model.layers, strict=True)
+                for layer_times, layer in zip(found.layers, model.layers, strict=True)
             )
             overhead = max(overhead, found.overhead_seconds)
             not_measured.update(dict.fromkeys(found.not_measured))
@@ -101,8 +102,8 @@ def profile_step(
         model=dataclasses.replace(
             model,
             layers=tuple(
-                with_workspace(layer, [of_type[place].workspace for of_type in times.values()])
-                for place, layer in enumerate(model.layers)
+                with_workspace(layer, [of_type[index].workspace for of_type in times.values()])
+                for index, layer in enumerate(model.layers)
             ),
         ),
         cluster=cluster,
@@ -113,7 +114,7 @@ def profile_step(
 
 
 def _most_at_once(model: ModelCosts, sizes: Sequence[int], device: UsedDevice) -> int | None:
-    """Return the most samples of which all layers fit into half of a device's memory together."""
+    """Return the most samples for which all layers fit into half of a device's memory."""
     memory = device.memory_bytes
     if memory is None and device.kind == "cpu":
         memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -128,7 +129,7 @@ def _most_at_once(model: ModelCosts, sizes: Sequence[int], device: UsedDevice) -
 
 
 def batch_sizes(most: int) -> list[int]:
-    """Return the numbers of samples at which layers are measured, up to a batch.
+    """Return the numbers of samples to measure layers at, up to ``most``.
 
     >>> batch_sizes(256), batch_sizes(3)
     ([1, 4, 16, 64, 256], [1, 2, 3])
@@ -139,7 +140,7 @@ def batch_sizes(most: int) -> list[int]:
 
 
 def hardware_of(device: str) -> str:
-    """Return the name of the hardware of a device, such as ``"NVIDIA A100"``."""
+    """Return the hardware name of a device, such as ``"NVIDIA A100"``."""
     index = int(device.rpartition(":")[2])
     if device.startswith("gpu"):
         physical = tf.config.list_physical_devices("GPU")

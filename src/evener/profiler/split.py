@@ -1,7 +1,7 @@
-"""A step in layers: the tasks of each layer, as if each were a stage on a device of its own.
+"""Step split into the tasks of its layers, as if each layer were a stage on a separate device.
 
-Nothing is emitted, and nothing runs: the tasks are those that a plan with one stage per layer has,
-and their nodes say what a layer computes, keeps and hands on.
+Nothing is emitted or run. The tasks are those of a plan with one stage per layer; their nodes tell
+what a layer computes, saves and passes on.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from evener.profiler.chain import NUM_WANTED, Chain, find_chain
 from evener.profiler.variables import LayerVariable, find_variables
 
 _NO_LAYER = "\0"
-"""A pattern of layers to compute again, which tells passes apart and matches none."""
+"""Pattern of layers to recompute that matches none; it makes the partition separate the passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTasks:
-    """What is computed of a layer.
+    """Tasks of a layer.
 
     Attributes:
         forward: Tasks of the forward pass of a micro-batch, in order.
         backward: Tasks of the backward pass of a micro-batch, in order.
-        once: Tasks that run once per step where the variables of the layer are: its update.
+        once: Tasks that run once per step on the owner of the layer: its update.
     """
 
     forward: tuple[Task, ...]
@@ -44,14 +44,14 @@ class LayerTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitStep:
-    """A step in layers.
+    """Step split into layers.
 
     Attributes:
-        traced: The step.
-        chain: Its layers.
-        partition: Its tasks.
-        variables: With the layers that they belong to.
-        layers: The tasks of every layer.
+        traced: Traced step.
+        chain: Chain of its layers.
+        partition: Partition into tasks.
+        variables: Variables with their layers.
+        layers: Tasks of every layer.
         rest: Tasks that run once per step and belong to no layer, such as the loss and metrics.
     """
 
@@ -63,7 +63,7 @@ class SplitStep:
     rest: tuple[Task, ...]
 
     def build(self, task: Task) -> TaskFunction:
-        """Make the function of a task, which TensorFlow may put in the place of its calls."""
+        """Build the function of a task, which TensorFlow may inline."""
         whole = Layout.of_devices(self.partition.layout.devices[:1])
         return build_task(
             dataclasses.replace(self.partition, layout=whole), task, self.traced.concrete
@@ -72,12 +72,12 @@ class SplitStep:
 
 @dataclass(frozen=True)
 class _LayerLayout(Layout):
-    """One replica with a stage for every layer, all on one device."""
+    """Layout of one replica with a stage for every layer, all on one device."""
 
     chain: Chain | None = None
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
-        """Return the number of the layer that a path leads to."""
+        """Return the number of the layer that a path belongs to."""
         assert self.chain is not None
         return (self.chain.layer(path),)
 
@@ -88,9 +88,9 @@ def split_step(
     """Split a traced step into the tasks of its layers.
 
     Args:
-        traced: The step, traced with layers.
-        device: The kind of device that is to compute it, such as ``"cpu:0"``.
-        num_wanted: Models inside the model are divided until there are so many layers.
+        traced: Step, traced with layers.
+        device: Device of the kind that will compute it, such as ``"cpu:0"``.
+        num_wanted: Number of layers up to which nested models are replaced by their layers.
     """
     graph = traced.graph
     merge_reads(graph)
@@ -107,7 +107,7 @@ def split_step(
     layout = _layout(chain, device)
     stages = find_stages(nodes, sharding, layout, scopes)
     variables = tuple(find_variables(traced, nodes, chain, stages, passes))
-    home = {one.handle: one.layer for one in variables}
+    home = {variable.handle: variable.layer for variable in variables}
 
     def owner_of(tensor: Tensor) -> str:
         return _home(home.get(tensor))
@@ -116,7 +116,7 @@ def split_step(
         graph, sharding, traced.inference, owner_of=owner_of, layout=layout, scopes=scopes
     )
     layers = [_tasks_of(partition, number) for number in range(len(chain.names))]
-    known = {task for one in layers for task in (*one.forward, *one.backward, *one.once)}
+    known = {task for layer in layers for task in (*layer.forward, *layer.backward, *layer.once)}
     return SplitStep(
         traced=traced,
         chain=chain,
@@ -134,7 +134,7 @@ def _layout(chain: Chain, device: str) -> _LayerLayout:
 
 
 def _home(layer: int | None) -> str:
-    """Return what stands for the device that owns the variables of a layer, or of the step."""
+    """Return a symbolic device that owns the variables of a layer, or of the step."""
     return "step" if layer is None else f"layer {layer}"
 
 

@@ -1,4 +1,4 @@
-"""A strategy that hands over the first step that trains, traced, instead of running it."""
+"""Strategy that passes the first traced training step to a callback."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from evener.engine.trace.step import TracedStep, trace_step
 from evener.plan import Plan
 
 OnStep = Callable[[TracedStep, int | None], object]
-"""Called with the first traced step that trains, and the samples of its batch if they are known."""
+"""Callback with the first traced training step, and the samples of its batch or None."""
 
 
 class CostingStep(DistributedStep[Any, Any]):
-    """A step of a `CostingStrategy`; other steps than the first that trains run as ever."""
+    """Step of a `CostingStrategy`; all steps but the first training step run as usual."""
 
     on_step: OnStep
     datasets: list[Any]
@@ -52,10 +52,10 @@ class CostingStep(DistributedStep[Any, Any]):
 
 
 class CostingExtended(Extended):
-    """Updates variables without the device of their owner.
+    """Extended strategy that updates variables without setting the device of their owner.
 
-    All owners are the host here; with its device in the trace, the arithmetic of an update would
-    belong to the host and not to the layer whose update it is.
+    All owners are the host here. With its device in the trace, the arithmetic of an update would
+    belong to the host instead of the layer.
     """
 
     def _update(self, var: Any, fn: Any, args: Any, kwargs: Any, group: bool) -> Any:
@@ -64,11 +64,11 @@ class CostingExtended(Extended):
 
 
 def costing_strategy(device: str, on_step: OnStep) -> Strategy:
-    """Return a strategy that keeps all variables on the host, and costs the first training step.
+    """Return a strategy that keeps all variables on the host, and reports the first training step.
 
     Args:
-        device: The name of a device in use, where other steps than the first that trains run.
-        on_step: Called with that step. If it returns, the step runs.
+        device: Name of a device in use, on which the other steps run.
+        on_step: Callback with the first training step. If it returns, the step runs.
     """
     datasets: list[Any] = []
     step = type(
@@ -83,20 +83,20 @@ def costing_strategy(device: str, on_step: OnStep) -> Strategy:
             datasets.append(dataset)
             return super().experimental_distribute_dataset(dataset, options)
 
-    # Two micro-batches: steps of one device in one part are not traced.
+    # Two micro-batches, because a step on one device without micro-batches is not traced.
     return CostingStrategy(Plan.data_parallel([device], num_micro_batches=2, owners="central"))
 
 
 def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSpec]) -> int | None:
-    """Return how many samples a step is first given; None if that is not certain.
+    """Return the samples of the first batch of a step; None if they are uncertain.
 
-    Data whose last batch is smaller does not say how large the others are. A batch is taken from
-    it: the step that is costed is not run. It is not certain if the tensors of the step come from
-    elsewhere too, or if several data sets fit that begin with batches of unlike sizes.
+    The specs of data whose last batch is smaller have no batch size, so a batch is taken from the
+    data. The size is uncertain if tensors of the step have another source too, or if several data
+    sets match that begin with batches of different sizes.
 
     Args:
-        datasets: What the program hands to the strategy.
-        specs: Of all tensors of the step.
+        datasets: Data sets that the program distributes with the strategy.
+        specs: Specs of all tensors of the step.
     """
     found: set[int | None] = set()
     for dataset in datasets:
@@ -104,7 +104,7 @@ def _samples_of_first_batch(datasets: Sequence[Any], specs: Sequence[tf.TensorSp
         if len(parts) == len(specs) and all(map(_is_compatible, parts, specs)):
             for batch in dataset.take(1):
                 tensors = tf.nest.flatten(batch, expand_composites=True)
-                found.update(one.shape[0] if one.shape.rank else None for one in tensors)
+                found.update(tensor.shape[0] if tensor.shape.rank else None for tensor in tensors)
     return found.pop() if len(found) == 1 else None
 
 

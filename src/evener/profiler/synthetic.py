@@ -1,12 +1,12 @@
-"""Values for the arguments of a task's function, so that it can be called alone.
+"""Synthetic values for the arguments of a task function, so that it can be called alone.
 
 ::
 
     floats     small random numbers; those of variables are positive
-    integers   below the number of rows or classes that they name; else 0, a valid index
+    integers   random below their limit if they index rows or classes; else 0, a valid index
     bools      True
     symbols    b and B are the number of samples, o is 0
-    variables  new ones of the same size, which are freed with the call
+    variables  new variables of the same shape, freed after the call
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _SCALE = 0.1
 
 
 class NotMeasurableError(Exception):
-    """A function cannot be called with made-up values; the message says why."""
+    """Error: a function cannot be called with synthetic values; the message gives the reason."""
 
 
 class Values:
-    """Makes the values of arguments, and keeps the variables that it makes for them.
+    """Synthetic values of arguments; it keeps the variables among them alive.
 
     Args:
-        num_samples: The samples of the one part.
-        variables: By the arguments of the step that stand for them.
-        limits: What integer tensors must not reach; see `index_limits`.
+        num_samples: Samples of the micro-batch.
+        variables: Variables by their resource arguments of the step.
+        limits: Exclusive upper limits of integer tensors; see `index_limits`.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Values:
         if tensor.dtype == tf.resource:
             return self._variable(tensor).handle
         if tensor.dtype in (tf.variant, tf.string):
-            raise NotMeasurableError(f"it is given a tensor of dtype {tensor.dtype.name}")
+            raise NotMeasurableError(f"it takes a tensor of dtype {tensor.dtype.name}")
         if shape is None:
-            raise NotMeasurableError("it is given a tensor whose rank is not known")
+            raise NotMeasurableError("it takes a tensor of unknown rank")
         sizes = numbers(shape, self._num_samples)
         if tensor in self._limits:
             limit = self._limits[tensor]
@@ -89,12 +89,12 @@ class Values:
 
     def _variable(self, handle: Tensor) -> tf.Variable:
         if handle not in self._described:
-            raise NotMeasurableError("it uses a resource that is no variable")
+            raise NotMeasurableError("it uses a resource that is not a variable")
         if handle not in self._variables:
-            one = self._described[handle]
-            value = _filled(one.shape, one.dtype)
+            variable = self._described[handle]
+            value = _filled(variable.shape, variable.dtype)
             self._variables[handle] = tf.Variable(
-                tf.abs(value) if one.dtype.is_floating else value, trainable=False
+                tf.abs(value) if variable.dtype.is_floating else value, trainable=False
             )
         return self._variables[handle]
 

@@ -1,10 +1,10 @@
-"""Which layer the variables of a step belong to, and what they are for it.
+"""Layers and roles of the variables of a step.
 
 ::
 
-    weight   trained: it may be, and the step writes it
-    slot     the optimizer's: its name begins with the weight's, or one's update reads the other
-    state    everything else, such as moving means and weights that are frozen
+    weight   trained: trainable, and the step writes it
+    slot     optimizer state: its name has the weight's name, or one update reads the other variable
+    state    everything else, such as moving means and frozen weights
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Role = Literal["weight", "slot", "state"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerVariable:
-    """A variable that a step uses.
+    """Variable that a step uses.
 
     Attributes:
-        handle: The argument of the step that stands for it.
-        name: TensorFlow's name of it.
-        layer: The number of its layer; None if it belongs to the step, as a metric's total does.
-        role: What it is for the layer.
-        num_bytes: Of its value.
-        shape: Of its value.
-        dtype: Of its value.
+        handle: Resource argument of the step.
+        name: TensorFlow name.
+        layer: Number of its layer; None if it belongs to no layer, such as the total of a metric.
+        role: Role of the variable in its layer.
+        num_bytes: Bytes of its value.
+        shape: Shape of its value.
+        dtype: Dtype of its value.
     """
 
     handle: Tensor
@@ -57,17 +57,17 @@ def find_variables(
     """Return the variables of a step, in the order in which it captures them.
 
     Args:
-        traced: The step.
-        nodes: Of the step, in an order in which they can run.
-        chain: Its layers.
-        stages: The number of the layer of every node that the parts compute.
-        passes: The pass of these nodes.
+        traced: Traced step.
+        nodes: Nodes of the step, in topological order.
+        chain: Chain of its layers.
+        stages: Layer number of each sharded node.
+        passes: Pass of each sharded node.
     """
     return list(_Reader(traced, nodes, chain, stages, passes).read())
 
 
 class _Reader:
-    """Finds the layers of variables by their users."""
+    """Search for the layers of variables by their users."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class _Reader:
         for node in nodes:
             for tensor in dict.fromkeys(node.inputs):
                 self._users.setdefault(tensor, []).append(node)
-        by_handle = {id(one.handle): one for one in traced.concrete.graph.variables}
+        by_handle = {id(variable.handle): variable for variable in traced.concrete.graph.variables}
         pairs = zip(traced.capture_inputs, traced.captures, strict=True)
         self._variables: dict[Tensor, Any] = {
             tensor: by_handle[id(capture)] for tensor, capture in pairs if id(capture) in by_handle
@@ -123,46 +123,53 @@ class _Reader:
         return self._users.get(handle, [])
 
     def _layer_by_use(self, handle: Tensor) -> int | None:
-        """Return the first layer that uses a variable; of trained ones also by what they feed."""
+        """Return the first layer that uses a variable; a trained one also through its readers."""
         if len(self._chain.names) == 1:
             return 0 if self._variables[handle].trainable else None
-        layers = [self._chain.layer(self._scopes.path(one)) for one in self._using(handle)]
-        layers = [one for one in layers if one is not None]
+        layers = [self._chain.layer(self._scopes.path(user)) for user in self._using(handle)]
+        layers = [layer for layer in layers if layer is not None]
         if not layers and self._variables[handle].trainable:
-            readers = [one for one in self._using(handle) if not one.has_side_effect]
-            fed = [user for one in readers for t in one.outputs for user in self._users.get(t, [])]
-            layers = [self._stages[one][0] for one in fed if self._passes.get(one) == FORWARD]
+            readers = [reader for reader in self._using(handle) if not reader.has_side_effect]
+            fed = [
+                user
+                for reader in readers
+                for t in reader.outputs
+                for user in self._users.get(t, [])
+            ]
+            layers = [self._stages[user][0] for user in fed if self._passes.get(user) == FORWARD]
         return min(layers, default=None)
 
     def _slots(self, of_layers: set[Tensor]) -> dict[Tensor, Tensor]:
-        """Return the weight of every slot: by its name, as Keras makes it, or by the updates."""
-        weights = [one for one in of_layers if self._is_trained(one)]
-        # Scalars are counts of steps, learning rates, totals of metrics.
-        others = [one for one in self._variables if one not in of_layers and self._shape(one)]
-        names = {_plain(self._variables[one].name): one for one in weights}
-        is_told = len(names) == len(weights)
+        """Return the weight of every slot, by its Keras name or by the updates."""
+        weights = [handle for handle in of_layers if self._is_trained(handle)]
+        # Scalars are step counters, learning rates or metric totals.
+        others = [
+            handle for handle in self._variables if handle not in of_layers and self._shape(handle)
+        ]
+        names = {_plain(self._variables[weight].name): weight for weight in weights}
+        are_names_unique = len(names) == len(weights)
         found: dict[Tensor, Tensor] = {}
         near: dict[Tensor, tuple[bool, int]] = {}
         for slot in others:
             rest = _plain(self._variables[slot].name.partition("/")[2])
-            fitting = [name for name in names if is_told and rest.startswith(f"{name}_")]
+            fitting = [name for name in names if are_names_unique and rest.startswith(f"{name}_")]
             if fitting:
                 found[slot] = names[max(fitting, key=len)]
-        for one in [*weights, *others]:
-            for other, distance in self._read_for_update(one):
-                slot, weight = (other, one) if one in of_layers else (one, other)
+        for handle in [*weights, *others]:
+            for other, distance in self._read_for_update(handle):
+                slot, weight = (other, handle) if handle in of_layers else (handle, other)
                 if slot in found or slot in of_layers or weight not in of_layers:
                     continue
                 rank = (self._shape(slot) != self._shape(weight), distance)
                 if slot not in near or rank < near[slot]:
                     near[slot] = rank
                     self._nearest[slot] = weight
-        return {**{one: self._nearest[one] for one in near}, **found}
+        return {**{slot: self._nearest[slot] for slot in near}, **found}
 
     def _read_for_update(self, handle: Tensor) -> Iterator[tuple[Tensor, int]]:
-        """Yield variables whose values the writes of one are computed from, and how directly."""
-        writes = [one for one in self._using(handle) if one.has_side_effect]
-        queue = deque((t, 1) for one in writes for t in one.inputs if t is not handle)
+        """Yield the variables that the writes of a variable depend on, and their distance."""
+        writes = [write for write in self._using(handle) if write.has_side_effect]
+        queue = deque((t, 1) for write in writes for t in write.inputs if t is not handle)
         seen: set[Tensor] = set()
         while queue:
             tensor, distance = queue.popleft()
@@ -172,13 +179,13 @@ class _Reader:
             if tensor in self._variables and self._shape(tensor):
                 yield tensor, distance
             elif tensor.node not in self._passes:
-                queue.extend((one, distance + 1) for one in tensor.node.inputs)
+                queue.extend((read, distance + 1) for read in tensor.node.inputs)
 
     def _shape(self, handle: Tensor) -> tuple[int, ...]:
         return tuple(self._variables[handle].shape.as_list())
 
     def _is_trained(self, handle: Tensor) -> bool:
-        is_written = any(one.has_side_effect for one in self._using(handle))
+        is_written = any(user.has_side_effect for user in self._using(handle))
         return is_written and self._variables[handle].trainable
 
 

@@ -1,7 +1,7 @@
-"""What kernels were seen to need on a device, as its allocator counts it.
+"""Workspace of kernels on a device, measured by its allocator.
 
-Convolutions, the gradient of max-pooling and others allocate memory that no tensor of a graph
-shows. Of a call whose results are still there::
+Convolutions, the gradient of max-pooling and other kernels allocate memory that is no tensor of the
+graph. While the results of a call are still alive::
 
     workspace = peak - after
 """
@@ -19,23 +19,22 @@ from evener.profile import Curve, LayerCosts
 from evener.profiler.clock import Calls
 
 _ROUNDS = 3
-"""What another call has left may be freed late: the median of several times counts."""
+"""Number of measurements, of which the median counts: other calls may free memory late."""
 
 
 def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> int | None:
-    """Return the bytes that calls need beside what they are given and hand over.
+    """Return the bytes that calls need besides their arguments and results.
 
-    What the allocator takes for a result may be more than the bytes of the result, and it is not
-    counted: the difference of two of the allocator's own figures is taken. The peak that TensorFlow
-    keeps of the device begins anew with it.
+    It is the difference of two figures of the allocator, so what the allocator rounds up for
+    results is not counted. The measurement resets the peak that TensorFlow keeps of the device.
 
     Args:
-        calls: What is called; their first call makes what all others share, and is not counted.
-        arguments: For its arguments, in their order.
-        device: TensorFlow's name of the device.
+        calls: Calls to measure; the first call, which traces, is not counted.
+        arguments: Values of their arguments, in order.
+        device: TensorFlow name of the device.
 
     Returns:
-        None if the allocator of the device does not count.
+        The bytes; None if the allocator of the device has no statistics.
     """
     found: list[int] = []
     for _ in range(1 + _ROUNDS):
@@ -52,15 +51,15 @@ def measured_workspace(calls: Calls, arguments: Sequence[Any], device: str) -> i
 
 
 def with_workspace(costs: LayerCosts, measured: Sequence[Curve | None]) -> LayerCosts:
-    """Return the costs of a layer with the workspace that devices were seen to need.
+    """Return the costs of a layer with the measured workspace of the devices.
 
     Args:
-        costs: Of the layer.
-        measured: Of every type of device; None where one does not tell.
+        costs: Costs of the layer.
+        measured: Workspace curve of each type of device; None if it was not measured.
     """
-    curves = [one for one in measured if one is not None]
+    curves = [curve for curve in measured if curve is not None]
     if not curves:
         return costs
-    places = sorted({samples for one in curves for samples, _ in one.points})
-    most = tuple((samples, max(one(samples) for one in curves)) for samples in places)
+    sample_counts = sorted({samples for curve in curves for samples, _ in curve.points})
+    most = tuple((samples, max(curve(samples) for curve in curves)) for samples in sample_counts)
     return dataclasses.replace(costs, kernel_workspace=Curve(most))

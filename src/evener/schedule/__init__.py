@@ -1,11 +1,11 @@
-"""The order in which the devices of a pipeline compute their tasks, and when each task runs.
+"""Schedules of pipelines: the order of tasks on each device, and their timeline.
 
 Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 """
 
 from __future__ import annotations
 
-from evener.schedule.schedule import Schedule, forward_schedule_for, schedule_for
+from evener.schedule.replica_schedule import Schedule, forward_schedule_for, schedule_for
 from evener.schedule.task import Task, TaskKind, dependencies
 from evener.schedule.timing import TimedTask, Timeline, timeline
 

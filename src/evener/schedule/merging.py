@@ -1,8 +1,7 @@
-"""Orders for replicas of which several stages share a device, by simulation.
+"""Orders for replicas in which several stages share a device, by simulation.
 
-A clock ticks, and every task takes one tick. At each tick every device begins the best of
-the tasks that it could begin: greedy list scheduling. What it begins in which order is the
-device's order of tasks.
+Greedy list scheduling: every task takes one tick, and at each tick every device begins the best of
+the tasks that it can begin. The sequence in which a device begins its tasks is its order.
 
 ::
 
@@ -12,9 +11,9 @@ device's order of tasks.
     a      F0.0 F1.0 F0.2 B0.2 F1.2 B1.2 B0.0 B1.0 F2.0 ...
     b       .   F0.1 F1.1  .   B0.1  .   B1.1  .    .   F2.1 ...
 
-It cannot get stuck. Micro-batches begin and pass every stage in one order, so the oldest that
-is alive finds no stage full of later ones: its next task can begin, or a stage is full of
-micro-batches that wait for their weights' gradients alone, which can begin.
+There is no deadlock. Micro-batches pass every stage in the same order, so no stage that the oldest
+live micro-batch needs is full of later ones: its next task can begin, or a stage is full of
+micro-batches that wait only for their weight gradients, which can begin.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from evener.plan.parts import Replica, ScheduleName
 from evener.schedule.orders import live_limit
 from evener.schedule.task import Task, TaskKind, dependencies
 
-# What is begun first, of the tasks that can begin.
+# Preferred kinds among the tasks that can begin, the best first.
 _PREFERRED: dict[ScheduleName, tuple[TaskKind, ...]] = {
     "1f1b": ("backward", "forward"),
     "gpipe": ("forward", "backward"),
@@ -36,7 +35,7 @@ _PREFERRED: dict[ScheduleName, tuple[TaskKind, ...]] = {
 
 @dataclass(slots=True)
 class _Begun:
-    """How many tasks of each kind a stage has begun."""
+    """Number of tasks of each kind that a stage has begun."""
 
     forward: int = 0
     backward: int = 0
@@ -45,7 +44,7 @@ class _Begun:
 
 @dataclass(slots=True, kw_only=True)
 class _Merging:
-    """The state of the simulation."""
+    """State of the simulation."""
 
     replica: Replica
     ended: set[Task] = field(default_factory=set[Task])
@@ -55,11 +54,11 @@ class _Merging:
         self.begun = [_Begun() for _ in self.replica.stages]
 
     def best(self, stages: Sequence[int]) -> Task | None:
-        """Return what a device with these stages begins, or None if it must wait.
+        """Return the task that a device with these stages begins, or None if it must wait.
 
-        Of one kind it is that of the deepest stage, so that what was begun is soon over.
-        Forwards of GPipe are all kept until the wave is: there the first stage is first, as
-        most devices wait for it.
+        Among tasks of one kind, the deepest stage comes first, so that micro-batches finish early.
+        GPipe keeps all forwards of a wave anyway: there the first stage comes first, because the
+        other devices wait for it.
         """
         for kind in _PREFERRED[self.replica.schedule]:
             is_shallow_first = self.replica.schedule == "gpipe" and kind == "forward"
@@ -88,7 +87,7 @@ class _Merging:
         return range(begin, min(begin + self.replica.in_flight, self.replica.num_micro_batches))
 
     def _micro_batch(self, kind: TaskKind, number: int) -> int:
-        """Return which micro-batch is the one of that number in the order of a stage."""
+        """Return the micro-batch at position ``number`` in the order of a stage."""
         if self.replica.schedule == "gpipe" and kind == "backward":
             wave = self._wave(number)
             return wave[-1] - (number - wave[0])
@@ -103,7 +102,7 @@ class _Merging:
             return begun.forward >= self._wave(begun.backward)[-1] + 1
         if kind != "forward":
             return True
-        # So the weights' gradients cannot fall behind without bound.
+        # This bounds the number of deferred weight gradients.
         if self.replica.schedule == "zero_bubble" and begun.forward - begun.weights >= in_flight:
             return False
         return begun.forward - begun.backward < live_limit(stage, in_flight)
@@ -115,15 +114,15 @@ def merged_orders(
     """Return one order of tasks per device.
 
     Args:
-        replica: Of which all tasks are put in order, within the limits of its schedule.
-        stages_of_devices: For each device the numbers of its stages, ascending.
+        replica: Replica whose tasks are ordered, within the limits of its schedule.
+        stages_of_devices: Stage numbers of each device, ascending.
     """
     state = _Merging(replica=replica)
     orders: list[list[Task]] = [[] for _ in stages_of_devices]
     num_kinds = len(_PREFERRED[replica.schedule])
     num_left = num_kinds * len(replica.stages) * replica.num_micro_batches
     while num_left:
-        # All devices choose before the tick ends anything.
+        # All devices choose before any task of this tick ends.
         chosen = [state.best(stages) for stages in stages_of_devices]
         for order, task in zip(orders, chosen, strict=True):
             if task is not None:

@@ -1,7 +1,7 @@
-"""The orders of tasks that have a closed form: one stage per device, and interleaved.
+"""Task orders with a closed form: one stage per device, and interleaved stages.
 
 In the drawings a letter and a digit are a task and its micro-batch, a dot is idle time, and
-every task takes as long as any other.
+all tasks take the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def gpipe_order(*, stage: int, num_micro_batches: int, in_flight: int) -> Iterat
 
 
 def one_f_one_b_order(*, stage: int, num_micro_batches: int, in_flight: int) -> Iterator[Task]:
-    """Yield the tasks of a stage by 1F1B: forwards to the limit, then B and F in turns.
+    """Yield the tasks of a stage by 1F1B: forwards up to the limit, then B and F alternate.
 
     ::
 
@@ -51,39 +51,39 @@ def one_f_one_b_order(*, stage: int, num_micro_batches: int, in_flight: int) -> 
 
 
 def zero_bubble_order(*, stage: int, num_micro_batches: int, in_flight: int) -> Iterator[Task]:
-    """Yield the tasks of a stage by ZB-H1: 1F1B whose weights' gradients come later.
+    """Yield the tasks of a stage by ZB-H1: 1F1B with deferred weight gradients.
 
-    Stage s is s backwards ahead of its weights, and the rest fills what 1F1B leaves idle at
-    the end::
+    Stage s is s backwards ahead of its weight gradients; the remaining ones fill the idle time of
+    1F1B at the end::
 
         stage 0    F0 F1 F2 .  .  B0 W0 F3 B1 W1 B2 W2 B3 W3
         stage 1    .  F0 F1 .  B0 F2 B1 W0 F3 B2 W1 B3 W2 W3
         stage 2    .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
 
-    A micro-batch that waits for its weights' gradient is kept, so that a stage holds up to
-    ``in_flight`` of them: what stage 0 holds in 1F1B. Of p stages with p in flight, a device
-    idles (p - 1)(F + B - W) for tasks of these lengths, if W is neither above F nor above B.
+    A micro-batch stays alive until its weight gradient is computed, so a stage holds up to
+    ``in_flight`` micro-batches, as stage 0 does in 1F1B. With p stages and p in flight, a device
+    is idle for (p - 1)(F + B - W), where F, B and W are the task times, if W is at most F and B.
 
     Source: Qi, Wan, Huang, Lin: Zero Bubble Pipeline Parallelism, 2023, section 3.1.
     """
-    num_late = min(stage, in_flight - 1)
+    num_deferred = min(stage, in_flight - 1)
     for task in one_f_one_b_order(
         stage=stage, num_micro_batches=num_micro_batches, in_flight=in_flight
     ):
         yield task
-        if task.kind == "backward" and task.micro_batch >= num_late:
-            yield Task("weights", stage, task.micro_batch - num_late)
-    for k in range(max(0, num_micro_batches - num_late), num_micro_batches):
+        if task.kind == "backward" and task.micro_batch >= num_deferred:
+            yield Task("weights", stage, task.micro_batch - num_deferred)
+    for k in range(max(0, num_micro_batches - num_deferred), num_micro_batches):
         yield Task("weights", stage, k)
 
 
 def interleaved_order(
     *, rank: int, num_devices: int, num_rounds: int, num_micro_batches: int
 ) -> Iterator[Task]:
-    """Yield the tasks of a device whose stages are every ``num_devices``-th one.
+    """Yield the tasks of a device that has every ``num_devices``-th stage.
 
-    The stages of a device are its chunks. As many micro-batches as there are devices go
-    through chunk 0, then through chunk 1, and so on; then the next ones. With 2 devices and
+    The stages of a device are its chunks. A group of ``num_devices`` micro-batches goes through
+    chunk 0, then through chunk 1, and so on; then the next group. With 2 devices and
     2 rounds (stages 0 and 2 on device 0, stages 1 and 3 on device 1; micro-batch.stage)::
 
         device 0   F0.0 F1.0 F0.2 F1.2  .   F2.0 B0.2 F3.0 B1.2 F2.2 B0.0 ...
@@ -95,17 +95,17 @@ def interleaved_order(
     num_tasks = num_micro_batches * num_rounds
     num_ahead = min(2 * (num_devices - rank - 1) + (num_rounds - 1) * num_devices, num_tasks)
 
-    def place(index: int) -> tuple[int, int]:
+    def chunk_and_micro_batch(index: int) -> tuple[int, int]:
         group, within = divmod(index, num_devices * num_rounds)
         chunk, member = divmod(within, num_devices)
         return chunk, group * num_devices + member
 
     def forward(index: int) -> Task:
-        chunk, micro_batch = place(index)
+        chunk, micro_batch = chunk_and_micro_batch(index)
         return Task("forward", rank + chunk * num_devices, micro_batch)
 
     def backward(index: int) -> Task:
-        chunk, micro_batch = place(index)
+        chunk, micro_batch = chunk_and_micro_batch(index)
         return Task("backward", rank + (num_rounds - 1 - chunk) * num_devices, micro_batch)
 
     yield from (forward(index) for index in range(num_ahead))
@@ -116,7 +116,7 @@ def interleaved_order(
 
 
 def live_limit(stage: int, in_flight: int) -> int:
-    """Return how many micro-batches a stage of 1F1B may hold: its distance from the limit.
+    """Return the most live micro-batches of a 1F1B stage.
 
     >>> [live_limit(stage, 3) for stage in range(5)]
     [3, 2, 1, 1, 1]

@@ -1,4 +1,4 @@
-"""The tasks of a replica: one pass of one micro-batch through one stage."""
+"""Tasks of a replica, each one pass of one micro-batch through one stage."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ TaskKind = Literal["forward", "backward", "weights"]
 class Task(NamedTuple):
     """One pass of one micro-batch through one stage.
 
-    A tuple, because schedules are sets and mappings of thousands of them.
+    It is a tuple for speed: schedules have sets and mappings of thousands of tasks.
 
     Args:
-        kind: ``"forward"``; ``"backward"``, the gradients of the stage's inputs and weights;
-            or, under the schedule ``"zero_bubble"``, ``"backward"`` for the gradients of the
-            inputs alone and ``"weights"`` for those of the weights.
-        stage: The number of the stage, from 0.
-        micro_batch: The number of the micro-batch, from 0.
+        kind: Kind of the pass. ``"backward"`` computes the gradients of the stage's inputs and
+            weights; under the schedule ``"zero_bubble"`` only those of the inputs, and
+            ``"weights"`` computes those of the weights.
+        stage: Stage number, from 0.
+        micro_batch: Micro-batch number, from 0.
     """
 
     kind: TaskKind
@@ -25,7 +25,7 @@ class Task(NamedTuple):
     micro_batch: int
 
     def __str__(self) -> str:
-        """Return the task as it is drawn: its letter, micro-batch and stage.
+        """Return the letter, the micro-batch and the stage of the task.
 
         >>> print(Task(kind="weights", stage=2, micro_batch=5))
         W5.2
@@ -34,7 +34,7 @@ class Task(NamedTuple):
 
 
 def dependencies(task: Task, *, num_stages: int) -> tuple[Task, ...]:
-    """Return the tasks that must have ended before a task can begin.
+    """Return the tasks that must end before a task can begin.
 
     ::
 

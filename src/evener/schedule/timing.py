@@ -1,11 +1,11 @@
-"""When the tasks of a schedule run, from how long each of them takes.
+"""Timeline of a schedule, from the seconds of its tasks.
 
 ::
 
     order of a device     ... F3 | B1 | ...      B1 begins when F3 has ended on this device,
                                                  and F1 here and B1 of the next stage have.
 
-There is no clock and no randomness: the same schedule and seconds give the same timeline.
+It is deterministic: the same schedule and seconds give the same timeline.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from evener.schedule.schedule import Schedule
+from evener.schedule.replica_schedule import Schedule
 from evener.schedule.task import Task, TaskKind, dependencies
 
 Seconds = Callable[[Task], float] | Mapping[TaskKind, float]
-"""How long a task takes, 0 or more: by task, or by its kind."""
+"""Seconds of a task, 0 or more: a function of the task, or a mapping from its kind."""
 
 Transfer = Callable[[Task, Task], float]
-"""How long it takes until a task has what it needs of another, which has ended."""
+"""Transfer seconds from the end of a task to the start of a dependent one."""
 
 _Span = tuple[float, float]
 
 
 class TimedTask(NamedTuple):
-    """A task and when it runs, in seconds since the begin of the first one."""
+    """Task with its start and end, in seconds since the start of the first task."""
 
     task: Task
     begin_seconds: float
@@ -36,16 +36,16 @@ class TimedTask(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When the tasks of a schedule run.
+    """Times of the tasks of a schedule.
 
     Args:
-        events: For each device of the schedule its tasks with their times, in order.
-        makespan: The seconds from the begin of the first task to the end of the last.
-        bubble: The fraction of all devices' time in the makespan in which they are idle.
-        peak_live: For each stage the most micro-batches whose forward has begun there while
-            the last of their tasks there has not ended.
-        peak_in_flight: The most micro-batches whose forward has begun in stage 0 while their
-            backward has not ended there; without backwards, while their last forward has not.
+        events: Tasks of each device with their times, in order.
+        makespan: Seconds from the start of the first task to the end of the last.
+        bubble: Fraction of all devices' time in the makespan in which they are idle.
+        peak_live: Most live micro-batches of each stage: from the start of their forward to the end
+            of their last task there.
+        peak_in_flight: Most micro-batches in flight: from the start of their forward to the end of
+            their backward in stage 0; without backwards, to the end of their last forward.
     """
 
     events: tuple[tuple[TimedTask, ...], ...]
@@ -58,14 +58,14 @@ class Timeline:
 def timeline(
     schedule: Schedule, seconds: Seconds, *, transfer: Transfer = lambda task, needed: 0.0
 ) -> Timeline:
-    """Return when the tasks run if every device runs its own as soon as it can.
+    """Return the timeline in which every device runs its tasks as soon as it can.
 
     Args:
-        schedule: The order of each device.
-        seconds: How long each task takes, 0 or more: a function of the task, or a mapping
-            from its kind.
-        transfer: How long what a task needs of another takes to arrive, 0 or more, once that one
-            has ended: a function of both.
+        schedule: Order of each device.
+        seconds: Seconds of each task, 0 or more: a function of the task, or a mapping from its
+            kind.
+        transfer: Transfer seconds, 0 or more, as a function of a task and the dependency whose
+            result it receives.
 
     >>> from evener.plan import Replica, Stage
     >>> from evener.schedule import schedule_for
@@ -102,7 +102,7 @@ def _by_task(seconds: Seconds) -> Callable[[Task], float]:
 def _spans(
     begins: Mapping[Task, float], ends: Mapping[Task, float], num_stages: int
 ) -> tuple[list[list[_Span]], list[_Span]]:
-    """Return when micro-batches are alive: for each stage, and in the whole replica."""
+    """Return the spans in which micro-batches are alive, per stage and in the replica."""
     live: list[list[_Span]] = [[] for _ in range(num_stages)]
     in_flight: list[_Span] = []
     for task, begin in begins.items():
@@ -124,7 +124,7 @@ def _run(
     num_stages: int,
     transfer: Transfer,
 ) -> tuple[tuple[TimedTask, ...], ...]:
-    """Let every device run until it must wait, and again when what it waits for has ended."""
+    """Run every device until it must wait, and resume it when the missing task has ended."""
     ends: dict[Task, float] = {}
     events: list[list[TimedTask]] = [[] for _ in schedule.orders]
     waiting: dict[Task, list[int]] = {}
@@ -149,8 +149,8 @@ def _run(
 
 
 def _most_at_once(spans: Iterable[_Span]) -> int:
-    """Return how many half-open spans overlap at most."""
-    # At one time, what ends goes before what begins.
+    """Return the largest number of overlapping half-open spans."""
+    # At equal times, ends come before starts.
     changes = sorted(change for begin, end in spans for change in ((begin, 1), (end, -1)))
     most = current = 0
     for _, change in changes:

@@ -38,7 +38,7 @@ SMALL = {"resnet-50", "bert-large-128"}
 def predicted(model: ModelCosts, batch_size: int, way: Way, num_devices: int) -> list[int]:
     """Return the bytes of each device as `predict` says them of the same plan."""
     devices = [PlanDevice.named(f"gpu:{k}") for k in range(num_devices)]
-    again = zip(model.layers, recomputed_layers(model), strict=True)
+    recomputed = zip(model.layers, recomputed_layers(model), strict=True)
     plan = Plan(
         devices=tuple(devices),
         replicas=tuple(
@@ -49,7 +49,7 @@ def predicted(model: ModelCosts, batch_size: int, way: Way, num_devices: int) ->
             )
             for one in devices
         ),
-        recompute=tuple(literal(layer.name) for layer, is_again in again if is_again)
+        recompute=tuple(literal(layer.name) for layer, is_recomputed in recomputed if is_recomputed)
         if way.recompute
         else (),
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.cost_model.assignment import EACH_MACHINE
 from evener.cost_model.memory import MemoryPrediction, predict_memory, shortages
-from evener.cost_model.stage_memory import StepWay, stage_memory, stage_moments
+from evener.cost_model.stage_memory import ExecutionMode, stage_memory, stage_moments
 from evener.profile import Cluster, Curve, LayerCosts, ModelCosts
 from unit.cost_model.by_hand import MODEL, assigned, cluster_of, whole
 
@@ -137,12 +137,12 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
 ) -> None:
     model = ModelCosts(name="drawn", layers=tuple(layers))
     span, recompute = Span(0, 0, len(layers)), (False,) * len(layers)
-    way = StepWay(
-        recompute=recompute, has_order=False, waits=is_alone, meets=False, is_alone=is_alone
+    mode = ExecutionMode(
+        recompute=recompute, has_order=False, waits=is_alone, has_barriers=False, is_alone=is_alone
     )
     kept = [layer.activation_bytes for layer in layers]
-    every = stage_moments(span, model, way, kept, accumulates=False)
-    found = stage_memory(span, model, way, accumulates=False)
+    every = stage_moments(span, model, mode, kept, accumulates=False)
+    found = stage_memory(span, model, mode, accumulates=False)
     assert found.total(1, 1, samples) == max(one.total(samples) for one in every)
     assert len(found.moments) <= len(layers)
 
@@ -154,21 +154,21 @@ def test_what_kernels_were_seen_to_need_counts_where_it_is_more() -> None:
     assert [layer.workspace(samples) for samples in (0, 1, 10, 100)] == [0, 40, 60, 300]
 
 
-def joint_chain(**of_first: Any) -> ModelCosts:
+def fused_chain(**of_first: Any) -> ModelCosts:
     """Return layers of which it is known what they need in one call of all passes."""
     layers = [
         dataclasses.replace(
-            layer, update_bytes=0, joint_workspace_bytes=7.0, joint_gradient_bytes=20
+            layer, update_bytes=0, fused_workspace_bytes=7.0, fused_gradient_bytes=20
         )
         for layer in chain().layers
     ]
     return ModelCosts(
-        name="joint", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
+        name="fused", layers=(dataclasses.replace(layers[0], **of_first), *layers[1:])
     )
 
 
 def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
-    model = joint_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
+    model = fused_chain(kernel_workspace=Curve(((1, 1000.0), (10, 10_000.0))))
     replicas = tuple(
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
@@ -186,24 +186,24 @@ def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
 
 
 def test_own_weights_make_no_place_for_gradients() -> None:
-    model = joint_chain()
+    model = fused_chain()
     assert gradients_of(model, 2, [1.0, 0.5]) == 20 + (100 - 20) + 100 * 3
     others = dataclasses.replace(model, layers=chain().layers)
     assert gradients_of(others, 2, [1.0, 0.5]) == 100 + 100 * 3
 
 
-def test_what_waits_for_meetings_of_layers_before_is_there_in_one_call() -> None:
-    met = {"forward_meetings": 2, "backward_meetings": 1, "meeting_bytes": 1000.0}
+def test_what_waits_for_barriers_of_layers_before_is_there_in_one_call() -> None:
+    met = {"forward_barriers": 2, "backward_barriers": 1, "barrier_bytes": 1000.0}
     replicas = tuple(
         ReplicaAssignment(samples=10, spans=(Span(device, 0, 3),)) for device in range(2)
     )
     assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
-    found = predict_memory(assignment, joint_chain(**met), cluster_of(2), [(1,), (1,)])[1]
+    found = predict_memory(assignment, fused_chain(**met), cluster_of(2), [(1,), (1,)])[1]
     # The backward pass of the last layer: that of the first one waits.
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=(6.0 + 1000.0) * 10, workspace=7.0 * 10
     )
-    # Of a model of which nothing is known of such calls, the meetings count for the whole step.
+    # Of a model of which nothing is known of such calls, the barriers count for the whole step.
     plain = chain()
     first = dataclasses.replace(plain.layers[0], **met)
     plain = dataclasses.replace(plain, layers=(first, *plain.layers[1:]))

@@ -122,16 +122,16 @@ def test_an_owner_adds_up_what_the_other_devices_send() -> None:
 
 
 def test_passes_are_two_calls_in_all_stages_but_the_last() -> None:
-    apart = with_times(profile_of(cluster_of(2)), backward_apart=Curve(((1, 10.0),)))
+    separate = with_times(profile_of(cluster_of(2)), backward_separate=Curve(((1, 10.0),)))
     one, two = Span(0, 0, 1), Span(1, 1, 2)
     replica = ReplicaAssignment(samples=1, spans=(one, two))
     nothing, some = (False, False), (False, True)
-    assert span_seconds(one, replica, nothing, apart) == (1.0, 10.0)
-    assert span_seconds(two, replica, nothing, apart) == (2.0, 4.0)
+    assert span_seconds(one, replica, nothing, separate) == (1.0, 10.0)
+    assert span_seconds(two, replica, nothing, separate) == (2.0, 4.0)
     # Where anything is computed again, no two passes are one call; what is, is in the backward one.
-    assert span_seconds(one, replica, some, apart) == (1.0, 10.0)
-    assert span_seconds(two, replica, some, apart) == (2.0, 4.0 + 2.0)
-    assert span_seconds(Span(0, 0, 2), whole(0, samples=1), nothing, apart) == (3.0, 6.0)
+    assert span_seconds(one, replica, some, separate) == (1.0, 10.0)
+    assert span_seconds(two, replica, some, separate) == (2.0, 4.0 + 2.0)
+    assert span_seconds(Span(0, 0, 2), whole(0, samples=1), nothing, separate) == (3.0, 6.0)
 
 
 @given(

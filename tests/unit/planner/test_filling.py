@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evener.planner.filling import Vessel, fill
+from evener.planner.filling import ReplicaClass, fill
 
 
 def line(per_sample: float, start: float = 0.0, most: int = 1000) -> Callable[[int], float]:
@@ -24,9 +24,11 @@ def line(per_sample: float, start: float = 0.0, most: int = 1000) -> Callable[[i
     return seconds
 
 
-def vessel(per_sample: float, start: float = 0.0, most: int = 1000, count: int = 1) -> Vessel:
+def replica_class(
+    per_sample: float, start: float = 0.0, most: int = 1000, count: int = 1
+) -> ReplicaClass:
     seconds = line(per_sample, start, most)
-    return Vessel(seconds=seconds, compute_seconds=seconds, count=count)
+    return ReplicaClass(seconds=seconds, compute_seconds=seconds, count=count)
 
 
 def longest(seconds: Sequence[Callable[[int], float]], counts: Sequence[int]) -> float:
@@ -46,45 +48,45 @@ def longest(seconds: Sequence[Callable[[int], float]], counts: Sequence[int]) ->
 def test_no_other_way_is_faster(
     drawn: list[tuple[float, float, int, int]], num_samples: int
 ) -> None:
-    vessels = [vessel(*one) for one in drawn]
-    each = [one.seconds for one in vessels for _ in range(one.count)]
+    classes = [replica_class(*one) for one in drawn]
+    each = [one.seconds for one in classes for _ in range(one.count)]
     all_ways = [
         ways
         for ways in itertools.product(range(num_samples + 1), repeat=len(each))
         if sum(ways) == num_samples
     ]
     least = min(longest(each, ways) for ways in all_ways)
-    found = fill(vessels, num_samples)
+    found = fill(classes, num_samples)
     if found is None:
         assert least == math.inf
     else:
-        assert [len(one) for one in found] == [one.count for one in vessels]
+        assert [len(one) for one in found] == [one.count for one in classes]
         counts = [count for one in found for count in one]
         assert sum(counts) == num_samples
         assert longest(each, counts) <= least * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
-    ("vessels", "num_samples", "wanted"),
+    ("classes", "num_samples", "wanted"),
     [
-        ([vessel(1.0, count=3)], 8, [[2, 3, 3]]),
-        ([vessel(1.0), vessel(3.0)], 8, [[6], [2]]),
+        ([replica_class(1.0, count=3)], 8, [[2, 3, 3]]),
+        ([replica_class(1.0), replica_class(3.0)], 8, [[6], [2]]),
         # Too slow for a single sample.
-        ([vessel(1.0), vessel(100.0)], 8, [[8], [0]]),
-        ([vessel(1.0, most=3), vessel(3.0)], 8, [[3], [5]]),
-        ([vessel(1.0, most=3), vessel(3.0, most=4)], 8, None),
+        ([replica_class(1.0), replica_class(100.0)], 8, [[8], [0]]),
+        ([replica_class(1.0, most=3), replica_class(3.0)], 8, [[3], [5]]),
+        ([replica_class(1.0, most=3), replica_class(3.0, most=4)], 8, None),
     ],
 )
 def test_shares_by_hand(
-    vessels: list[Vessel], num_samples: int, wanted: list[list[int]] | None
+    classes: list[ReplicaClass], num_samples: int, wanted: list[list[int]] | None
 ) -> None:
-    found = fill(vessels, num_samples)
+    found = fill(classes, num_samples)
     assert (found and [sorted(one) for one in found]) == wanted
 
 
 def test_where_weights_take_longest_computing_decides() -> None:
     slow_weights = [
-        Vessel(seconds=lambda n: 100.0 if n else 0.0, compute_seconds=line(per_sample))
+        ReplicaClass(seconds=lambda n: 100.0 if n else 0.0, compute_seconds=line(per_sample))
         for per_sample in (1.0, 3.0)
     ]
     assert fill(slow_weights, 8) == [[6], [2]]

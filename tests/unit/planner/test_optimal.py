@@ -63,7 +63,7 @@ def test_of_one_device_on_which_some_layers_are_computed_again(profile: CostProf
 def test_of_models_in_which_micro_batches_meet(profile: CostProfile, place: int) -> None:
     layers = list(profile.model.layers)
     place = min(place, len(layers) - 1)
-    layers[place] = dataclasses.replace(layers[place], forward_meetings=2, backward_meetings=1)
+    layers[place] = dataclasses.replace(layers[place], forward_barriers=2, backward_barriers=1)
     model = dataclasses.replace(profile.model, layers=tuple(layers))
     check(dataclasses.replace(profile, model=model), 6, all_owners=False)
 
@@ -125,7 +125,7 @@ class Tight:
     seconds: tuple[float, ...]
     slowness: tuple[float, ...]
     memory: tuple[int, ...]
-    num_meetings: tuple[int, ...] = (0, 0, 0, 0)
+    num_barriers: tuple[int, ...] = (0, 0, 0, 0)
 
 
 TIGHT = {
@@ -139,7 +139,7 @@ TIGHT = {
         seconds=(1e-2, 1e-2, 2e-3, 1e-2),
         slowness=(1.0, 6.0),
         memory=(11 * MIB, 22 * MIB),
-        num_meetings=(0, 0, 0, 2),
+        num_barriers=(0, 0, 0, 2),
     ),
     # Of the same grouping, a plan with other owners is faster at first, and cannot get as fast.
     "with other owners": Tight(
@@ -163,10 +163,10 @@ def test_the_best_may_begin_slower_than_others(tight: Tight) -> None:
             optimizer_bytes=tight.optimizer_bytes,
             activation_bytes=tight.activation_bytes[k],
             boundary_bytes=tight.boundary_bytes[k],
-            forward_meetings=num_meetings,
-            backward_meetings=num_meetings // 2,
+            forward_barriers=num_barriers,
+            backward_barriers=num_barriers // 2,
         )
-        for k, num_meetings in enumerate(tight.num_meetings)
+        for k, num_barriers in enumerate(tight.num_barriers)
     )
     types = [str(slowness) for slowness in tight.slowness]
     profile = CostProfile(

@@ -166,6 +166,6 @@ def test_times_stay_the_same_on_their_way() -> None:
     times = LayerTimes(
         forward=Curve(((1, 0.25), (8, 1.0 / 3))), backward=Curve(((1, 0.5),)), update_seconds=0.1
     )
-    apart = dataclasses.replace(times, backward_apart=Curve(((1, 0.75),)))
-    for one in (times, apart):
+    separate = dataclasses.replace(times, backward_separate=Curve(((1, 0.75),)))
+    for one in (times, separate):
         assert times_from_json(json.loads(json.dumps(times_to_json(one)))) == one

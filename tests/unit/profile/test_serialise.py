@@ -50,7 +50,7 @@ def test_a_link_without_end_is_null() -> None:
     [
         (lambda content: [], "It is no JSON object with a format"),
         (lambda content: {**content, "format": "other"}, "Its format is 'other'"),
-        (lambda content: {**content, "version": 7}, "It has version 7, and this is version 3"),
+        (lambda content: {**content, "version": 7}, "It has version 7, and this is version 4"),
         (lambda content: {**content, "model": {}}, "KeyError: 'name'"),
         (lambda content: {**content, "times": 3}, "AttributeError"),
         (lambda content: {**content, "step_overhead_seconds": None}, "TypeError"),
@@ -59,7 +59,7 @@ def test_a_link_without_end_is_null() -> None:
 def test_what_is_no_profile(change: object, says: str) -> None:
     text = json.dumps(change(json.loads(profile_to_json(PROFILE))))  # pyright: ignore
     with pytest.raises(ProfileError) as caught:
-        profile_from_json(text, place="here.json")
+        profile_from_json(text, source="here.json")
     assert caught.value.code == "PROF-006"
     assert caught.value.what.startswith("here.json")
     assert says in caught.value.why

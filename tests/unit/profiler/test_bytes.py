@@ -209,24 +209,24 @@ def test_in_one_call_the_gradient_of_a_dense_layer_takes_the_place_of_its_weight
     model = sequence((3,), dense(64, "a", "tanh"), dense(64, "b", "tanh"), dense(1, "c"))
     found = by_name(costs_of(model, (1,)))
     # The sum for the bias has the place of the bias, that for the kernel that of the kernel.
-    assert found["b"].joint_gradient_bytes == 0
+    assert found["b"].fused_gradient_bytes == 0
     # The gradient of its result. That of its input comes when what the layer keeps is gone.
-    assert found["b"].joint_workspace_bytes == 64 * FLOAT
-    assert found["a"].joint_workspace_bytes == 64 * FLOAT
+    assert found["b"].fused_workspace_bytes == 64 * FLOAT
+    assert found["a"].fused_workspace_bytes == 64 * FLOAT
 
 
 def test_in_one_call_a_loop_has_its_weights_beside_all_gradients() -> None:
     model = sequence((5, 3), layers.LSTM(16, name="lstm"), dense(1, "head"))
     lstm = by_name(costs_of(model, (1,)))["lstm"]
-    assert lstm.joint_gradient_bytes == lstm.weight_bytes
+    assert lstm.fused_gradient_bytes == lstm.weight_bytes
 
 
-def test_in_one_call_what_waits_at_a_meeting_counts_once() -> None:
+def test_in_one_call_what_waits_at_a_barrier_counts_once() -> None:
     model = sequence((4,), dense(64, "a"), layers.BatchNormalization(name="norm"), dense(1, "b"))
     norm = by_name(costs_of(model, (1,)))["norm"]
-    assert norm.meeting_bytes
-    assert norm.joint_workspace_bytes is not None
-    assert norm.joint_workspace_bytes >= norm.meeting_bytes
+    assert norm.barrier_bytes
+    assert norm.fused_workspace_bytes is not None
+    assert norm.fused_workspace_bytes >= norm.barrier_bytes
 
 
 def test_a_loop_keeps_what_its_gradient_needs_of_every_iteration() -> None:

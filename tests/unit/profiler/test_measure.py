@@ -175,7 +175,7 @@ def test_operations_may_refuse_values_that_are_made_up() -> None:
     found = measure_step(step, "cpu:0", [1, 8], speed=SPEED, whole_at=8)
     (reason,) = found.not_measured
     assert reason.startswith("row: ")
-    assert "made up" in reason
+    assert "synthetic" in reason
     names = [layer.name for layer in layer_costs(step).layers]
     assert found.layers[names.index("row")].forward(8) > 0
 
@@ -206,8 +206,8 @@ def test_backward_passes_are_also_measured_in_calls_of_their_own() -> None:
     split = split_step(step, device="cpu:0")
     for name, tasks, one in zip(split.chain.names, split.layers, found.layers, strict=True):
         results = sum(len(task.fetches) for task in tasks.backward)
-        assert one.backward_apart is not None, name
-        assert one.backward_apart(2) == max(results, one.backward(2))
+        assert one.backward_separate is not None, name
+        assert one.backward_separate(2) == max(results, one.backward(2))
     # The gradient of the pooling, which reads what the forward pass has handed on.
     ops = {node.op for task in split.layers[1].backward for node in task.nodes}
     assert "MaxPoolGrad" in ops

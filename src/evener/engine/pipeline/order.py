@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.stages import BACKWARD, FORWARD
-from evener.schedule.schedule import forward_schedule_for, schedule_for
+from evener.schedule.replica_schedule import forward_schedule_for, schedule_for
 
 
 class Unit(NamedTuple):

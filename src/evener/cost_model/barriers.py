@@ -1,6 +1,6 @@
-"""Models whose replicas and micro-batches meet at layers, as at a `BatchNormalization`.
+"""Time of steps with barriers, such as those of a `BatchNormalization` over the global batch.
 
-Nothing goes on behind a meeting before all micro-batches of all replicas are there.
+No micro-batch passes a barrier until all micro-batches of all replicas have reached it.
 
 ::
 
@@ -8,13 +8,13 @@ Nothing goes on behind a meeting before all micro-batches of all replicas are th
     backward        conv norm |  conv norm |  dense
                phase 4        phase 3    phase 2
 
-    phases 0, 1: forward passes up to a meeting; phase 2: the rest of the forward passes and the
-    backward passes down to a meeting; phases 3, 4: the rest of the backward passes
+    phases 0, 1: forward passes up to a barrier; phase 2: the rest of the forward passes and the
+    backward passes down to a barrier; phases 3, 4: the rest of the backward passes
 
-Nothing overlaps across a meeting: a step takes as long as its phases one after the other, and each
-of these as long as its slowest replica takes to run all its micro-batches through its part of the
-pipeline. A layer counts as a whole for the phase that ends with its meetings. That is the safe
-side: what a stage can do for other layers while it waits is left out.
+Nothing overlaps across a barrier: the time of a step is the sum of its phases, and the time of a
+phase is that of the slowest replica, which runs all its micro-batches through its part of the
+pipeline. A layer counts entirely for the phase that ends with its barriers. This overestimates:
+a stage may compute other layers while it waits at a barrier.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from evener.profile import Cluster, CostProfile, LayerCosts, ModelCosts
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What is computed between two meetings.
+    """Passes between two barriers.
 
     Args:
-        forward: The layers whose forward passes are in it.
-        backward: The layers whose backward passes are in it.
-        layer: The one at which it ends; None for the end of the step.
-        num_meetings: How often the parts meet there, one time after the other.
+        forward: Indices of the layers whose forward passes are in the phase.
+        backward: Indices of the layers whose backward passes are in the phase.
+        layer: Index of the layer at whose barriers the phase ends; None at the end of the step.
+        num_barriers: Number of consecutive barriers of that layer.
     """
 
     forward: range
     backward: range
     layer: int | None = None
-    num_meetings: int = 0
+    num_barriers: int = 0
 
 
-def parts_meet(assignment: Assignment, model: ModelCosts) -> bool:
-    """Whether parts of the batch have to wait for each other in the middle of a step."""
+def step_has_barriers(assignment: Assignment, model: ModelCosts) -> bool:
+    """Whether micro-batches or replicas wait for each other in the middle of a step."""
     is_whole = len(assignment.replicas) == 1 and not is_in_parts(assignment.replicas[0])
-    return assignment.meets and model.last_meeting >= 0 and not is_whole
+    return assignment.has_barriers and model.last_barrier >= 0 and not is_whole
 
 
 def is_in_parts(replica: ReplicaAssignment) -> bool:
@@ -55,44 +55,44 @@ def is_in_parts(replica: ReplicaAssignment) -> bool:
 
 
 def phases_of(layers: Sequence[LayerCosts]) -> list[Phase]:
-    """Return what is computed between meetings, in order; of a step without any, one phase."""
-    nothing = range(0)
+    """Return the phases of a step in order; one phase if it has no barriers."""
+    no_layers = range(0)
     phases: list[Phase] = []
     begin = 0
-    for place, layer in enumerate(layers):
-        if layer.forward_meetings:
-            done = range(begin, place + 1)
-            phases.append(Phase(done, nothing, place, layer.forward_meetings))
-            begin = place + 1
+    for index, layer in enumerate(layers):
+        if layer.forward_barriers:
+            passed = range(begin, index + 1)
+            phases.append(Phase(passed, no_layers, index, layer.forward_barriers))
+            begin = index + 1
     rest, end = range(begin, len(layers)), len(layers)
-    for place in reversed(range(len(layers))):
-        if layers[place].backward_meetings:
-            done = range(place, end)
-            phases.append(Phase(rest, done, place, layers[place].backward_meetings))
-            rest, end = nothing, place
+    for index in reversed(range(len(layers))):
+        if layers[index].backward_barriers:
+            passed = range(index, end)
+            phases.append(Phase(rest, passed, index, layers[index].backward_barriers))
+            rest, end = no_layers, index
     return [*phases, Phase(rest, range(end))]
 
 
 def phase_seconds(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> float:
-    """Return how long a replica takes to run all its micro-batches through a phase."""
+    """Return the seconds in which a replica runs all its micro-batches through a phase."""
     count = replica.num_micro_batches
     stages = list(_stages(phase, replica, recompute, profile))
     once, longest = sum(stages), max(stages)
     if len(stages) == 1:
         return count * once
-    # Every transfer counts in every phase through whose stages it goes, whatever its direction.
+    # A transfer counts in every phase that has layers of the receiving stage.
     once += _crossing(phase, replica, profile)
     if not (phase.forward and phase.backward):
         return once + (count - 1) * longest
     return once + (count - 1) * max(longest, once / min(replica.in_flight, count))
 
 
-def meeting_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
-    """Return for each layer how long one of its meetings takes: sums go there, and results back.
+def barrier_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> list[float]:
+    """Return for each layer the seconds of one barrier: sums are sent, results come back.
 
-    The sums are as large as the channels of a layer: it is latency that counts.
+    The sums have one number per channel, so latency dominates.
     """
     holders = holders_of(assignment.replicas, len(model.layers))
     return [
@@ -103,9 +103,9 @@ def meeting_seconds(assignment: Assignment, model: ModelCosts, cluster: Cluster)
     ]
 
 
-def seconds_with_meetings(assignment: Assignment, profile: CostProfile) -> float:
-    """Return the time of all passes of a step in which parts of the batch meet."""
-    meeting = meeting_seconds(assignment, profile.model, profile.cluster)
+def seconds_with_barriers(assignment: Assignment, profile: CostProfile) -> float:
+    """Return the seconds of all passes of a step with barriers."""
+    barrier = barrier_seconds(assignment, profile.model, profile.cluster)
     total = 0.0
     for phase in phases_of(profile.model.layers):
         total += max(
@@ -113,14 +113,14 @@ def seconds_with_meetings(assignment: Assignment, profile: CostProfile) -> float
             for replica in assignment.replicas
         )
         if phase.layer is not None:
-            total += phase.num_meetings * meeting[phase.layer]
+            total += phase.num_barriers * barrier[phase.layer]
     return total
 
 
 def _stages(
     phase: Phase, replica: ReplicaAssignment, recompute: Sequence[bool], profile: CostProfile
 ) -> Iterator[float]:
-    """Yield what each stage takes for a micro-batch in a phase."""
+    """Yield the seconds of each stage for a micro-batch in a phase."""
     size = replica.micro_batch
     for span in replica.spans:
         times = profile.times[profile.cluster.devices[span.device].type]
@@ -128,8 +128,8 @@ def _stages(
         backward = (
             times[k].backward_seconds(
                 size,
-                again=recompute[k],
-                apart=k not in phase.forward or span.end < len(recompute) or any(recompute),
+                recompute=recompute[k],
+                separate=k not in phase.forward or span.end < len(recompute) or any(recompute),
             )
             + replica.accumulations * times[k].accumulate_seconds
             for k in span.layers
@@ -139,7 +139,7 @@ def _stages(
 
 
 def _crossing(phase: Phase, replica: ReplicaAssignment, profile: CostProfile) -> float:
-    """Return how long a micro-batch travels between the stages of a phase."""
+    """Return the seconds of a micro-batch's transfers between the stages of a phase."""
     total = 0.0
     for before, after in zip(replica.spans, replica.spans[1:], strict=False):
         if before.device == after.device:

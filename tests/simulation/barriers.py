@@ -1,14 +1,14 @@
 """Steps in which all micro-batches of all replicas meet at layers, as at a `BatchNormalization`.
 
-A meeting is an activity that needs all passes before it, and all passes behind it need it::
+A barrier is an activity that needs all passes before it, and all passes behind it need it::
 
     replica 0   [ F0 a ][ F1 a ]          [ F0 b, B0 b ][ F1 b, B1 b ]      [ B0 a ][ B1 a ]
-                                 meeting                               meeting
+                                 barrier                               barrier
     replica 1   [ F0 a ].........          [ F0 b, B0 b ].............      [ B0 a ]
 
-Between two meetings each replica has the order of its schedule, and so a pipeline fills and
+Between two barriers each replica has the order of its schedule, and so a pipeline fills and
 empties there. A pass is divided into those of its layers that are in the same phase; see
-`evener.cost_model.meetings`, which predicts the same in closed form.
+`evener.cost_model.barriers`, which predicts the same in closed form.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from evener.cost_model.assignment import Assignment, ReplicaAssignment
-from evener.cost_model.meetings import Phase, meeting_seconds, phases_of
+from evener.cost_model.barriers import Phase, barrier_seconds, phases_of
 from evener.profile import CostProfile
 from evener.schedule.task import Task
 from simulation.activities import Activity, StepGraph
 from simulation.passes import PassBuilder, in_order, schedule_of
 
 
-def add_passes_with_meetings(
+def add_passes_with_barriers(
     graph: StepGraph,
     assignment: Assignment,
     profile: CostProfile,
     builders: Sequence[PassBuilder],
 ) -> None:
-    """Add all passes of a step, and the meetings between them.
+    """Add all passes of a step, and the barriers between them.
 
     Args:
         graph: To which they are added.
@@ -39,44 +39,44 @@ def add_passes_with_meetings(
         builders: For each replica one that has added nothing yet.
     """
     model = profile.model
-    seconds = meeting_seconds(assignment, model, profile.cluster)
-    meeting: int | None = None
+    seconds = barrier_seconds(assignment, model, profile.cluster)
+    barrier: int | None = None
     for phase in phases_of(model.layers):
         parts = [
-            _PhaseBuilder(builder, replica, phase, meeting)
+            _PhaseBuilder(builder, replica, phase, barrier)
             for builder, replica in zip(builders, assignment.replicas, strict=True)
         ]
         needs = [number for part in parts for number in part.add()]
         if phase.layer is None:
             break
         layer = model.layers[phase.layer]
-        meeting = graph.add(
+        barrier = graph.add(
             Activity(
-                kind="meeting",
-                what=f"meeting at {layer.name}",
-                needs=tuple(needs if meeting is None else [*needs, meeting]),
+                kind="barrier",
+                what=f"barrier at {layer.name}",
+                needs=tuple(needs if barrier is None else [*needs, barrier]),
                 uses=(),
                 device=-1,
-                latency_seconds=phase.num_meetings * seconds[phase.layer],
+                latency_seconds=phase.num_barriers * seconds[phase.layer],
             )
         )
         for builder in builders:
             if not phase.backward:
-                builder.hold_until_met(phase.layer, layer.meeting_bytes, meeting)
+                builder.hold_until_barrier(phase.layer, layer.barrier_bytes, barrier)
             else:
-                builder.delay_gradients(phase.layer, meeting)
+                builder.delay_gradients(phase.layer, barrier)
     for builder in builders:
         builder.end()
 
 
 class _PhaseBuilder:
-    """Adds the passes of one replica between two meetings.
+    """Adds the passes of one replica between two barriers.
 
     Args:
         builder: Of the replica.
         replica: Whose passes they are.
-        phase: The layers between the meetings.
-        meeting: The one before; None at the begin of the step.
+        phase: The layers between the barriers.
+        barrier: The one before; None at the begin of the step.
     """
 
     def __init__(
@@ -84,17 +84,17 @@ class _PhaseBuilder:
         builder: PassBuilder,
         replica: ReplicaAssignment,
         phase: Phase,
-        meeting: int | None,
+        barrier: int | None,
     ) -> None:
         self._builder = builder
         self._replica = replica
         self._phase = phase
-        self._meeting = meeting
+        self._barrier = barrier
         self._numbers: dict[Task, int] = {}
 
     def add(self) -> list[int]:
         """Add the passes, and return the last activity of each."""
-        # What zero-bubble schedules put off does not wait for meetings, which is left out.
+        # What zero-bubble schedules put off does not wait for barriers, which is left out.
         in_turn = dataclasses.replace(self._replica, schedule="1f1b")
         for task in in_order(schedule_of(in_turn)):
             layers = self._layers(task)
@@ -108,17 +108,17 @@ class _PhaseBuilder:
         return [place for place in self._replica.spans[task.stage].layers if place in part]
 
     def _needs(self, task: Task) -> Iterator[int]:
-        if self._meeting is not None:
-            yield self._meeting
+        if self._barrier is not None:
+            yield self._barrier
         span, is_forward = self._replica.spans[task.stage], task.kind == "forward"
         if not is_forward:
             before = self._numbers.get(task._replace(kind="forward"))
             if before is not None:
                 yield before
-        # What comes from the neighbouring stage may have been ready before the meeting.
+        # What comes from the neighbouring stage may have been ready before the barrier.
         neighbour = task._replace(stage=task.stage + (-1 if is_forward else 1))
         edge = span.first if is_forward else span.end - 1
-        number = self._numbers.get(neighbour, self._meeting)
+        number = self._numbers.get(neighbour, self._barrier)
         is_there = 0 <= neighbour.stage < len(self._replica.spans)
         if is_there and edge in self._layers(task) and number is not None:
             yield self._builder.send(neighbour, number)

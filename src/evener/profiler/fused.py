@@ -1,9 +1,9 @@
-"""What is in memory while nodes run one after the other, and while layers run in one call.
+"""Temporary memory of nodes that run one after the other, and of layers in one fused call.
 
 ::
 
-    call of its own      holds what it is given to its end, and so does whoever calls
-    one joint call       frees what the layers around it have made when it is no longer read
+    separate call        holds its arguments until it ends, and so does its caller
+    fused call           frees results of neighbouring layers after their last use
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from evener.engine.trace.graph import Node, Tensor
 from evener.profiler.split import LayerTasks, SplitStep
 
 
-class JointCall:
-    """What layers need in one call of all passes.
+class FusedCall:
+    """Memory of layers in one fused call of all passes.
 
-    Nodes run in the order of the step: of both products in the gradient of a `Dense`, the one that
-    reads the weight is the first, so that the gradient of the weight can take its place.
+    Nodes run in the order of the step: of the two products in the gradient of a `Dense`, the one
+        that
+    reads the weight runs first, so the gradient of the weight can reuse its memory.
 
     Args:
-        split: The layers.
+        split: Step split into layers.
     """
 
     def __init__(self, split: SplitStep) -> None:
@@ -37,24 +38,24 @@ class JointCall:
         self._read_forward: dict[Tensor, set[int]] = defaultdict(set)
         self._read_backward: dict[Tensor, set[int]] = defaultdict(set)
         for number, layer in enumerate(split.layers):
-            for buffer in _last_places(_nodes(layer.forward)):
+            for buffer in _last_positions(_nodes(layer.forward)):
                 self._read_forward[buffer].add(number)
-            for buffer in _last_places(_nodes(layer.backward)):
+            for buffer in _last_positions(_nodes(layer.backward)):
                 self._read_backward[buffer].add(number)
 
     def workspace(self, number: int) -> float:
-        """Return the most bytes per sample beside what layers keep for their backward passes.
+        """Return the peak temporary bytes per sample, excluding saved activations.
 
-        Gradients of its results, which the layers behind have made, count.
+        Output gradients, which the next layers have computed, count.
 
         Args:
-            number: Of the layer.
+            number: Number of the layer.
         """
         return max(self._forward(number), self._backward(number))
 
     def _forward(self, number: int) -> float:
         def size(buffer: Tensor) -> float:
-            # What others read is kept, or crosses to the next layer.
+            # Tensors that others read are activations or cross to the next layer.
             others = self._read_forward.get(buffer, set()) - {number}
             is_left = bool(others) or buffer in self._read_backward
             return 0.0 if is_left else bytes_per_sample(buffer)
@@ -68,7 +69,7 @@ class JointCall:
         task_of = self._split.partition.task_of
         before: dict[Tensor, float] = {}
         gradients = 0.0
-        for buffer in _last_places(nodes):
+        for buffer in _last_positions(nodes):
             maker = task_of.get(buffer.node)
             is_gradient = maker in self._of_backward and maker not in layer.backward
             if buffer.is_sizes or not (is_gradient or buffer.node in own):
@@ -82,36 +83,38 @@ class JointCall:
         return gradients + _most(nodes, bytes_per_sample, results=results, before=before)
 
     def gradients(self, number: int) -> int:
-        """Return the most bytes by which its gradients exceed its weights that are gone.
+        """Return the most bytes by which gradients of a layer exceed its weights already freed.
 
         Args:
-            number: Of the layer.
+            number: Number of the layer.
         """
         layer = self._split.layers[number]
         nodes = _nodes(layer.backward)
-        last = _last_places(nodes)
-        read = {one: num_bytes(one, 1) for one in last if one.node.op == "ReadVariableOp"}
+        last = _last_positions(nodes)
+        read = {
+            buffer: num_bytes(buffer, 1) for buffer in last if buffer.node.op == "ReadVariableOp"
+        }
         weights = sum(
-            one.num_bytes
-            for one in self._split.variables
-            if one.role == "weight" and one.layer == number
+            variable.num_bytes
+            for variable in self._split.variables
+            if variable.role == "weight" and variable.layer == number
         )
         sums = {buffer_of(tensor) for tensor in sums_of(self._split, layer)}
         if any(tensor.dtype == tf.variant for node in nodes for tensor in node.inputs):
-            # Loops keep weights in lists, to the end of the backward pass.
+            # Loops keep weights in tensor lists until the end of the backward pass.
             return sum(num_bytes(tensor, 1) for tensor in sums)
-        # Weights that no backward pass reads have gone before.
+        # Weights that no backward pass reads were freed earlier.
         now = sum(read.values()) - weights
         most = 0
-        for place, node in enumerate(nodes):
+        for position, node in enumerate(nodes):
             now += sum(num_bytes(tensor, 1) for tensor in node.outputs if tensor in sums)
             most = max(most, now)
-            now -= sum(size for one, size in read.items() if last[one] == place)
+            now -= sum(size for weight, size in read.items() if last[weight] == position)
         return most
 
 
 def sums_of(split: SplitStep, layer: LayerTasks) -> Iterator[Tensor]:
-    """Yield what the backward pass of a layer hands over as sums over the samples."""
+    """Yield the results of the backward pass of a layer that are sums over the samples."""
     states = split.partition.sharding.states
     for task in layer.backward:
         for tensor in task.fetches:
@@ -120,23 +123,25 @@ def sums_of(split: SplitStep, layer: LayerTasks) -> Iterator[Tensor]:
 
 
 def workspace(task: Task, size: Callable[[Tensor], float]) -> float:
-    """Return the most that is in memory in a task beside what it is given and hands over.
+    """Return the peak temporary memory of a task, without its arguments and results.
 
     Args:
-        task: The task.
-        size: Returns the size of a tensor, in any unit.
+        task: Task.
+        size: Function that returns the size of a tensor, in any unit.
     """
     handed_over = {buffer_of(tensor) for tensor in task.fetches}
-    return _most(task.nodes, lambda one: 0.0 if one in handed_over else size(one))
+    return _most(task.nodes, lambda tensor: 0.0 if tensor in handed_over else size(tensor))
 
 
 def _nodes(tasks: Sequence[Task]) -> list[Node]:
     return [node for task in tasks for node in task.nodes]
 
 
-def _last_places(nodes: Sequence[Node]) -> dict[Tensor, int]:
-    """Return for each buffer that nodes read the place of the last one that does."""
-    return {buffer_of(tensor): place for place, node in enumerate(nodes) for tensor in node.inputs}
+def _last_positions(nodes: Sequence[Node]) -> dict[Tensor, int]:
+    """Return for each buffer the position of the last node that reads it."""
+    return {
+        buffer_of(tensor): position for position, node in enumerate(nodes) for tensor in node.inputs
+    }
 
 
 def _most(
@@ -146,21 +151,21 @@ def _most(
     results: Collection[Tensor] = (),
     before: Mapping[Tensor, float] | None = None,
 ) -> float:
-    """Return by how much what is in memory grows at most while nodes run one after the other.
+    """Return the peak growth of memory while nodes run one after the other.
 
     Args:
-        nodes: In the order in which they run.
-        size: Returns the size of a tensor, in any unit.
-        results: What stays when all have run.
-        before: What is there before, and goes when it is no longer read; the sizes.
+        nodes: Nodes in the order in which they run.
+        size: Function that returns the size of a tensor, in any unit.
+        results: Tensors that stay alive after the last node.
+        before: Sizes of tensors that are alive before, and are freed after their last use.
     """
-    last = _last_places(nodes)
+    last = _last_positions(nodes)
     now = most = 0.0
     living = dict(before or {})
-    for place, node in enumerate(nodes):
+    for position, node in enumerate(nodes):
         read = {buffer_of(tensor) for tensor in node.inputs}
-        gone = [one for one in read if last[one] <= place and one not in results]
-        sizes = [living.pop(one, 0.0) for one in gone]
+        gone = [buffer for buffer in read if last[buffer] <= position and buffer not in results]
+        sizes = [living.pop(buffer, 0.0) for buffer in gone]
         ended = sum(sizes)
         if node.op in IN_PLACE:
             taken = max(sizes, default=0.0)
@@ -169,8 +174,8 @@ def _most(
             living[tensor] = size(tensor)
             now += living[tensor]
         most = max(most, now)
-        unread = [one for one in node.outputs if one not in last and one not in results]
-        now -= ended + sum(living.pop(one, 0.0) for one in unread)
+        unread = [tensor for tensor in node.outputs if tensor not in last and tensor not in results]
+        now -= ended + sum(living.pop(tensor, 0.0) for tensor in unread)
     return most
 
 

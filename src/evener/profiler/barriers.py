@@ -1,14 +1,14 @@
-"""Where all parts of a batch meet in the middle of a step: at reductions over the whole batch.
+"""Barriers of a step: reductions over the global batch in the middle of the model.
 
 ::
 
-    layer             depth of its tasks              meetings
+    layer             depth of its tasks              barriers
     conv              forward 0      backward 4       0, 0
     batch_norm        forward 0 1 2  backward 2 3 4   2, 2     mean, variance; their gradients
     dense             forward 2      backward 2       0, 0
 
-A task is as deep as the meetings that come before it: those at which it, or what it needs, waits
-for all parts of the batch.
+The depth of a task is the number of barriers before it: of waits for all micro-batches, by the task
+itself or by the tasks that it depends on.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, serves
 from evener.engine.trace.graph import Tensor
-from evener.profiler.kept import given
+from evener.profiler.activation_bytes import given
 from evener.profiler.split import SplitStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meetings:
-    """The meetings at one layer.
+class Barriers:
+    """Barriers of one layer.
 
     Attributes:
-        forward: How often the parts meet in its forward pass.
-        backward: How often they meet in its backward pass.
-        waiting_bytes: Per sample: the most that waits at one of them, besides what the forward
-            pass keeps for the backward pass anyway.
+        forward: Number of barriers in its forward pass.
+        backward: Number of barriers in its backward pass.
+        waiting_bytes: Most bytes per sample that are alive across one of them, excluding saved
+            activations.
     """
 
     forward: int
@@ -41,31 +41,31 @@ class Meetings:
     waiting_bytes: float
 
 
-def meetings_of(split: SplitStep) -> list[Meetings]:
-    """Return how often the parts of a batch meet at each layer, and what waits there."""
+def barriers_of(split: SplitStep) -> list[Barriers]:
+    """Return the barriers of each layer."""
     depths = _depths(split)
     waiting = _waiting(split, depths)
     now = 0
 
-    def met(tasks: Sequence[Task]) -> range:
+    def passed(tasks: Sequence[Task]) -> range:
         nonlocal now
         before, now = now, max([now, *(depths[task] for task in tasks)])
         return range(before + 1, now + 1)
 
-    forward = [met(layer.forward) for layer in split.layers]
-    backward = [met(layer.backward) for layer in reversed(split.layers)]
+    forward = [passed(layer.forward) for layer in split.layers]
+    backward = [passed(layer.backward) for layer in reversed(split.layers)]
     return [
-        Meetings(
+        Barriers(
             forward=len(ahead),
             backward=len(back),
-            waiting_bytes=max((waiting.get(one, 0.0) for one in (*ahead, *back)), default=0.0),
+            waiting_bytes=max((waiting.get(depth, 0.0) for depth in (*ahead, *back)), default=0.0),
         )
         for ahead, back in zip(forward, reversed(backward), strict=True)
     ]
 
 
 def _waiting(split: SplitStep, depths: Mapping[Task, int]) -> dict[int, float]:
-    """Return for each meeting, by its depth, the bytes of a sample that are there from before."""
+    """Return the bytes per sample that are alive across each barrier, by its depth."""
     ahead = {task for layer in split.layers for task in layer.forward}
     until: dict[Tensor, int] = {}
     kept: set[Tensor] = set()
@@ -98,7 +98,7 @@ def _depths(split: SplitStep) -> dict[Task, int]:
 
 
 def _needed(split: SplitStep, task: Task) -> Iterator[tuple[Task, bool]]:
-    """Yield the tasks that a task reads, and whether it waits for the calls of all parts."""
+    """Yield the tasks that a task reads, and whether it waits for all their micro-batches."""
     partition = split.partition
     for node in task.nodes:
         for tensor, request in partition.requests(node):

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from evener.cost_model import Assignment, Span, predict
 from evener.cost_model.assignment import assignment_of
-from evener.cost_model.meetings import parts_meet, seconds_with_meetings
+from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
 from evener.cost_model.passes import span_seconds
 from evener.plan import Plan
 from evener.profile import CostProfile
 from simulation.cases import cases, pipelines, with_links
 from simulation.simulation import Simulation, simulate
 from unit.cost_model.by_hand import FREE, assigned, cluster_of, profile_of, whole
-from unit.cost_model.test_meetings import meeting, pipeline
+from unit.cost_model.test_barriers import barrier, pipeline
 
 ROUNDING = 1 + 1e-9
 
@@ -35,13 +35,13 @@ def last_pass(step: Simulation) -> float:
 
 
 @st.composite
-def meetings(draw: st.DrawFn, drawn: st.SearchStrategy) -> tuple[Assignment, CostProfile]:
+def barriers(draw: st.DrawFn, drawn: st.SearchStrategy) -> tuple[Assignment, CostProfile]:
     """A case of which some layers meet."""
     assignment, profile = draw(drawn)
     counts = st.sampled_from(((0, 0), (2, 1), (2, 0), (0, 1)))
     layers = tuple(
         dataclasses.replace(
-            layer, forward_meetings=forward, backward_meetings=backward, meeting_bytes=waiting
+            layer, forward_barriers=forward, backward_barriers=backward, barrier_bytes=waiting
         )
         for layer in profile.model.layers
         for (forward, backward), waiting in [draw(st.tuples(counts, st.sampled_from((0.0, 1e5))))]
@@ -50,8 +50,8 @@ def meetings(draw: st.DrawFn, drawn: st.SearchStrategy) -> tuple[Assignment, Cos
     return assignment, dataclasses.replace(profile, model=model)
 
 
-def test_replicas_wait_for_the_slowest_at_each_meeting() -> None:
-    profile = meeting(profile_of(cluster_of(2, link=FREE)), 0)
+def test_replicas_wait_for_the_slowest_at_each_barrier() -> None:
+    profile = barrier(profile_of(cluster_of(2, link=FREE)), 0)
     both = assigned(whole(0, samples=1), whole(1, samples=2), owners=(0, 0))
     step = simulate(both, profile)
     assert spans_of(step, 0) == [
@@ -67,14 +67,14 @@ def test_replicas_wait_for_the_slowest_at_each_meeting() -> None:
 
 
 def test_micro_batches_meet_on_one_device() -> None:
-    profile = meeting(profile_of(cluster_of(1)), 0)
+    profile = barrier(profile_of(cluster_of(1)), 0)
     split = assigned(whole(0, samples=2, num_micro_batches=2), owners=(0, 0))
     step = simulate(split, profile)
     assert spans_of(step, 0) == [
         ("forward 0 of a", 0.0, 1.0),
         ("forward 1 of a", 1.0, 2.0),
         ("forward 0 of b", 2.0, 4.0),
-        # Both layers come before the next meeting.
+        # Both layers come before the next barrier.
         ("backward 0 of stage 0", 4.0, 10.0),
         ("forward 1 of b", 10.0, 12.0),
         ("backward 1 of b", 12.0, 16.0),
@@ -86,22 +86,22 @@ def test_micro_batches_meet_on_one_device() -> None:
 def test_sums_travel_there_and_back() -> None:
     both = assigned(whole(0, samples=1), whole(1, samples=1), owners=(0, 0))
     link = dataclasses.replace(FREE, latency_seconds=0.5)
-    step = simulate(both, meeting(profile_of(cluster_of(2, link=link)), 0))
+    step = simulate(both, barrier(profile_of(cluster_of(2, link=link)), 0))
     assert spans_of(step, 1) == [
-        # Weights take 0.5 s, each meeting 2 x 0.5 s.
+        # Weights take 0.5 s, each barrier 2 x 0.5 s.
         ("replica 1, forward 0 of a", 0.5, 1.5),
         ("replica 1, forward 0 of b", 3.5, 5.5),
         ("replica 1, backward 0 of b", 5.5, 9.5),
         ("replica 1, backward 0 of a", 9.5, 11.5),
     ]
-    # One more meeting, and the way of the gradients to their owner.
+    # One more barrier, and the way of the gradients to their owner.
     (update,) = [one for one in step.devices[0] if one.what == "update of a"]
     assert (update.begin_seconds, update.end_seconds) == (13.0, 13.5)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_pipeline_is_empty_at_a_meeting(place: int) -> None:
-    profile = meeting(profile_of(cluster_of(2, link=FREE)), place, backward=0)
+def test_a_pipeline_is_empty_at_a_barrier(place: int) -> None:
+    profile = barrier(profile_of(cluster_of(2, link=FREE)), place, backward=0)
     pipe = assigned(pipeline(4, in_flight=4), owners=(0, 1))
     step = simulate(pipe, profile)
     found = predict(pipe, profile).slowest
@@ -112,34 +112,36 @@ def test_a_pipeline_is_empty_at_a_meeting(place: int) -> None:
 
 def test_nobody_meets_in_one_call_or_per_device() -> None:
     plain = profile_of(cluster_of(2))
-    profile = meeting(plain, 0, waiting=16)
+    profile = barrier(plain, 0, waiting=16)
     alone = assigned(whole(0), owners=(0, 0))
     assert simulate(alone, profile) == simulate(alone, plain)
     plan = Plan.data_parallel(["gpu:0", "gpu:1"], batch_norm="per_device")
-    apart = assignment_of(plan, profile.model, profile.cluster, 4)
-    assert simulate(apart, profile) == simulate(apart, plain)
+    separate = assignment_of(plan, profile.model, profile.cluster, 4)
+    assert simulate(separate, profile) == simulate(separate, plain)
 
 
-def test_what_waits_at_a_meeting_is_in_memory() -> None:
+def test_what_waits_at_a_barrier_is_in_memory() -> None:
     pipe = assigned(pipeline(4), owners=(0, 1))
     peaks = [
-        simulate(pipe, meeting(profile_of(cluster_of(2)), 1, waiting=waiting)).peak_bytes[1]
+        simulate(pipe, barrier(profile_of(cluster_of(2)), 1, waiting=waiting)).peak_bytes[1]
         for waiting in (0.0, 1600.0)
     ]
     assert peaks[1] > 4 * 1600 > peaks[0]
 
 
 @settings(max_examples=60)
-@given(meetings(cases()))
+@given(barriers(cases()))
 def test_no_step_is_faster_than_its_devices_compute(case: tuple[Assignment, CostProfile]) -> None:
     assignment, profile = case
     step = simulate(assignment, profile)
-    meets = parts_meet(assignment, profile.model)
+    has_barriers = step_has_barriers(assignment, profile.model)
     for replica in assignment.replicas:
-        if replica.schedule == "zero_bubble" and not meets:
+        if replica.schedule == "zero_bubble" and not has_barriers:
             continue
         for span in replica.spans:
-            passes = span_seconds(span, replica, assignment.recompute, profile, meets=meets)
+            passes = span_seconds(
+                span, replica, assignment.recompute, profile, has_barriers=has_barriers
+            )
             seconds = replica.num_micro_batches * sum(passes)
             computed = sum(
                 one.end_seconds - one.begin_seconds
@@ -151,7 +153,7 @@ def test_no_step_is_faster_than_its_devices_compute(case: tuple[Assignment, Cost
 
 
 @settings(max_examples=60)
-@given(meetings(cases()))
+@given(barriers(cases()))
 def test_memory_is_within_the_prediction_and_free_at_the_end(
     case: tuple[Assignment, CostProfile],
 ) -> None:
@@ -164,7 +166,7 @@ def test_memory_is_within_the_prediction_and_free_at_the_end(
 
 
 @settings(max_examples=100)
-@given(meetings(cases()))
+@given(barriers(cases()))
 def test_replicas_of_one_stage_take_as_long_as_predicted(
     case: tuple[Assignment, CostProfile],
 ) -> None:
@@ -176,8 +178,8 @@ def test_replicas_of_one_stage_take_as_long_as_predicted(
     )
     assignment = dataclasses.replace(assignment, replicas=replicas)
     profile = with_links(profile, factor=math.inf)
-    if parts_meet(assignment, profile.model):
-        wanted = seconds_with_meetings(assignment, profile)
+    if step_has_barriers(assignment, profile.model):
+        wanted = seconds_with_barriers(assignment, profile)
         assert last_pass(simulate(assignment, profile)) == pytest.approx(wanted)
 
 
@@ -185,12 +187,12 @@ def test_pipelines_take_about_as_long_as_predicted() -> None:
     ratios: list[float] = []
 
     @settings(max_examples=200, database=None, derandomize=True)
-    @given(meetings(pipelines()))
+    @given(barriers(pipelines()))
     def collect(case: tuple[Assignment, CostProfile]) -> None:
         assignment, profile = case
         profile = with_links(profile, factor=math.inf)
-        if parts_meet(assignment, profile.model) and len(assignment.replicas[0].spans) > 1:
-            wanted = seconds_with_meetings(assignment, profile)
+        if step_has_barriers(assignment, profile.model) and len(assignment.replicas[0].spans) > 1:
+            wanted = seconds_with_barriers(assignment, profile)
             ratios.append(last_pass(simulate(assignment, profile)) / wanted)
 
     collect()

@@ -1,4 +1,4 @@
-"""What stands at a place of a plan, such as ``replicas[1].share``, is of the right type."""
+"""Type checks of the values of a plan, by path, such as ``replicas[1].share``."""
 
 from __future__ import annotations
 
@@ -18,92 +18,92 @@ _EXAMPLES = {
 }
 
 
-def wrong_type(place: str, expected: str, value: object) -> PlanError:
-    """Return the error for a value of the wrong type at a place."""
+def wrong_type(path: str, expected: str, value: object) -> PlanError:
+    """Return the error for a value of the wrong type."""
     example = _EXAMPLES.get(expected)
     return PlanError(
         "PLAN-020",
-        f"{place} must be {expected}, not {_shown(value)}.",
+        f"{path} must be {expected}, not {_shown(value)}.",
         why=f"the value there is of type {type(value).__name__}.",
-        fix=f"write {expected}" + (f", for example {place} = {example}." if example else "."),
+        fix=f"write {expected}" + (f", for example {path} = {example}." if example else "."),
     )
 
 
-def text_at(place: str, value: object) -> str:
-    """Return a text that is not empty.
+def text_at(path: str, value: object) -> str:
+    """Return the value as a text that is not blank.
 
     Raises:
-        PlanError: PLAN-020 if it is no text, PLAN-018 if it is empty or blank.
+        PlanError: PLAN-020 if it is not a text, PLAN-018 if it is empty or blank.
     """
     if not isinstance(value, str):
-        raise wrong_type(place, "text", value)
+        raise wrong_type(path, "text", value)
     if not value.strip():
         raise PlanError(
             "PLAN-018",
-            f"{place} is empty.",
+            f"{path} is empty.",
             why=f"it is {value!r}; a name or pattern cannot be blank.",
             fix="write a text, or remove the entry.",
         )
     return value
 
 
-def whole_number_at(place: str, value: object) -> int:
-    """Return a whole number; True and False are none.
+def whole_number_at(path: str, value: object) -> int:
+    """Return the value as an integer; True and False are refused.
 
     Raises:
         PlanError: PLAN-020 if it is not a whole number.
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        raise wrong_type(place, "a whole number", value)
+        raise wrong_type(path, "a whole number", value)
     return value
 
 
-def number_at(place: str, value: object) -> float:
-    """Return a number, which may be infinite or NaN; True and False are none.
+def number_at(path: str, value: object) -> float:
+    """Return the value as a number, maybe infinite or NaN; True and False are refused.
 
     Raises:
         PlanError: PLAN-020 if it is not a number.
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise wrong_type(place, "a number", value)
+        raise wrong_type(path, "a number", value)
     return float(value)
 
 
-def tuple_at(place: str, value: object, item: type[T]) -> tuple[T, ...]:
-    """Return a tuple whose items are all of one type.
+def tuple_at(path: str, value: object, item: type[T]) -> tuple[T, ...]:
+    """Return the value as a tuple whose items are all of one type.
 
     Raises:
-        PlanError: PLAN-020 if it is no tuple, or an item is of another type.
+        PlanError: PLAN-020 if it is not a tuple, or an item is of another type.
     """
     if not isinstance(value, tuple):
-        raise wrong_type(place, "a list", value)
+        raise wrong_type(path, "a list", value)
     items = cast("tuple[object, ...]", value)
     for index, found in enumerate(items):
         if not isinstance(found, item):
             expected = "text" if item is str else f"a {item.__name__}"
-            raise wrong_type(f"{place}[{index}]", expected, found)
+            raise wrong_type(f"{path}[{index}]", expected, found)
     return cast("tuple[T, ...]", items)
 
 
-def list_at(place: str, value: object) -> list[object]:
-    """Return a list as it was read from JSON.
+def list_at(path: str, value: object) -> list[object]:
+    """Return the value as a list from JSON.
 
     Raises:
         PlanError: PLAN-020 if it is not a list.
     """
     if not isinstance(value, list):
-        raise wrong_type(place, "a list", value)
+        raise wrong_type(path, "a list", value)
     return cast("list[object]", value)
 
 
-def object_at(place: str, value: object) -> Mapping[str, object]:
-    """Return an object as it was read from JSON.
+def object_at(path: str, value: object) -> Mapping[str, object]:
+    """Return the value as an object from JSON.
 
     Raises:
         PlanError: PLAN-020 if it is not an object.
     """
     if not isinstance(value, Mapping):
-        raise wrong_type(place, "an object", value)
+        raise wrong_type(path, "an object", value)
     return cast("Mapping[str, object]", value)
 
 

@@ -1,4 +1,4 @@
-"""What layers keep for their backward pass, hand on to later layers, and need while they run.
+"""Bytes that layers save for their backward pass, pass to later layers, and need temporarily.
 
 ::
 
@@ -6,8 +6,8 @@
                  c                        d
               backward <──────────     backward <──────
 
-    a and b cross the cuts behind their layers; of a, b, c, d those are kept that a backward pass
-    reads, and they count for the layer that has computed them
+    a and b cross the cuts after their layers; those of a, b, c, d that a backward pass reads are
+    saved, and count for the layer that has computed them
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.engine.sharding.states import Numbers, Partial
 from evener.engine.trace.graph import Tensor
-from evener.profiler.joint import JointCall, sums_of, workspace
+from evener.profiler.fused import FusedCall, sums_of, workspace
 from evener.profiler.split import SplitStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What a layer needs, in bytes.
+    """Memory of a layer, in bytes.
 
     Attributes:
-        activations: Per sample: its results that a backward pass reads.
-        boundary: Per sample: what crosses from the layers before and itself to the layers behind.
-        workspace: Per sample: the most that is there only while one of its tasks runs.
-        joint_workspace: Per sample: the most that is there beside what is kept, in one call with
-            the layers around it.
-        joint_gradients: The most by which its gradients exceed its weights that are no longer read,
-            in such a call.
-        gradients: What its backward pass hands over as sums over the samples.
-        update: The most that is there only while its weights are updated.
+        activations: Bytes per sample of its results that a backward pass reads.
+        boundary: Bytes per sample of the results of this and earlier layers that later layers read.
+        workspace: Peak temporary bytes per sample of one of its tasks.
+        fused_workspace: Peak temporary bytes per sample excluding saved activations, in a fused
+            call.
+        fused_gradients: Most bytes by which its gradients exceed its weights already freed, in a
+            fused call.
+        gradients: Bytes of the results of its backward pass that are sums over the samples.
+        update: Peak temporary bytes of its update.
     """
 
     activations: float
     boundary: float
     workspace: float
-    joint_workspace: float
-    joint_gradients: int
+    fused_workspace: float
+    fused_gradients: int
     gradients: int
     update: int
 
 
 def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
-    """Return what every layer keeps, hands on and needs while it runs."""
+    """Return the bytes of every layer."""
     makers: dict[Task, int] = {}
     for number, layer in enumerate(split.layers):
         makers.update(dict.fromkeys(layer.forward, number))
@@ -71,7 +71,7 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 if maker is not None:
                     for cut in range(min(maker, number), max(maker, number)):
                         crossing[cut].add(tensor)
-    joint = JointCall(split)
+    fused = FusedCall(split)
     return [
         LayerBytes(
             activations=sum(map(bytes_per_sample, kept[number])),
@@ -80,8 +80,8 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
                 (workspace(task, bytes_per_sample) for task in (*layer.forward, *layer.backward)),
                 default=0.0,
             ),
-            joint_workspace=joint.workspace(number),
-            joint_gradients=joint.gradients(number),
+            fused_workspace=fused.workspace(number),
+            fused_gradients=fused.gradients(number),
             gradients=sum(num_bytes(tensor, 1) for tensor in sums_of(split, layer)),
             update=round(max((workspace(task, _fixed) for task in layer.once), default=0.0)),
         )
@@ -90,7 +90,7 @@ def bytes_of_layers(split: SplitStep) -> list[LayerBytes]:
 
 
 def given(split: SplitStep, task: Task) -> Iterator[Tensor]:
-    """Yield the tensors of other tasks that a task reads; some of them more than once."""
+    """Yield the tensors of other tasks that a task reads; a tensor may occur repeatedly."""
     partition = split.partition
     for node in task.nodes:
         for tensor, request in partition.requests(node):
@@ -103,29 +103,29 @@ def given(split: SplitStep, task: Task) -> Iterator[Tensor]:
 
 
 def updates_wait(split: SplitStep) -> bool:
-    """Whether the update of a layer needs what is computed of other layers' gradients.
+    """Whether the update of a layer depends on the gradients of other layers.
 
-    So it is with clipping by the norm of all gradients: none is updated before all are there.
+    Clipping by the global norm does: no weight is updated before all gradients are computed.
     """
     of_layers = {task: {k} for k, layer in enumerate(split.layers) for task in layer.once}
     for task in split.rest:
-        read = (of_layers.get(one, set[int]()) for one in _tasks_before(split, task))
+        read = (of_layers.get(before, set[int]()) for before in _tasks_before(split, task))
         of_layers[task] = set[int]().union(*read)
     return any(
-        of_layers.get(one, set[int]()) - {number}
+        of_layers.get(before, set[int]()) - {number}
         for number, layer in enumerate(split.layers)
         for task in layer.once
-        for one in _tasks_before(split, task)
+        for before in _tasks_before(split, task)
     )
 
 
 def _tasks_before(split: SplitStep, task: Task) -> set[Task]:
-    """Return the tasks that make what a task reads."""
+    """Return the tasks whose results a task reads."""
     task_of = split.partition.task_of
     found = {task_of.get(tensor.node) for node in task.nodes for tensor in node.inputs}
-    return {one for one in found if one is not None and one is not task}
+    return {other for other in found if other is not None and other is not task}
 
 
 def _fixed(tensor: Tensor) -> float:
-    # What is read of a variable is the memory of the variable.
+    # A variable read shares the memory of the variable.
     return 0.0 if tensor.node.op == "ReadVariableOp" else num_bytes(tensor, 1)

@@ -1,14 +1,14 @@
-"""The schedule of a replica: which device computes which task after which.
+"""Schedule of a replica: the order of tasks on each device.
 
 ::
 
     stages on                       1f1b            gpipe           zero_bubble
-    devices of their own            1F1B            GPipe           ZB-H1             orders.py
+    separate devices                1F1B            GPipe           ZB-H1             orders.py
     devices in turns, a b a b       interleaved     merged          merged            orders.py
     shared in any other way         merged          merged          merged            merging.py
 
-A schedule is an order, not a timetable: each device takes its tasks one after the other,
-each as soon as what it depends on is there.
+A schedule has no times: each device runs its tasks one after the other, each as soon as its
+dependencies have ended.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ORDERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The tasks of a replica in one order per device.
+    """Tasks of a replica, in one order per device.
 
     Args:
-        devices: The names of the devices, each once, in the order of their first stages.
-        orders: For each device its tasks, one after the other.
+        devices: Distinct device names, in the order of their first stages.
+        orders: Tasks of each device, in order.
     """
 
     devices: tuple[str, ...]
@@ -50,7 +50,7 @@ class Schedule:
         return 1 + max(task.stage for order in self.orders for task in order)
 
     def __str__(self) -> str:
-        """Return one line per device, of tasks as ``F<micro-batch>.<stage>``."""
+        """Return one line per device, with tasks as ``F<micro-batch>.<stage>``."""
         width = max(map(len, self.devices))
         return "\n".join(
             f"{device:{width}}  {' '.join(map(str, order))}"
@@ -61,22 +61,21 @@ class Schedule:
 def schedule_for(replica: Replica) -> Schedule:
     """Return the schedule of a training step.
 
-    No more than ``in_flight`` micro-batches are alive in the replica at once, from the begin
-    of their forward pass to the end of their backward pass in stage 0, however long the
-    tasks take. A stage s holds of these at most
+    At most ``in_flight`` micro-batches are alive in the replica at once, from the start of their
+    forward pass to the end of their backward pass in stage 0, whatever the times of the tasks. Of
+    these, a stage s holds at most
 
-    - ``max(1, in_flight - s)`` under ``"1f1b"``, and ``in_flight`` where it is interleaved;
+    - ``max(1, in_flight - s)`` under ``"1f1b"``, and ``in_flight`` if it is interleaved;
     - ``in_flight`` under ``"gpipe"``;
-    - ``max(1, in_flight - s)`` under ``"zero_bubble"``, and with those that wait for their
-      weights' gradient ``in_flight``.
+    - ``max(1, in_flight - s)`` under ``"zero_bubble"``, or ``in_flight`` including those that wait
+      for their weight gradients.
 
-    Under ``"1f1b"`` the interleaved order is used if the stages go round two or more devices
-    in turns, twice or more, the number of micro-batches is a multiple of the number of
-    devices, and ``in_flight`` is twice the number of devices, or all micro-batches. The
-    number of stages is always enough.
+    Under ``"1f1b"`` the interleaved order is used if the stages go round two or more devices at
+    least twice, the number of micro-batches is a multiple of the number of devices, and
+    ``in_flight`` is at least twice the number of devices, or all micro-batches.
 
     Args:
-        replica: One of a plan, so a valid one.
+        replica: Valid replica of a plan.
 
     Returns:
         The schedule; every stage has a forward and a backward task for each micro-batch,
@@ -119,11 +118,10 @@ def schedule_for(replica: Replica) -> Schedule:
 
 
 def forward_schedule_for(replica: Replica) -> Schedule:
-    """Return the schedule of evaluation: forwards alone.
+    """Return the schedule of evaluation, which has only forward passes.
 
-    Each device takes the micro-batches in order, and each micro-batch through its stages in
-    order. Nothing is kept for a backward pass, so that neither ``schedule`` nor
-    ``in_flight`` counts.
+    Each device computes the micro-batches in order, and each micro-batch in the order of its
+    stages. Nothing is saved for a backward pass, so ``schedule`` and ``in_flight`` are ignored.
 
     >>> from evener.plan import Stage
     >>> stages = [Stage(device=name, layers=(name,)) for name in ("cpu:0", "cpu:1", "cpu:0")]

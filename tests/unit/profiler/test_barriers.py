@@ -18,11 +18,11 @@ def test_a_normalization_meets_for_its_mean_its_variance_and_their_gradients() -
     norms = [layers.BatchNormalization(name=f"norm_{k}") for k in range(2)]
     model = sequence((6,), dense(8, "a"), norms[0], dense(4, "b"), norms[1], dense(1, "c"))
     found = by_name(costs_of(model, (1,)))
-    met = {name: (one.forward_meetings, one.backward_meetings) for name, one in found.items()}
+    met = {name: (one.forward_barriers, one.backward_barriers) for name, one in found.items()}
     assert met == {"a": (0, 0), "norm_0": (2, 1), "b": (0, 0), "norm_1": (2, 1), "c": (0, 0)}
     # What it normalizes and the squares of it wait, or their gradients, and nothing elsewhere.
-    assert 8 * 4 <= found["norm_0"].meeting_bytes <= 4 * 8 * 4
-    assert found["a"].meeting_bytes == found["b"].meeting_bytes == 0
+    assert 8 * 4 <= found["norm_0"].barrier_bytes <= 4 * 8 * 4
+    assert found["a"].barrier_bytes == found["b"].barrier_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_is_computed_sample_by_sample_does_not_meet(
     layer: Callable[[], keras.Layer],
 ) -> None:
     costs = costs_of(sequence((6,), dense(8, "a"), layer(), dense(1, "c")), (1,))
-    assert costs.last_meeting == -1
+    assert costs.last_barrier == -1
 
 
 def test_a_loss_of_all_pairs_meets_where_the_model_ends() -> None:
@@ -50,5 +50,5 @@ def test_a_loss_of_all_pairs_meets_where_the_model_ends() -> None:
     model.compile("sgd", contrast)
     step = trace_keras_step(model, tf.TensorSpec([6]), tf.TensorSpec([1]))
     first, last = layer_costs(step).layers
-    assert first.forward_meetings + first.backward_meetings == 0
-    assert last.forward_meetings + last.backward_meetings >= 1
+    assert first.forward_barriers + first.backward_barriers == 0
+    assert last.forward_barriers + last.backward_barriers >= 1
