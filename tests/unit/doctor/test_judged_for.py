@@ -57,7 +57,7 @@ def test_without_gpus_a_program_without_strategy_is_found(
     without_gpus(monkeypatch)
     found = diagnose(script)
     assert [finding.code for finding in found.findings] == ["DOC-201"]
-    assert "judged for a machine with 2 GPUs" in found.findings[0].evidence
+    assert "assumed: a machine with 2 GPUs" in found.findings[0].evidence
     assert (found.num_gpus, found.is_assumed) == (2, True)
     assert found.to_dict()["num_gpus"] == 2 and found.to_dict()["num_gpus_assumed"] is True
     for number in (0, 1):
