@@ -22,7 +22,7 @@ class Unread:
         path: The file.
         line: Line of the syntax error; 0 if the file could not be opened.
         reason: The message of Python or the system.
-        is_text: Whether the file could be opened and decoded.
+        is_text: Whether the file could be opened.
         importer: The file and line that import it; None for the script itself.
     """
 

@@ -67,7 +67,7 @@ def configuration_for(
     elif num_gpus < 0:
         raise RunError(
             "RUN-013",
-            f"The program cannot be judged for {num_gpus} GPUs.",
+            f"The number of GPUs cannot be {num_gpus}.",
             why="A machine has 0 GPUs or more.",
             fix="Give a number from 0, or none for the GPUs of this machine.",
         )

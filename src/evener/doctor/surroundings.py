@@ -53,7 +53,7 @@ class Surroundings:
     def gpus_told(self) -> str:
         """Return the GPUs as a finding names them as its evidence."""
         if self.num_gpus is not None:
-            return f"judged for a machine with {_count(self.num_gpus)}"
+            return f"assumed: a machine with {_count(self.num_gpus)}"
         names = sorted({gpu.name or "a GPU" for gpu in self.gpus})
         return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}"
 

@@ -90,8 +90,8 @@ def test_regions_shrink_from_the_step_with_its_surroundings_to_the_gradients() -
         LOOP.replace("    with", "    x = scale(x)\n    with", 1) + "    mean.update_state(loss)\n"
     )
     regions = found_in(text).regions
-    assert [(one.first, one.last) for one in regions] == [(2, 7), (3, 6), (3, 5)]
-    assert [one.results for one in regions] == [(), ("loss",), ("gradients", "loss")]
+    assert [(region.first, region.last) for region in regions] == [(2, 7), (3, 6), (3, 5)]
+    assert [region.results for region in regions] == [(), ("loss",), ("gradients", "loss")]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_regions_shrink_from_the_step_with_its_surroundings_to_the_gradients() -
     ids=["once", "decorated", "async", "globals", "tape", "next", "attribute", "append", "yield"],
 )
 def test_what_is_not_hoisted(text: str) -> None:
-    assert not [one for one in found_in(text).regions if one.first <= 2]
+    assert not [region for region in found_in(text).regions if region.first <= 2]
 
 
 @pytest.mark.parametrize(

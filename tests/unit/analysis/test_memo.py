@@ -34,16 +34,18 @@ class Reach:
 
     def _check(self, node: str) -> Names:
         self.looked[node] += 1
-        return frozenset(self.leads[node]).union(*(self.of(one) for one in self.leads[node]))
+        return frozenset(self.leads[node]).union(
+            *(self.of(following) for following in self.leads[node])
+        )
 
 
 def reachable(leads: dict[str, str], node: str) -> Names:
     found, waiting = set[str](), list(leads[node])
     while waiting:
-        one = waiting.pop()
-        if one not in found:
-            found.add(one)
-            waiting += leads[one]
+        current = waiting.pop()
+        if current not in found:
+            found.add(current)
+            waiting += leads[current]
     return frozenset(found)
 
 

@@ -1,4 +1,4 @@
-"""What the doctor reads out of the text of a program."""
+"""Facts that the doctor reads from the source of a program."""
 
 from __future__ import annotations
 

@@ -22,9 +22,11 @@ def test_a_function_that_is_wrapped_under_its_own_name_is_followed(tmp_path: Pat
         tmp_path,
     )
     call = program.all_calls[-1]
-    found = {getattr(one, "name", "") for _, one in program.targets(call.module, call.node)}
+    found = {getattr(target, "name", "") for _, target in program.targets(call.module, call.node)}
     assert found == {"step"}
-    assert all(isinstance(one, FUNCTIONS) for _, one in program.targets(call.module, call.node))
+    assert all(
+        isinstance(target, FUNCTIONS) for _, target in program.targets(call.module, call.node)
+    )
 
 
 def test_what_a_loop_binds_anew_before_the_use_is_not_seen_from_the_round_before(
@@ -42,4 +44,4 @@ def test_what_a_loop_binds_further_down_is_seen_in_the_next_round(tmp_path: Path
     program = read("a = 1\nfor i in range(3):\n    print(a)\n    a = 2\n", tmp_path)
     (call,) = (call for call in program.all_calls if call.name == "print")
     values = program.origins(call.module, call.node.args[0])
-    assert {one.node.value for one in values if isinstance(one.node, ast.Constant)} == {1, 2}
+    assert {value.node.value for value in values if isinstance(value.node, ast.Constant)} == {1, 2}

@@ -1,4 +1,4 @@
-"""What a program calls through registries, partials, hooks and settings."""
+"""Calls of a program through registries, partials, hooks and settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_base_class_calls_what_a_class_made_of_it_overrides(tmp_path: Path) ->
     )
     (call,) = (call for call in program.all_calls if ast.unparse(call.node) == "self.hook()")
     found = [where.parents[target] for where, target in program.targets(call.module, call.node)]
-    assert {getattr(one, "name", "") for one in found} == {"Base", "Own"}
+    assert {getattr(call, "name", "") for call in found} == {"Base", "Own"}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_base_class_calls_what_a_class_made_of_it_overrides(tmp_path: Path) ->
 )
 def test_a_number_is_found_where_it_is_set(source: str, tmp_path: Path) -> None:
     program = read(source, tmp_path)
-    call = next(one for one in program.all_calls if one.name == "print")
+    call = next(call for call in program.all_calls if call.name == "print")
     found = number(program, call.module, call.node.args[0])
     assert found is not None
     assert found.value == 8

@@ -73,7 +73,7 @@ def test_totals_and_traffic_are_counted() -> None:
         ("cpu:0", 2, 12, 1),
     ]
     assert AUDIT.moved_bytes == 112
-    assert [one.reason for one in AUDIT.findings] == ["no_such_device"]
+    assert [finding.reason for finding in AUDIT.findings] == ["no_such_device"]
 
 
 def test_an_audit_goes_to_json_and_back() -> None:

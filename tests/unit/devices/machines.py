@@ -72,7 +72,7 @@ MISMATCH = NvmlMachine(
 
 
 def seen(*gpus: NvmlGpu) -> tuple[TensorFlowGpu, ...]:
-    """What TensorFlow lists when it sees these GPUs."""
+    """Return TensorFlow's list of these GPUs."""
     return tuple(
         TensorFlowGpu(index=index, name=gpu.name, compute_capability=gpu.compute_capability)
         for index, gpu in enumerate(gpus)
@@ -80,7 +80,7 @@ def seen(*gpus: NvmlGpu) -> tuple[TensorFlowGpu, ...]:
 
 
 def view(*gpus: NvmlGpu, **changes: object) -> TensorFlowView:
-    """What a full TensorFlow wheel says when it sees these GPUs."""
+    """Return the view of a TensorFlow wheel with CUDA on a machine with these GPUs."""
     whole = TensorFlowView(
         version="2.21.0",
         built_with_cuda=True,

@@ -11,13 +11,13 @@ from unit.devices.machines import GIB
 
 
 class FakeLibrary:
-    """As much of pynvml as is used, on made-up hardware.
+    """The part of pynvml that evener uses, on made-up hardware.
 
     Args:
-        gpus: Which functions fail, by GPU, with which NVML error.
-        nvlinks: For each GPU the other ends of its NVLinks: GPU numbers, or "switch".
+        gpus: NVML error of each function that fails, by GPU.
+        nvlinks: Other ends of the NVLinks of each GPU: GPU numbers, or "switch".
         near: The pairs of GPUs below one host bridge.
-        init: The NVML error with which initialising fails.
+        init: NVML error with which initialising fails.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What is asked of TensorFlow, held by a TensorFlow that only writes it down."""
+"""Calls of the runtime into TensorFlow, recorded by a fake TensorFlow."""
 
 from __future__ import annotations
 

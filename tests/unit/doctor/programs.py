@@ -63,7 +63,7 @@ def surroundings_of(source: str, *, num_gpus: int) -> Surroundings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What a program says the doctor should, or may, find at a line."""
+    """Mark in a program: a finding that the doctor must, or may, report at a line."""
 
     file: str
     line: int

@@ -43,14 +43,14 @@ def violations(
     return [
         Found(
             code=rule.code,
-            line=one.place.line,
-            severity=one.severity or rule.severity,
-            what=one.what,
-            evidence=one.evidence,
+            line=violation.place.line,
+            severity=violation.severity or rule.severity,
+            what=violation.what,
+            evidence=violation.evidence,
         )
         for rule in all_rules()
         if rule.family in OWN
-        for one in rule.check(case)
+        for violation in rule.check(case)
     ]
 
 
@@ -58,7 +58,7 @@ def check_finds(code: str, program: str, folder: Path) -> None:
     """Check that the rule finds the lines that the program marks, and no others."""
     path = write(program, folder)
     marked = {mark.line for mark in marks_in(path) if mark.code == code}
-    found = {one.line for one in violations(path) if one.code == code}
+    found = {violation.line for violation in violations(path) if violation.code == code}
     assert marked, "no line is marked"
     assert found == marked
 
@@ -66,5 +66,5 @@ def check_finds(code: str, program: str, folder: Path) -> None:
 def check_quiet(code: str, program: str, folder: Path) -> None:
     """Check that the rule finds nothing, and that none finds anything above a hint."""
     found = violations(write(program, folder))
-    assert code not in {one.code for one in found}
-    assert [str(one) for one in found if one.severity is not Severity.HINT] == []
+    assert code not in {violation.code for violation in found}
+    assert [str(violation) for violation in found if violation.severity is not Severity.HINT] == []

@@ -35,4 +35,4 @@ def test_the_standard_library(path: Path, tmp_path: Path) -> None:
     # Away from the others, which it imports.
     alone = Path(shutil.copy(path, tmp_path / f"{path.stem}_alone.py"))
     told = examine(alone, Surroundings()).findings
-    assert not [str(one) for one in told if one.severity is not Severity.HINT]
+    assert not [str(finding) for finding in told if finding.severity is not Severity.HINT]

@@ -1,4 +1,4 @@
-"""Which rules report: by options, by pyproject.toml, by comments on a line."""
+"""Choice of the rules: by options, by pyproject.toml, by comments on a line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def script(tmp_path: Path) -> Path:
 
 def codes(script: Path, **options: object) -> list[str]:
     given = {"num_gpus": 2, **options}
-    return sorted(one.code for one in diagnose(script, **given).findings)  # type: ignore[arg-type]
+    return sorted(finding.code for finding in diagnose(script, **given).findings)  # type: ignore[arg-type]
 
 
 def write_table(script: Path, text: str, *, levels: int = 1) -> Path:
@@ -151,5 +151,5 @@ def test_a_comment_in_a_file_of_requirements_holds_too(script: Path) -> None:
     around = surroundings_of("", num_gpus=2)
     for comment, number in (("", 1), ("  # evener: ignore[DOC-102]", 0)):
         required.write_text(f"tensorflow-cpu==2.21.0{comment}\n", encoding="utf-8")
-        found = [one.code for one in examine(script, around).findings]
+        found = [finding.code for finding in examine(script, around).findings]
         assert found.count("DOC-102") == number

@@ -1,4 +1,4 @@
-"""How much of what is wrong in many programs the doctor finds, and how much of it is right.
+"""Recall and precision of the doctor on a corpus of programs.
 
     mistakes/    programs with known mistakes, marked on their lines
     nearly/      programs that nearly make them
@@ -37,7 +37,7 @@ def programs_in(kind: str) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the doctor says of one program, against what the program says itself.
+    """Findings of the doctor in one program, compared with the marks in it.
 
     A code that is marked on several lines of a program is one mistake, and each of the lines is
     as good to point to.
@@ -54,7 +54,7 @@ class Judged:
 def judged(path: Path, kind: str) -> Judged:
     files = [path]
     if path.name == "main.py":
-        files = [one for one in path.parent.rglob("*") if one.suffix in (".py", ".txt")]
+        files = [file for file in path.parent.rglob("*") if file.suffix in (".py", ".txt")]
     marks = [mark for file in files for mark in marks_in(file)]
     findings = findings_of(path, num_gpus=NUM_GPUS[kind])
     right = tuple(f for f in findings if any(means(mark, f) for mark in marks))
@@ -80,18 +80,18 @@ def everything() -> list[Judged]:
 def test_recall_and_precision() -> None:
     every = everything()
     num_found, num_missed = (
-        sum(len(getattr(one, name)) for one in every) for name in ("found", "missed")
+        sum(len(getattr(score, name)) for score in every) for name in ("found", "missed")
     )
     num_right, num_wrong = (
-        sum(len(getattr(one, name)) for one in every) for name in ("right", "wrong")
+        sum(len(getattr(score, name)) for score in every) for name in ("right", "wrong")
     )
     recall = num_found / (num_found + num_missed)
     precision = num_right / (num_right + num_wrong)
-    for one in every:
-        name = str(one.path.relative_to(CORPUS))
-        for code in sorted(one.missed):
+    for score in every:
+        name = str(score.path.relative_to(CORPUS))
+        for code in sorted(score.missed):
             print(f"missed  {code}  {name}")
-        for finding in one.wrong:
+        for finding in score.wrong:
             print(f"wrong   {finding.code}  {name}  {finding.line}: {finding.what}")
     sizes = ", ".join(f"{len(list(programs_in(kind)))} {kind}" for kind in NUM_GPUS)
     print(f"programs: {sizes}; mistakes marked: {num_found + num_missed}")

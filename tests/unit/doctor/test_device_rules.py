@@ -83,7 +83,7 @@ FINDS_NOT = [
 def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(program, encoding="utf-8")
-    found = [(one.code, one.line) for one in findings_of(path, num_gpus=2)]
+    found = [(finding.code, finding.line) for finding in findings_of(path, num_gpus=2)]
     assert (code, line) in found
 
 
@@ -91,13 +91,13 @@ def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path:
 def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(program, encoding="utf-8")
-    found = [one for one in findings_of(path, num_gpus=2) if one.code == code]
-    assert [one for one in found if one.severity is not Severity.HINT] == []
+    found = [finding for finding in findings_of(path, num_gpus=2) if finding.code == code]
+    assert [finding for finding in found if finding.severity is not Severity.HINT] == []
 
 
 def test_a_wheel_that_is_required_is_found_in_the_file_that_requires_it(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("numpy\ntensorflow-cpu==2.21.0\n", encoding="utf-8")
     script = tmp_path / "train.py"
     script.write_text(TF + FIT, encoding="utf-8")
-    found = {one.code: one for one in findings_of(script, num_gpus=2)}
+    found = {finding.code: finding for finding in findings_of(script, num_gpus=2)}
     assert (found["DOC-102"].file, found["DOC-102"].line) == (str(tmp_path / "requirements.txt"), 2)

@@ -134,7 +134,7 @@ def write(program: str, folder: Path) -> Path:
 @pytest.mark.parametrize(("code", "line", "program"), FINDS)
 def test_it_is_found_in_this_style(code: str, line: int, program: str, tmp_path: Path) -> None:
     found = findings_of(write(program, tmp_path), num_gpus=2)
-    assert (code, line) in [(one.code, one.line) for one in found]
+    assert (code, line) in [(finding.code, finding.line) for finding in found]
 
 
 ONE_REPLICA = ("DOC-215", "ENG-003", "ENG-064")
@@ -147,23 +147,23 @@ UNDER_EVENER = [
 
 @pytest.mark.parametrize(("code", "line", "program"), UNDER_EVENER)
 def test_one_replica_makes_it_right(code: str, line: int, program: str, tmp_path: Path) -> None:
-    """What is wrong in several replicas is right under `evener.Strategy`, with a plan too."""
+    """Mistakes of several replicas are none under `evener.Strategy`, with a plan too."""
     found = findings_of(write(program, tmp_path), num_gpus=2)
-    assert (code, line) in [(one.code, one.line) for one in found]
+    assert (code, line) in [(finding.code, finding.line) for finding in found]
     for made in ("evener.Strategy()", "evener.Strategy(plan)"):
         ours = program.replace("tf.distribute.MirroredStrategy()", made)
         found = findings_of(write(ours, tmp_path), num_gpus=2)
-        assert code not in [one.code for one in found]
+        assert code not in [finding.code for finding in found]
 
 
 @pytest.mark.parametrize(("code", "program"), FINDS_NOT)
 def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
     ours = ("DOC-1", "DOC-2", "ENG-003", "RUN-006")
     found = [
-        (one.code, one.line)
-        for one in findings_of(write(program, tmp_path), num_gpus=2)
-        if one.severity is not Severity.HINT
-        and (one.code == code or (code == "any" and one.code.startswith(ours)))
+        (finding.code, finding.line)
+        for finding in findings_of(write(program, tmp_path), num_gpus=2)
+        if finding.severity is not Severity.HINT
+        and (finding.code == code or (code == "any" and finding.code.startswith(ours)))
     ]
     assert found == []
 
@@ -180,6 +180,9 @@ def test_a_batch_is_measured(tmp_path: Path) -> None:
         num_replicas=2,
     )
     seen = Observation(outcome=Outcome.ENOUGH, seconds=3.0, steps=steps)
-    found = {one.code: one for one in examine(path, surroundings_of("", num_gpus=2), seen).findings}
+    found = {
+        finding.code: finding
+        for finding in examine(path, surroundings_of("", num_gpus=2), seen).findings
+    }
     assert found["DOC-205"].line == 2
     assert "33 samples, 2 replicas" in found["DOC-205"].evidence[0]

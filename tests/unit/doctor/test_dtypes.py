@@ -1,4 +1,4 @@
-"""How much work it is to infer the dtypes of a program."""
+"""Amount of work to infer the dtypes of a program."""
 
 from __future__ import annotations
 
@@ -44,5 +44,7 @@ def test_the_same_expression_is_not_inferred_again(
     monkeypatch.setattr(Program, "origins", counted)
     script = tmp_path / "tangled.py"
     script.write_text(TANGLED, encoding="utf-8")
-    found = {one.line for one in findings_of(script, num_gpus=1) if one.code == "DOC-309"}
+    found = {
+        finding.line for finding in findings_of(script, num_gpus=1) if finding.code == "DOC-309"
+    }
     assert {mark.line for mark in marks_in(script)} <= found

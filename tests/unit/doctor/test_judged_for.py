@@ -56,8 +56,8 @@ def test_without_gpus_a_program_without_strategy_is_found(
 ) -> None:
     without_gpus(monkeypatch)
     found = diagnose(script)
-    assert [one.code for one in found.findings] == ["DOC-201"]
-    assert "judged for a machine with 2 GPUs" in found.findings[0].evidence
+    assert [finding.code for finding in found.findings] == ["DOC-201"]
+    assert "assumed: a machine with 2 GPUs" in found.findings[0].evidence
     assert (found.num_gpus, found.is_assumed) == (2, True)
     assert found.to_dict()["num_gpus"] == 2 and found.to_dict()["num_gpus_assumed"] is True
     for number in (0, 1):
@@ -69,23 +69,25 @@ def test_what_hides_the_gpus_here_says_nothing_of_another_machine(
     script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_gpus(monkeypatch, {"CUDA_VISIBLE_DEVICES": "-1"})
-    assert [one.code for one in diagnose(script).findings] == ["DOC-201"]
+    assert [finding.code for finding in diagnose(script).findings] == ["DOC-201"]
     here = surroundings_of("# environment: CUDA_VISIBLE_DEVICES=-1", num_gpus=2)
-    assert [one.code for one in examine(script, here.judged_for(2)).findings] == ["DOC-101"]
+    assert [finding.code for finding in examine(script, here.judged_for(2)).findings] == ["DOC-101"]
 
 
 def test_devices_that_an_assumed_machine_lacks_are_not_told(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(NAMES_FOUR, encoding="utf-8")
     here = surroundings_of("", num_gpus=0)
-    assert "DOC-107" not in {one.code for one in examine(path, here.judged_for(None)).findings}
-    assert "DOC-107" in {one.code for one in examine(path, here.judged_for(2)).findings}
-    assert "DOC-107" not in {one.code for one in examine(path, here.judged_for(4)).findings}
+    assert "DOC-107" not in {
+        finding.code for finding in examine(path, here.judged_for(None)).findings
+    }
+    assert "DOC-107" in {finding.code for finding in examine(path, here.judged_for(2)).findings}
+    assert "DOC-107" not in {finding.code for finding in examine(path, here.judged_for(4)).findings}
 
 
 def test_packages_are_those_of_this_machine(script: Path) -> None:
     here = surroundings_of("# package: tensorflow-cpu 2.21.0", num_gpus=0).judged_for(2)
-    assert "DOC-102" not in {one.code for one in examine(script, here).findings}
+    assert "DOC-102" not in {finding.code for finding in examine(script, here).findings}
 
 
 def test_the_output_says_what_was_assumed(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,19 +111,23 @@ def found_in(program: str, folder: Path) -> tuple[Finding, ...]:
 def test_it_is_found(
     code: str, line: int, severity: Severity, program: str, tmp_path: Path
 ) -> None:
-    found = [(one.line, one.severity) for one in found_in(program, tmp_path) if one.code == code]
+    found = [
+        (finding.line, finding.severity)
+        for finding in found_in(program, tmp_path)
+        if finding.code == code
+    ]
     assert found == [(line, severity)]
 
 
 @pytest.mark.parametrize(("code", "program"), FINDS_NOT)
 def test_it_only_looks_like_it(code: str, program: str, tmp_path: Path) -> None:
-    assert code not in {one.code for one in found_in(program, tmp_path)}
+    assert code not in {finding.code for finding in found_in(program, tmp_path)}
 
 
 def test_one_cause_at_several_lines_is_one_finding(tmp_path: Path) -> None:
     line = "with tf.device('/GPU:7'): tf.zeros({})\n"
     program = "import tensorflow as tf\n" + "".join(line.format(i) for i in range(8))
-    (found,) = (one for one in found_in(program, tmp_path) if one.code == "DOC-107")
+    (found,) = (finding for finding in found_in(program, tmp_path) if finding.code == "DOC-107")
     assert found.line == 2
     assert f"also line 3: {line.format(1).strip()}" in found.evidence
     assert found.evidence[-1] == "and 2 more"
@@ -132,7 +136,7 @@ def test_one_cause_at_several_lines_is_one_finding(tmp_path: Path) -> None:
 def test_a_comment_takes_back_its_own_line_only(tmp_path: Path) -> None:
     line = "with tf.device('/GPU:7'): tf.zeros(1)"
     program = f"import tensorflow as tf\n{line}  # evener: ignore[DOC-107]\n{line}\n"
-    (found,) = (one for one in found_in(program, tmp_path) if one.code == "DOC-107")
+    (found,) = (finding for finding in found_in(program, tmp_path) if finding.code == "DOC-107")
     assert found.line == 3
 
 
@@ -140,6 +144,8 @@ def test_a_cause_in_another_file_is_told_with_the_file(tmp_path: Path) -> None:
     line = "import tensorflow as tf\nwith tf.device('/GPU:7'): tf.zeros(1)\n"
     (tmp_path / "helper.py").write_text(line, encoding="utf-8")
     (found,) = (
-        one for one in found_in(f"import helper\n{line}", tmp_path) if one.code == "DOC-107"
+        finding
+        for finding in found_in(f"import helper\n{line}", tmp_path)
+        if finding.code == "DOC-107"
     )
-    assert any(one.startswith("also ") and "train.py:3" in one for one in found.evidence)
+    assert any(line.startswith("also ") and "train.py:3" in line for line in found.evidence)

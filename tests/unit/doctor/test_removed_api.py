@@ -21,7 +21,7 @@ STRATEGY = "s = tf.distribute.MirroredStrategy()\n"
 def found_in(program: str, folder: Path) -> list[Finding]:
     path = folder / "train.py"
     path.write_text(program, encoding="utf-8")
-    return [one for one in findings_of(path, num_gpus=1) if one.code == "DOC-004"]
+    return [finding for finding in findings_of(path, num_gpus=1) if finding.code == "DOC-004"]
 
 
 # The line, the name, a part of the fix.
@@ -160,7 +160,7 @@ def test_names_that_tf_keras_does_not_have_are_told_of_it_too(tmp_path: Path) ->
     (found,) = found_in(program + "tf.keras.utils.multi_gpu_model(m, 2)\n", tmp_path)
     assert found.line == 4
     program += STRATEGY + "s.experimental_run_v2(f)\n"
-    assert [one.line for one in found_in(program, tmp_path)] == [5]
+    assert [finding.line for finding in found_in(program, tmp_path)] == [5]
 
 
 def test_a_name_is_told_once_and_its_further_lines_are_counted(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_program_of_sessions_gets_one_finding(tmp_path: Path) -> None:
     (found,) = findings_of(path, num_gpus=2)
     assert (found.code, found.line) == ("DOC-004", 3)
     assert "TensorFlow 1" in found.what and "compat.v1" in found.fix
-    assert [one[:11] for one in found.evidence[1:]] == ["also line 5", "also line 7"]
+    assert [line[:11] for line in found.evidence[1:]] == ["also line 5", "also line 7"]
 
 
 def test_options_of_a_session_make_no_such_program_of_one_of_keras(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_an_old_optimizer_makes_no_such_program_of_one_of_keras(tmp_path: Path) 
     path = tmp_path / "train.py"
     program = TF + KERAS + STRATEGY + MODEL + "m.compile(tf.train.AdamOptimizer(1e-3), 'mse')\n"
     path.write_text(program + "m.fit(x, y)\n", encoding="utf-8")
-    found = {one.code: one for one in findings_of(path, num_gpus=2)}
+    found = {finding.code: finding for finding in findings_of(path, num_gpus=2)}
     assert "`tf.train.AdamOptimizer`" in found["DOC-004"].what
     assert "`keras.optimizers.Adam`" in found["DOC-004"].fix
     assert "DOC-202" in found
@@ -216,7 +216,7 @@ def test_other_rules_see_through_old_names(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     for method in ("run", "experimental_run_v2"):
         path.write_text(program.format(method), encoding="utf-8")
-        assert "RUN-010" in {one.code for one in findings_of(path, num_gpus=2)}
+        assert "RUN-010" in {finding.code for finding in findings_of(path, num_gpus=2)}
 
 
 def test_written_names_are_as_the_imports_say(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the tool that scores the doctor on posted programs counts, with made-up expectations."""
+"""Counts of the tool that scores the doctor on posted programs, with made-up expectations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def counted(tool: ModuleType, must: list[str], may: list[str], *findings: Findin
         for text in texts
     ]
     score = tool.scored(expectations, findings)
-    return [len(one) for one in (score.found, score.missed, score.right, score.wrong)]
+    return [len(group) for group in (score.found, score.missed, score.right, score.wrong)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,10 @@ def test_corrections_stand_beside_what_was_first_written(tool: ModuleType, tmp_p
         "utf-8",
     )
     codes = [
-        [one.code for one in tool.read_posted(file, is_corrected=corrected)[0].expectations]
+        [
+            expectation.code
+            for expectation in tool.read_posted(file, is_corrected=corrected)[0].expectations
+        ]
         for corrected in (False, True)
     ]
     assert codes == [["DOC-201", "DOC-401"], ["DOC-401"]]
@@ -109,23 +112,27 @@ def test_corrections_stand_beside_what_was_first_written(tool: ModuleType, tmp_p
 
 def test_the_expectations_can_be_read(tool: ModuleType) -> None:
     posted = tool.read_posted(tool.EXPECTATIONS, is_corrected=True)
-    codes = {one.code for each in posted for one in each.expectations}
-    assert len({one.name for one in posted}) == len(posted) >= 200
+    codes = {expectation.code for each in posted for expectation in each.expectations}
+    assert len({program.name for program in posted}) == len(posted) >= 200
     assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
 
 
 def test_the_names_tell_the_order_and_the_halves(tool: ModuleType) -> None:
-    names = [one.name for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
-    halves = [one.half.value for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
+    names = [program.name for program in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
+    halves = [
+        program.half.value for program in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)
+    ]
     digests = [hashlib.sha1(name.encode()).digest() for name in names]
     sets = ["ab"] * 100 + ["cd"] * 100
     assert digests == sorted(digests)
-    assert halves == [one[digest[-1] & 1] for one, digest in zip(sets, digests, strict=True)]
+    assert halves == [
+        programs[digest[-1] & 1] for programs, digest in zip(sets, digests, strict=True)
+    ]
 
 
 def test_one_half_of_several_can_be_scored(tool: ModuleType, tmp_path: Path) -> None:
-    for one in tool.read_posted(tool.EXPECTATIONS, is_corrected=False):
-        (tmp_path / one.name).write_text("import keras\n", "utf-8")
+    for program in tool.read_posted(tool.EXPECTATIONS, is_corrected=False):
+        (tmp_path / program.name).write_text("import keras\n", "utf-8")
     app = typer.Typer()
     app.command()(tool.main)
     printed = [
@@ -133,4 +140,4 @@ def test_one_half_of_several_can_be_scored(tool: ModuleType, tmp_path: Path) -> 
         for options in (["--half", "c"], ["--half", "c", "--half", "d"])
     ]
     numbers = [re.search(r"^programs +(\d+)$", text, re.MULTILINE) for text in printed]
-    assert [one and one[1] for one in numbers] == ["47", "100"]
+    assert [number and number[1] for number in numbers] == ["47", "100"]

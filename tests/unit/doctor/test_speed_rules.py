@@ -393,7 +393,7 @@ def test_a_pipeline_that_a_run_waits_for_is_named_with_the_numbers(tmp_path: Pat
 
 def test_a_cheap_serial_map_that_a_run_waits_for_is_a_warning(tmp_path: Path) -> None:
     path = write(QUICK.replace(".batch(64)", ".map(lambda a, b: (a, b)).batch(64)"), tmp_path)
-    assert [one.severity for one in violations(path)] == [Severity.HINT]
+    assert [violation.severity for violation in violations(path)] == [Severity.HINT]
     (found,) = violations(path, observation=seen(steps=steps(input_seconds=0.06)))
     assert (found.code, found.severity) == ("DOC-401", Severity.WARNING)
 
@@ -404,7 +404,7 @@ def test_reads_that_only_a_run_has_shown(tmp_path: Path) -> None:
     for num_reads, codes in ((10, ["DOC-402"]), (2, [])):
         reads = (HostRead(where=where, num_reads=num_reads, seconds=0.5),)
         found = violations(path, observation=seen(steps=steps(), host_reads=reads))
-        assert [one.code for one in found] == codes
+        assert [violation.code for violation in found] == codes
 
 
 def test_traces_that_a_run_has_counted(tmp_path: Path) -> None:
@@ -413,13 +413,13 @@ def test_traces_that_a_run_has_counted(tmp_path: Path) -> None:
     for num_traces, codes in ((8, ["DOC-403"]), (2, [])):
         traced = (Traced(name="train_step", where=where, num_calls=10, num_traces=num_traces),)
         found = violations(path, observation=seen(traced=traced))
-        assert [one.code for one in found] == codes
-        assert [one.line for one in found] == [14] * len(codes)
+        assert [violation.code for violation in found] == codes
+        assert [violation.line for violation in found] == [14] * len(codes)
 
 
 def test_short_steps_that_a_run_has_measured_are_a_warning(tmp_path: Path) -> None:
     program = next(program for code, program in FINDS if code == "DOC-404")
     path = write(program, tmp_path)
-    assert [one.severity for one in violations(path)] == [Severity.HINT]
+    assert [violation.severity for violation in violations(path)] == [Severity.HINT]
     found = violations(path, observation=seen(steps=steps(step_seconds=0.0005)))
-    assert [one.severity for one in found] == [Severity.WARNING]
+    assert [violation.severity for violation in found] == [Severity.WARNING]

@@ -40,7 +40,7 @@ def has(dotted: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("row", [pytest.param(one, id=one.old) for one in NAMES])
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.old) for row in NAMES])
 def test_what_is_gone_is_gone_and_its_successor_is_there(row: Gone) -> None:
     ways = [row.old] if row.old.startswith("tf.") else [row.old, f"tf.{row.old}"]
     assert row.is_there or not all(has(way) for way in ways)
@@ -62,13 +62,13 @@ def test_what_is_gone_is_gone_and_its_successor_is_there(row: Gone) -> None:
     ],
 )
 def test_what_is_there_by_name_only_raises(old: str, use: Callable[[], object]) -> None:
-    assert [one.is_there for one in NAMES if one.old == old] == [True]
+    assert [row.is_there for row in NAMES if row.old == old] == [True]
     with pytest.raises((AttributeError, ImportError, ValueError)):
         use()
 
 
 def test_all_that_raises_is_tried() -> None:
-    assert sum(one.is_there for one in NAMES) == 4
+    assert sum(row.is_there for row in NAMES) == 4
 
 
 def objects(kind: str) -> list[object]:
@@ -88,11 +88,11 @@ def objects(kind: str) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(one, id=f"{one.kind}.{one.name}") for one in (*MEMBERS, *OVERRIDES)]
+    "row", [pytest.param(row, id=f"{row.kind}.{row.name}") for row in (*MEMBERS, *OVERRIDES)]
 )
 def test_no_object_of_the_kind_has_the_member(row: GoneMember) -> None:
-    for one in objects(row.kind):
-        assert not hasattr(one, row.name)
+    for made in objects(row.kind):
+        assert not hasattr(made, row.name)
 
 
 @pytest.mark.parametrize("row", OVERRIDES, ids=lambda row: row.name)
@@ -135,7 +135,7 @@ def with_argument(row: GoneArgument) -> object:
         return getattr(keras.optimizers.SGD(), method)([], **given)
     calls: dict[str, Callable[[], object]] = {
         "keras.optimizers.*": lambda: [
-            one(**given) for one in (keras.optimizers.SGD, keras.optimizers.Adam)
+            optimizer(**given) for optimizer in (keras.optimizers.SGD, keras.optimizers.Adam)
         ],
         "keras.layers.*": lambda: keras.layers.Dense(1, **given),
         "keras.layers.BatchNormalization": lambda: keras.layers.BatchNormalization(**given),
@@ -154,7 +154,7 @@ def with_argument(row: GoneArgument) -> object:
 
 
 @pytest.mark.parametrize(
-    "row", [pytest.param(one, id=f"{one.called}({one.name})") for one in ARGUMENTS]
+    "row", [pytest.param(row, id=f"{row.called}({row.name})") for row in ARGUMENTS]
 )
 def test_the_argument_is_refused_or_ignored(
     row: GoneArgument, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,7 +198,7 @@ def test_endings_are_taken_where_the_rule_says_so(
 @pytest.mark.parametrize("module", public.NOT_IMPORTED)
 def test_parts_of_tensorflow_that_are_attributes_only(module: str) -> None:
     part = getattr(tf, module.rpartition(".")[2])
-    name = next(one for one in dir(part) if one[0].isupper())
+    name = next(name for name in dir(part) if name[0].isupper())
     assert not public.missing(f"{module}.{name}")
     with pytest.raises(ImportError):
         exec(f"from {module} import {name}")

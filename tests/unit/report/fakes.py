@@ -51,7 +51,7 @@ class FakeDevices:
 
 
 class FakeModel:
-    """What `Progress` needs of a model: the samples behind its loss, and its metrics."""
+    """The part of a model that `Progress` reads: the samples behind its loss, and its metrics."""
 
     def __init__(self, steps_per_execution: int = 1) -> None:
         self.steps_per_execution = steps_per_execution

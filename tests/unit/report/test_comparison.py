@@ -1,4 +1,4 @@
-"""How far two trained models are from each other."""
+"""Differences of two trained models."""
 
 from __future__ import annotations
 
@@ -75,4 +75,4 @@ def test_how_the_devices_worked_is_not_compared() -> None:
     logs = {"loss": [0.5]}
     worked = {**logs, "gpu:0/share": [0.6], "gpu:0/busy_seconds": [1.0]}
     found = compare(weights=([], []), histories=(logs, worked))
-    assert [one.what for one in found.differences] == ["weights", "loss"]
+    assert [difference.what for difference in found.differences] == ["weights", "loss"]

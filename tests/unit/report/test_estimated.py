@@ -82,9 +82,9 @@ def test_json_holds_all_figures() -> None:
     assert first["weights_bytes"] == memory.weights
     assert first["total_bytes"] == memory.total
     assert len(found["memory"]) == 8
-    cards = {one["memory_gib"]: one for one in found["largest_batches"]}
+    cards = {card["memory_gib"]: card for card in found["largest_batches"]}
     assert tuple(cards) == CARDS
     assert cards[24]["usable_bytes"] == usable_bytes(24) == 23 * 2**30
-    at_once, recomputed, split, both = (one["batch_size"] for one in cards[24]["batches"])
+    at_once, recomputed, split, both = (batch["batch_size"] for batch in cards[24]["batches"])
     assert at_once < recomputed < both
     assert at_once < split < both

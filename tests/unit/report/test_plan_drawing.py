@@ -250,7 +250,7 @@ def _cut(profile: CostProfile, num_stages: int) -> list[list[str]]:
 def test_the_time_that_belongs_to_no_replica_is_told() -> None:
     profile = profile_of(cluster_of(2, link=FREE), overhead=0.5)
     planned = check_plan(DATA_PARALLEL, profile, 6)
-    slowest = max(one.seconds for one in planned.prediction.replicas)
+    slowest = max(replica.seconds for replica in planned.prediction.replicas)
     assert planned.prediction.step_seconds == pytest.approx(slowest + 0.5)
     assert list(time_lines(planned))[-1].startswith("besides: 500.0 ms")
     none = check_plan(DATA_PARALLEL, profile_of(cluster_of(2, link=FREE)), 6)

@@ -80,9 +80,9 @@ def test_samples_and_busy_seconds_are_those_of_training(
     wall = time.perf_counter() - began
     devices = {d.device: d for d in report_of("train.py", strategy, []).devices}
     expected = [16, 6] if name == "data parallel" else [22, 22]
-    assert [devices[one].num_samples for one in ("cpu:1", "cpu:2")] == expected
-    for one in ("cpu:1", "cpu:2"):
-        assert 0 < devices[one].busy_seconds < wall
+    assert [devices[device].num_samples for device in ("cpu:1", "cpu:2")] == expected
+    for device in ("cpu:1", "cpu:2"):
+        assert 0 < devices[device].busy_seconds < wall
     assert all(d.num_samples is None for name, d in devices.items() if name == "cpu:0")
 
 
@@ -95,7 +95,7 @@ def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) ->
     samples = NUM_FIRST_STEPS + LEAST_STEPS + 1
     model.fit(tf.ones([samples, 3]), tf.ones([samples, 2]), batch_size=1, verbose=0)
     report = report_of("train.py", strategy, [])
-    (device,) = [one for one in report.devices if one.device == "cpu:1"]
+    (device,) = [work for work in report.devices if work.device == "cpu:1"]
     assert device.num_samples == samples
     assert device.busy_seconds > 0
     times = step_times(strategy)

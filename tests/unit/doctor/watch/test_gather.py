@@ -1,4 +1,4 @@
-"""What a process has told, and what is known from outside, as one value."""
+"""Events of a process and facts known to its parent, joined into one observation."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ STEPS = Steps(num_steps=30, step_seconds=0.1, input_seconds=0.0)
     ],
 )
 def test_rules_of_runs(seen: Observation, codes: list[str], tmp_path: Path) -> None:
-    assert [one.code for one in findings(seen, tmp_path)] == codes
+    assert [finding.code for finding in findings(seen, tmp_path)] == codes
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_enough_are_so_many_steps_and_so_much_time(events: Events, tmp_path: Pat
     assert not ends  # Three, in two seconds.
     progress.stepped(seconds=8.0)
     assert ends == [6]
-    assert [one["seconds"] for one in told(tmp_path) if one["kind"] == "step"] == [
+    assert [event["seconds"] for event in told(tmp_path) if event["kind"] == "step"] == [
         None,
         None,
         1.0,
@@ -65,7 +65,7 @@ def test_what_goes_wrong_in_watching_is_told_and_goes_no_further(
     progress = Progress(events, num_steps=3, min_seconds=0.0, clock=Clock())
     progress.at_first_step.append(broken)
     progress.stepped(seconds=1.0)
-    assert [one["what"] for one in told(tmp_path) if one["kind"] == "missed"] == [
+    assert [event["what"] for event in told(tmp_path) if event["kind"] == "missed"] == [
         f"{broken.__qualname__}: ValueError: no variables"
     ]
 
@@ -87,7 +87,7 @@ def test_events_are_whole_and_forks_tell_none(
     events.write_once("two")
     monkeypatch.setattr(os, "getpid", lambda: -1)
     events.write("forked")
-    assert [one["kind"] for one in told(tmp_path)] == ["one", "two"]
+    assert [event["kind"] for event in told(tmp_path)] == ["one", "two"]
 
 
 def test_processes_are_found_through_their_parents() -> None:

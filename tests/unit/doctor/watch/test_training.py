@@ -71,10 +71,12 @@ def test_fit_is_seen_and_nothing_happens_after_it(
     assert seen.where == seen.steps.where
     assert seen.steps.where is not None
     assert (seen.steps.where.file, seen.steps.where.line) == (script, 26)
-    ((read, num_reads),) = [(one.where, one.num_reads) for one in seen.host_reads]
+    ((read, num_reads),) = [(read.where, read.num_reads) for read in seen.host_reads]
     assert read.line == 15
     assert num_reads >= 12
-    codes = {one.code for one in examine(tmp_path / "train.py", Surroundings(), seen).findings}
+    codes = {
+        finding.code for finding in examine(tmp_path / "train.py", Surroundings(), seen).findings
+    }
     # What is read in every step, and what is waited for.
     assert codes == {"DOC-402", "DOC-401"}
 
@@ -132,7 +134,7 @@ def test_a_loop_of_ones_own_is_seen_under_a_strategy(
     assert train.arguments[-1] == "PerReplica(float32[3, 4], float32[3, 4]), 3"
     # After the last step nothing more was made.
     assert made_again.num_made == steps.num_steps - 1
-    reads = {one.where.line: one.num_reads for one in seen.host_reads}
+    reads = {read.where.line: read.num_reads for read in seen.host_reads}
     assert reads.keys() == {29, 31}
     # The first step's is one of none.
     assert reads[29] == steps.num_steps - 1
@@ -198,6 +200,6 @@ def test_a_crash_in_rewritten_code_is_seen_at_its_line(
     assert seen.raised.where is not None
     assert seen.raised.where.line == 8
     found = examine(tmp_path / "train.py", Surroundings(), seen).findings
-    (finding,) = [one for one in found if one.code == "DOC-011"]
+    (finding,) = [finding for finding in found if finding.code == "DOC-011"]
     assert finding.line == 8
     assert "tf.cast" in finding.fix

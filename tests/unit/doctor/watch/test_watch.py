@@ -71,7 +71,7 @@ def line_of(seen: Line | None) -> int:
 
 def finding_of(seen: Observation, code: str) -> Finding:
     found = examine(Path("train.py"), Surroundings(), seen).findings
-    (finding,) = [one for one in found if one.code == code]
+    (finding,) = [finding for finding in found if finding.code == code]
     return finding
 
 
@@ -332,8 +332,8 @@ def test_what_cannot_be_read_is_not_run(watched: Watched, tmp_path: Path) -> Non
         watch(tmp_path / "nowhere.py")
     Path("train.py").write_text("import os\nos.write(1, b'ran'\n", encoding="utf-8")
     diagnosis = diagnose("train.py", run=True)
-    assert ([one.code for one in diagnosis.findings], diagnosis.seen) == (["DOC-001"], None)
-    assert [one.code for one in diagnose("gone.py", run=True).findings] == ["DOC-002"]
+    assert ([finding.code for finding in diagnosis.findings], diagnosis.seen) == (["DOC-001"], None)
+    assert [finding.code for finding in diagnose("gone.py", run=True).findings] == ["DOC-002"]
 
 
 def test_diagnose_joins_what_is_read_and_what_is_seen(watched: Watched) -> None:
@@ -341,7 +341,7 @@ def test_diagnose_joins_what_is_read_and_what_is_seen(watched: Watched) -> None:
     diagnosis = diagnose("train.py", run=True, time_limit_seconds=LONG)
     assert diagnosis.seen is not None
     assert diagnosis.seen.exit_code == 4
-    assert "DOC-012" in [one.code for one in diagnosis.findings]
+    assert "DOC-012" in [finding.code for finding in diagnosis.findings]
     assert diagnosis.to_dict()["run"]["outcome"] == "exited"
     assert diagnose("train.py").seen is None
 
