@@ -1,4 +1,4 @@
-"""What a step does, as activities that wait for each other and for what they use.
+"""Activities of a step, which wait for each other and for the servers that they use.
 
 Devices and connections are servers that do one thing after another. A transfer passes through
 several of them, each as soon as it is free, without waiting for the end of the one before::
@@ -28,15 +28,15 @@ ServerKind = Literal[
 ]
 
 COMPUTING: frozenset[ActivityKind] = frozenset({"forward", "backward", "weights", "update"})
-"""What a device does itself; all else is a transfer, or a barrier of all parts of the batch."""
+"""Kinds of computation on a device; all other activities are transfers or barriers."""
 
 
 class Server(NamedTuple):
     """A device that computes, or one direction of a connection.
 
     Args:
-        kind: What it does.
-        place: Of its device in the cluster, or the number of its machine.
+        kind: Kind of work.
+        place: Index of its device in the cluster, or number of its machine.
     """
 
     kind: ServerKind
@@ -44,7 +44,7 @@ class Server(NamedTuple):
 
 
 class Use(NamedTuple):
-    """For how many seconds an activity occupies a server."""
+    """Use of a server by an activity, with its seconds."""
 
     server: Server
     seconds: float
@@ -55,14 +55,14 @@ class Activity:
     """A computation of a device, a transfer, or a barrier, which only waits.
 
     Args:
-        kind: Of what it does.
-        what: For people, such as ``"forward 3 of block_0"``.
-        needs: The numbers of the activities that must have ended, all below its own.
-        uses: The servers that it passes through, in order.
-        latency_seconds: From the end of its last byte to its arrival.
-        device: That computes or receives; -1 for the host.
-        source: That sends; None if it is no transfer.
-        num_bytes: That are sent.
+        kind: Kind of activity.
+        what: Description, such as ``"forward 3 of block_0"``.
+        needs: Numbers of the activities that must end first, all below its own.
+        uses: Servers that it passes through, in order.
+        latency_seconds: Seconds from the end of its last byte to its arrival.
+        device: Device that computes or receives; -1 for the host.
+        source: Device that sends; None if it is not a transfer.
+        num_bytes: Bytes that are sent.
     """
 
     kind: ActivityKind
@@ -93,11 +93,11 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class StepGraph:
-    """The activities of a step, each after those that it needs, and what is in memory meanwhile.
+    """Graph of the activities of a step, in topological order, with their memory.
 
     Args:
-        activities: By number.
-        holds: In any order.
+        activities: Activities by number.
+        holds: Bytes held between activities, in any order.
     """
 
     activities: list[Activity] = field(default_factory=list[Activity])
@@ -109,20 +109,20 @@ class StepGraph:
         return len(self.activities) - 1
 
     def hold(self, device: int, num_bytes: float, *, begin: int, end: int) -> None:
-        """Say that bytes are in memory from the begin of an activity to the end of another."""
+        """Add bytes that are in memory from the start of an activity to the end of another."""
         if num_bytes > 0:
             self.holds.append(Hold(device, num_bytes, begin, end))
 
 
 class _Arrival(NamedTuple):
-    """An activity that comes to the next server on its way; events are sorted as such tuples.
+    """Arrival of an activity at its next server; events are sorted by these fields.
 
     Args:
-        seconds: When it comes.
-        number: Of the activity.
-        num_passed: Servers that it has been at.
-        begin: When the first of them took it; as `seconds` before.
-        end: When the last of them is done with it.
+        seconds: Time of the arrival.
+        number: Number of the activity.
+        num_passed: Number of servers that it has passed.
+        begin: Time at which the first of them started it; `seconds` before that.
+        end: Time at which the last of them finishes it.
     """
 
     seconds: float

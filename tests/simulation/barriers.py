@@ -33,10 +33,10 @@ def add_passes_with_barriers(
     """Add all passes of a step, and the barriers between them.
 
     Args:
-        graph: To which they are added.
-        assignment: With parts of the batch that meet.
-        profile: What layers cost, and where parts meet.
-        builders: For each replica one that has added nothing yet.
+        graph: Graph that receives the activities.
+        assignment: Assignment of a step with barriers.
+        profile: Costs and barriers of the layers.
+        builders: Pass builder of each replica, still unused.
     """
     model = profile.model
     seconds = barrier_seconds(assignment, model, profile.cluster)
@@ -70,13 +70,13 @@ def add_passes_with_barriers(
 
 
 class _PhaseBuilder:
-    """Adds the passes of one replica between two barriers.
+    """Builder of the passes of one replica between two barriers.
 
     Args:
-        builder: Of the replica.
-        replica: Whose passes they are.
-        phase: The layers between the barriers.
-        barrier: The one before; None at the begin of the step.
+        builder: Pass builder of the replica.
+        replica: Replica of the passes.
+        phase: Layers between the barriers.
+        barrier: Activity of the barrier before; None at the start of the step.
     """
 
     def __init__(

@@ -33,13 +33,13 @@ def link(bytes_per_second: float, latency_seconds: float = 0.0) -> Link:
 def with_links(profile: CostProfile, *, factor: float) -> CostProfile:
     """Return a profile whose links all have another bandwidth; ``inf`` also ends latencies."""
 
-    def other(one: Link) -> Link:
-        latency = 0.0 if math.isinf(factor) else one.latency_seconds
-        return link(one.bytes_per_second * factor, latency)
+    def other(slow_link: Link) -> Link:
+        latency = 0.0 if math.isinf(factor) else slow_link.latency_seconds
+        return link(slow_link.bytes_per_second * factor, latency)
 
     machines = tuple(
-        dataclasses.replace(one, link=other(one.link), host_link=other(one.host_link))
-        for one in profile.cluster.machines
+        dataclasses.replace(machine, link=other(machine.link), host_link=other(machine.host_link))
+        for machine in profile.cluster.machines
     )
     cluster = dataclasses.replace(
         profile.cluster, machines=machines, network=other(profile.cluster.network)

@@ -65,14 +65,14 @@ def in_order(schedule: Schedule) -> Iterator[Task]:
 
 
 class PassBuilder:
-    """Adds the passes of one replica to a step.
+    """Builder of the passes of one replica.
 
     Args:
-        graph: To which they are added.
-        assignment: With the replica.
-        number: Of the replica.
-        profile: What its layers cost.
-        progress: With the weights that were fetched; the gradients are added to it.
+        graph: Graph that receives the activities.
+        assignment: Assignment with the replica.
+        number: Number of the replica.
+        profile: Costs of its layers.
+        progress: Progress with the fetched weights; the builder adds the gradients.
     """
 
     def __init__(
@@ -118,9 +118,9 @@ class PassBuilder:
         """Add the part of a pass that is between two barriers, and return its last activity.
 
         Args:
-            task: The pass; of each stage the micro-batches come in their order.
-            layers: Of its stage, from the first to the last, at least one.
-            needs: What must have ended.
+            task: Pass; each stage gets its micro-batches in order.
+            layers: Layers of its stage, from the first to the last, at least one.
+            needs: Activities that must end first.
         """
         is_forward = task.kind == "forward"
         if not is_forward:

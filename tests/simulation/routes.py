@@ -21,11 +21,11 @@ HOST_MACHINE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The connections of a transfer.
+    """Route of a transfer.
 
     Args:
-        uses: In order, each with its seconds.
-        latency_seconds: Of all of them.
+        uses: Connections in order, with their seconds.
+        latency_seconds: Latency of all connections together.
     """
 
     uses: tuple[Use, ...]
@@ -41,10 +41,10 @@ def route(cluster: Cluster, source: int, target: int, num_bytes: float) -> Route
     """Return the route between two devices, or between a device and the host.
 
     Args:
-        cluster: With its links.
-        source: The place of a device, or `HOST_OWNER`.
-        target: The same.
-        num_bytes: That are sent.
+        cluster: Cluster with its links.
+        source: Index of the device that sends, or `HOST_OWNER`.
+        target: Index of the device that receives, or `HOST_OWNER`.
+        num_bytes: Bytes that are sent.
     """
     first, last = machine_of(cluster, source), machine_of(cluster, target)
     if first != last:

@@ -27,7 +27,7 @@ from simulation.weights import LayerProgress, WeightBuilder, owned_bytes
 
 
 class SimulatedEvent(NamedTuple):
-    """What a device computes, in seconds since the begin of the step."""
+    """Computation of a device, in seconds since the start of the step."""
 
     begin_seconds: float
     end_seconds: float
@@ -36,9 +36,9 @@ class SimulatedEvent(NamedTuple):
 
 
 class SimulatedTransfer(NamedTuple):
-    """What travels, in seconds since the begin of the step.
+    """Transfer, in seconds since the start of the step.
 
-    Places are those of devices in the cluster, or `HOST_OWNER`.
+    Source and target are device indices in the cluster, or `HOST_OWNER`.
     """
 
     begin_seconds: float
@@ -58,15 +58,15 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A step, simulated.
+    """Simulated step.
 
     Args:
-        step_seconds: Of the whole step.
-        devices: For each device of the cluster what it computes, in order.
-        transfers: In the order in which they begin.
-        memory: For each device with something in memory the bytes over time, the host under
-            `HOST_OWNER`.
-        busy_seconds: For how long each device and each direction of a connection is occupied.
+        step_seconds: Seconds of the whole step.
+        devices: Computations of each device of the cluster, in order.
+        transfers: Transfers, in the order of their starts.
+        memory: Bytes over time by device, the host under `HOST_OWNER`; without devices whose memory
+            stays empty.
+        busy_seconds: Seconds that each device and each direction of a connection is occupied.
     """
 
     step_seconds: float
@@ -98,8 +98,8 @@ def simulate_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Simulati
     """Return a simulated step of a plan.
 
     Args:
-        plan: For devices of the profile's cluster and layers of its model.
-        profile: What they cost.
+        plan: Plan for devices of the profile's cluster and layers of its model.
+        profile: Costs of the layers on the devices.
         batch_size: Samples of the global batch.
 
     Raises:
@@ -126,8 +126,8 @@ def simulate(assignment: Assignment, profile: CostProfile) -> Simulation:
     the batch, all passes behind it wait for all before it.
 
     Args:
-        assignment: What every device computes and owns.
-        profile: What it costs.
+        assignment: Layers that each device computes and owns.
+        profile: Costs of the layers on the devices.
     """
     graph = StepGraph()
     progress = LayerProgress()

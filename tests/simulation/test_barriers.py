@@ -26,12 +26,14 @@ ROUNDING = 1 + 1e-9
 
 
 def spans_of(step: Simulation, device: int) -> list[tuple[str, float, float]]:
-    passes = (one for one in step.devices[device] if one.kind != "update")
-    return [(one.what, one.begin_seconds, one.end_seconds) for one in passes]
+    passes = (event for event in step.devices[device] if event.kind != "update")
+    return [(event.what, event.begin_seconds, event.end_seconds) for event in passes]
 
 
 def last_pass(step: Simulation) -> float:
-    return max(one.end_seconds for events in step.devices for one in events if one.kind != "update")
+    return max(
+        event.end_seconds for events in step.devices for event in events if event.kind != "update"
+    )
 
 
 @st.composite
@@ -95,7 +97,7 @@ def test_sums_travel_there_and_back() -> None:
         ("replica 1, backward 0 of a", 9.5, 11.5),
     ]
     # One more barrier, and the way of the gradients to their owner.
-    (update,) = [one for one in step.devices[0] if one.what == "update of a"]
+    (update,) = [event for event in step.devices[0] if event.what == "update of a"]
     assert (update.begin_seconds, update.end_seconds) == (13.0, 13.5)
 
 
@@ -106,8 +108,8 @@ def test_a_pipeline_is_empty_at_a_barrier(place: int) -> None:
     step = simulate(pipe, profile)
     found = predict(pipe, profile).slowest
     assert last_pass(step) == found.compute_seconds + found.bubble_seconds
-    forwards = [one for one in step.devices[place] if one.kind == "forward"]
-    assert all(one.end_seconds == two.begin_seconds for one, two in pairwise(forwards[:4]))
+    forwards = [event for event in step.devices[place] if event.kind == "forward"]
+    assert all(event.end_seconds == two.begin_seconds for event, two in pairwise(forwards[:4]))
 
 
 def test_nobody_meets_in_one_call_or_per_device() -> None:
@@ -144,9 +146,9 @@ def test_no_step_is_faster_than_its_devices_compute(case: tuple[Assignment, Cost
             )
             seconds = replica.num_micro_batches * sum(passes)
             computed = sum(
-                one.end_seconds - one.begin_seconds
-                for one in step.devices[span.device]
-                if one.kind != "update"
+                event.end_seconds - event.begin_seconds
+                for event in step.devices[span.device]
+                if event.kind != "update"
             )
             assert computed == pytest.approx(seconds)
             assert step.step_seconds * ROUNDING >= seconds
@@ -173,8 +175,8 @@ def test_replicas_of_one_stage_take_as_long_as_predicted(
     assignment, profile = case
     last = len(profile.model.layers)
     replicas = tuple(
-        dataclasses.replace(one, spans=(Span(one.spans[0].device, 0, last),))
-        for one in assignment.replicas
+        dataclasses.replace(replica, spans=(Span(replica.spans[0].device, 0, last),))
+        for replica in assignment.replicas
     )
     assignment = dataclasses.replace(assignment, replicas=replicas)
     profile = with_links(profile, factor=math.inf)

@@ -102,7 +102,9 @@ def step_on(cluster: Cluster, owners: tuple[int, ...]) -> Simulation:
 
 
 def ways(step: Simulation, what: str) -> list[tuple[int, int]]:
-    return [(one.source, one.target) for one in step.transfers if one.what == what]
+    return [
+        (transfer.source, transfer.target) for transfer in step.transfers if transfer.what == what
+    ]
 
 
 def test_what_one_device_owns_goes_to_every_other_one_in_any_machine() -> None:
@@ -114,24 +116,37 @@ def test_what_one_device_owns_goes_to_every_other_one_in_any_machine() -> None:
 
 def test_weights_of_each_machine_go_round_its_devices() -> None:
     step = step_on(cluster_of(1, 3), owners=(EACH_MACHINE,))
-    weights = [one for one in step.transfers if one.what == "weights of layer_0"]
-    assert [(one.source, one.target) for one in weights] == [(1, 2), (2, 3), (3, 1)]
+    weights = [transfer for transfer in step.transfers if transfer.what == "weights of layer_0"]
+    assert [(transfer.source, transfer.target) for transfer in weights] == [(1, 2), (2, 3), (3, 1)]
     # All at once, and each two of three parts of 20 bytes.
-    assert {one.num_bytes for one in weights} == {20 * 2 / 3}
-    assert {one.end_seconds for one in weights} == {20 * 2 / 3 / 10 + 0.1}
+    assert {transfer.num_bytes for transfer in weights} == {20 * 2 / 3}
+    assert {transfer.end_seconds for transfer in weights} == {20 * 2 / 3 / 10 + 0.1}
 
 
 def test_gradients_are_added_up_in_their_machine_before_they_leave_it() -> None:
     step = step_on(cluster_of(1, 3), owners=(EACH_MACHINE,) * 2)
     for layer, entry in (("layer_0", 1), ("layer_1", 2)):
-        gradients = [one for one in step.transfers if one.what == f"gradients of {layer}"]
+        gradients = [
+            transfer for transfer in step.transfers if transfer.what == f"gradients of {layer}"
+        ]
         inside, between = gradients[:3], gradients[3:]
-        assert sorted((one.source, one.target) for one in inside) == [(1, 2), (2, 3), (3, 1)]
-        assert sorted((one.source, one.target) for one in between) == [(0, entry), (entry, 0)]
+        assert sorted((transfer.source, transfer.target) for transfer in inside) == [
+            (1, 2),
+            (2, 3),
+            (3, 1),
+        ]
+        assert sorted((transfer.source, transfer.target) for transfer in between) == [
+            (0, entry),
+            (entry, 0),
+        ]
         # Of two machines each sends one half of the sum and then one half of the result.
-        assert {one.num_bytes for one in between} == {20.0}
-        assert min(one.begin_seconds for one in between) >= max(one.end_seconds for one in inside)
-        assert {one.end_seconds - one.begin_seconds for one in between} == {20 / 2 + 0.3}
+        assert {transfer.num_bytes for transfer in between} == {20.0}
+        assert min(transfer.begin_seconds for transfer in between) >= max(
+            transfer.end_seconds for transfer in inside
+        )
+        assert {transfer.end_seconds - transfer.begin_seconds for transfer in between} == {
+            20 / 2 + 0.3
+        }
 
 
 def test_owners_send_to_the_device_after_them_first() -> None:
@@ -140,12 +155,12 @@ def test_owners_send_to_the_device_after_them_first() -> None:
         targets = [target for _, target in ways(step, f"weights of layer_{owner}")]
         assert targets == [(owner + k) % 4 for k in (1, 2, 3)]
     # So all connections are busy all the time: three transfers of 2 s, one after the other.
-    weights = [one for one in step.transfers if one.what.startswith("weights")]
-    assert max(one.end_seconds for one in weights) == pytest.approx(3 * 2.0 + 0.1)
+    weights = [transfer for transfer in step.transfers if transfer.what.startswith("weights")]
+    assert max(transfer.end_seconds for transfer in weights) == pytest.approx(3 * 2.0 + 0.1)
 
 
 def test_devices_on_one_bus_share_the_way_to_the_host() -> None:
     for shares_link, seconds in ((False, 4.0), (True, 8.0)):
         step = step_on(cluster_of(2, shares_link=shares_link), owners=(HOST_OWNER,))
-        weights = [one for one in step.transfers if one.what.startswith("weights")]
-        assert max(one.end_seconds for one in weights) == pytest.approx(seconds + 0.2)
+        weights = [transfer for transfer in step.transfers if transfer.what.startswith("weights")]
+        assert max(transfer.end_seconds for transfer in weights) == pytest.approx(seconds + 0.2)

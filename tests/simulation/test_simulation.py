@@ -120,11 +120,13 @@ def test_as_many_bytes_of_gradients_leave_as_weights_arrive(
     case: tuple[Assignment, CostProfile],
 ) -> None:
     step = simulate(*case)
-    weights = [one for one in step.transfers if one.what.startswith("weights of")]
-    gradients = [one for one in step.transfers if one.what.startswith("gradients of")]
-    assert sorted((one.source, one.target, one.num_bytes) for one in weights) == sorted(
-        (one.target, one.source, one.num_bytes) for one in gradients
-    )
+    weights = [transfer for transfer in step.transfers if transfer.what.startswith("weights of")]
+    gradients = [
+        transfer for transfer in step.transfers if transfer.what.startswith("gradients of")
+    ]
+    assert sorted(
+        (transfer.source, transfer.target, transfer.num_bytes) for transfer in weights
+    ) == sorted((transfer.target, transfer.source, transfer.num_bytes) for transfer in gradients)
 
 
 @settings(max_examples=50)
@@ -132,17 +134,19 @@ def test_as_many_bytes_of_gradients_leave_as_weights_arrive(
 def test_gradients_twice_as_large_as_weights(case: tuple[Assignment, CostProfile]) -> None:
     assignment, profile = case
     layers = tuple(
-        dataclasses.replace(one, other_gradient_bytes=one.weight_bytes, update_bytes=100)
-        for one in profile.model.layers
+        dataclasses.replace(layer, other_gradient_bytes=layer.weight_bytes, update_bytes=100)
+        for layer in profile.model.layers
     )
     model = dataclasses.replace(profile.model, layers=layers)
     profile = dataclasses.replace(profile, model=model)
     step = simulate(assignment, profile)
     moved = {
-        what: sorted(one.num_bytes for one in step.transfers if one.what.startswith(what))
+        what: sorted(
+            transfer.num_bytes for transfer in step.transfers if transfer.what.startswith(what)
+        )
         for what in ("weights of", "gradients of")
     }
-    assert moved["gradients of"] == [2 * one for one in moved["weights of"]]
+    assert moved["gradients of"] == [2 * num_bytes for num_bytes in moved["weights of"]]
     predicted = predict(assignment, profile).memory
     for device, num_bytes in step.peak_bytes.items():
         assert num_bytes <= predicted[device].total * ROUNDING + 1
@@ -175,16 +179,16 @@ def test_in_rings_each_device_and_each_machine_moves_its_part(
         if owner == EACH_MACHINE
     }
     got_inside, got_between = Counter[int](), Counter[int]()
-    for one in simulate(assignment, profile).transfers:
+    for transfer in simulate(assignment, profile).transfers:
         if (
-            not one.what.startswith(("weights of", "gradients of"))
-            or one.what.split()[-1] not in rings
+            not transfer.what.startswith(("weights of", "gradients of"))
+            or transfer.what.split()[-1] not in rings
         ):
             continue
-        if machine_of[one.source] == machine_of[one.target]:
-            got_inside[one.source] += one.num_bytes
+        if machine_of[transfer.source] == machine_of[transfer.target]:
+            got_inside[transfer.source] += transfer.num_bytes
         else:
-            got_between[machine_of[one.target]] += one.num_bytes
+            got_between[machine_of[transfer.target]] += transfer.num_bytes
     assert {k: v for k, v in got_inside.items() if v} == pytest.approx(
         {k: v for k, v in inside.items() if v}
     )
@@ -217,12 +221,12 @@ def test_where_transfers_are_free_a_pipeline_has_the_timetable_of_its_schedule(
     wanted = timeline(schedule_of(replica), seconds)
     step = simulate(assignment, profile)
     for device, events in zip([s.device for s in replica.spans], wanted.events, strict=True):
-        computed = [one for one in step.devices[device] if one.kind != "update"]
+        computed = [event for event in step.devices[device] if event.kind != "update"]
         # A device with one call of both passes updates a layer as soon as its gradient is there.
         between = sum(
-            one.end_seconds - one.begin_seconds
-            for one in step.devices[device]
-            if one.kind == "update" and one.end_seconds <= computed[-1].begin_seconds
+            event.end_seconds - event.begin_seconds
+            for event in step.devices[device]
+            if event.kind == "update" and event.end_seconds <= computed[-1].begin_seconds
         )
         delay = computed[-1].end_seconds - events[-1].end_seconds
         assert delay == pytest.approx(0.0, abs=1e-9) or delay == pytest.approx(between)
@@ -291,7 +295,7 @@ def test_at_the_end_of_a_step_only_variables_are_in_memory(
     for device, points in step.memory.items():
         assert points[-1].num_bytes == pytest.approx(owned[device], abs=1.0)
         assert min(point.num_bytes for point in points) >= owned[device] - 1.0
-        assert all(one.seconds < other.seconds for one, other in pairwise(points))
+        assert all(point.seconds < other.seconds for point, other in pairwise(points))
 
 
 @settings(max_examples=20)
@@ -308,7 +312,7 @@ def test_devices_and_connections_do_one_thing_at_a_time(
     step = simulate(*case)
     for events in step.devices:
         assert all(
-            one.end_seconds <= other.begin_seconds * ROUNDING for one, other in pairwise(events)
+            event.end_seconds <= other.begin_seconds * ROUNDING for event, other in pairwise(events)
         )
     assert all(seconds <= step.step_seconds * ROUNDING for seconds in step.busy_seconds.values())
 
@@ -353,7 +357,7 @@ def beside_each_other(*, samples: int = 1, num_micro_batches: int = 1) -> Assign
 
 
 def spans_of(step: Simulation, device: int) -> list[tuple[str, float, float]]:
-    return [(one.kind, one.begin_seconds, one.end_seconds) for one in step.devices[device]]
+    return [(event.kind, event.begin_seconds, event.end_seconds) for event in step.devices[device]]
 
 
 def test_data_parallel_with_sharded_owners_by_hand() -> None:
@@ -443,9 +447,9 @@ def test_transfers_that_share_a_bus_wait_for_each_other() -> None:
     alone = simulate(beside_each_other(), two_devices(weight_bytes=40))
     machine = Machine(link=link(10.0), shares_link=True)
     shared = simulate(beside_each_other(), two_devices(weight_bytes=40, machine=machine))
-    weights = [one for one in shared.transfers if one.what.startswith("weights")]
-    assert [one.end_seconds for one in alone.transfers[:2]] == [4.0, 4.0]
-    assert [one.end_seconds for one in weights] == [4.0, 8.0]
+    weights = [transfer for transfer in shared.transfers if transfer.what.startswith("weights")]
+    assert [transfer.end_seconds for transfer in alone.transfers[:2]] == [4.0, 4.0]
+    assert [transfer.end_seconds for transfer in weights] == [4.0, 8.0]
 
 
 def test_weights_on_the_host_come_from_there_and_are_updated_there() -> None:
@@ -480,7 +484,7 @@ def test_a_plan_is_simulated_like_its_assignment() -> None:
 def test_the_overhead_of_a_step_is_added_to_it() -> None:
     profile = two_devices(weight_bytes=15)
     slower = dataclasses.replace(profile, step_overhead_seconds=0.25)
-    step, other = (simulate(beside_each_other(), one) for one in (profile, slower))
+    step, other = (simulate(beside_each_other(), costs) for costs in (profile, slower))
     assert other.step_seconds == step.step_seconds + 0.25
 
 

@@ -25,12 +25,12 @@ from simulation.activities import Activity, ActivityKind, Server, StepGraph, Use
 from simulation.routes import Route, machine_of, network_route, route
 
 _Copy = tuple[int, int]
-"""A device and the place of a layer: the weights of the layer that this device computes with."""
+"""Device index and layer index: the copy of the layer's weights on the device."""
 
 
 @dataclass(slots=True)
 class LayerProgress:
-    """What is known of the copies of the layers while a step is put together.
+    """Progress of the copies of the layers while the graph of a step is built.
 
     Args:
         arrived: The activity with which the weights are there; absent where they are at home.
@@ -46,13 +46,13 @@ class LayerProgress:
 
 
 class WeightBuilder:
-    """Adds what happens to the weights of all layers to a step.
+    """Builder of the activities of weights and gradients.
 
     Args:
-        graph: To which it is added.
-        assignment: With the owners.
-        profile: What layers and links cost.
-        progress: To which the arrivals are added, and in which the gradients are found.
+        graph: Graph that receives the activities.
+        assignment: Assignment with the owners.
+        profile: Costs of layers and links.
+        progress: Progress that receives the arrivals and has the gradients.
     """
 
     def __init__(

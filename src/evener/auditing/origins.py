@@ -7,6 +7,7 @@ folded constants) do not.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +23,7 @@ _TAPES = (
 _OPTIMIZERS = ("keras/src/optimizers/", "keras/src/backend/tensorflow/optimizer")
 _LOWERED = ("If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase")
 # Frames outside of it belong to the call of the audit.
-_AUDIT = "evener/audit/auditing.py"
+_AUDIT = str(Path(__file__).with_name("step_audit.py"))
 _APPLIES = ("apply", "apply_gradients")
 
 
@@ -81,7 +82,7 @@ class Origins:
         if operation is None or operation.type == "Placeholder":
             return None
         for file, number, _ in reversed(self.frames(operation)):
-            if file.endswith(_AUDIT):
+            if file == _AUDIT:
                 return None
             if is_own(file):
                 return Line(path=file, number=number)

@@ -1,6 +1,6 @@
-"""Clusters that need not be here: described in YAML, and costed by datasheets.
+"""Clusters that are not available: described in YAML, with costs from datasheets.
 
-The values are pure Python: nothing that is imported here imports TensorFlow.
+Pure Python: nothing here imports TensorFlow.
 """
 
 from __future__ import annotations

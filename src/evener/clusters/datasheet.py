@@ -1,4 +1,4 @@
-"""The times of layers on devices that are not here, from the figures of datasheets.
+"""Times of layers on devices that are not available, from datasheets.
 
 ::
 
@@ -7,7 +7,7 @@
        |                     /
        |              ___---/   bound by memory: bytes / bandwidth
        |  _______----
-       |  launches: of each operation, whatever the samples
+       |  launches: constant per operation
        +---------------------------- samples
 """
 
@@ -22,7 +22,7 @@ from evener.errors import ProfileError, did_you_mean
 from evener.profile import CostProfile, Curve, LayerCosts, LayerTimes, ModelCosts
 
 OPERATIONS_PER_LAYER = 10
-"""Operations of a layer's forward pass where nobody says how many it has."""
+"""Operations of a layer's forward pass if the number is unknown."""
 
 BACKWARD_PER_FORWARD = 2
 """The backward pass has two products for each of the forward pass: gradients of inputs and weights.
@@ -43,12 +43,12 @@ def datasheet_profile(
 ) -> CostProfile:
     """Return the profile of a model on a described cluster.
 
-    A type of device with measured curves for a layer takes that long; else its datasheet is used.
+    Measured curves of a type of device take precedence over its datasheet.
 
     Args:
-        model: Its layers.
-        described: The cluster, and what is known of its types of devices.
-        num_operations: The operations of a forward pass, by name or kind of layer; a
+        model: Costs of the layers.
+        described: Cluster with the datasheets or curves of its types of devices.
+        num_operations: Number of operations of a forward pass, by name or kind of layer; a
             `PublishedModel` has its own.
 
     Raises:
@@ -79,17 +79,18 @@ def datasheet_profile(
 def roofline(layer: LayerCosts, sheet: Datasheet, *, num_operations: int) -> LayerTimes:
     """Return the times of a layer on a device, by its datasheet.
 
-    A pass takes as long as its arithmetic or its memory traffic, whichever takes longer, and
-    what its operations cost to be started. Every kept activation is written once and read once
-    in the forward pass, and the weights are read once; a backward pass is two of these. Source:
-    Williams, Waterman, Patterson: Roofline: An Insightful Visual Performance Model for Multicore
-    Architectures, 2009. The launches on top are ours: without them small batches would look
-    as efficient as large ones.
+    The time of a pass is that of its arithmetic or its memory traffic, whichever is longer, plus
+    the launches of its operations. Every saved activation is written once and read once in the
+    forward pass, and the weights are read once; a backward pass takes twice as long. Source:
+    Williams,
+    Waterman, Patterson: Roofline: An Insightful Visual Performance Model for Multicore
+    Architectures, 2009. The launches are our addition: without them small batches would look as
+    efficient as large ones.
 
     Args:
-        layer: What it computes and keeps.
-        sheet: Of the device.
-        num_operations: Of its forward pass.
+        layer: Costs of the layer.
+        sheet: Datasheet of the device.
+        num_operations: Number of operations of the forward pass.
     """
     flops = sheet.peak_flops * sheet.efficiency
     bandwidth = sheet.memory_bytes_per_second

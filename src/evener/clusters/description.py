@@ -1,4 +1,4 @@
-"""A described cluster: its devices and links, and what is known of each type of device."""
+"""Described cluster: devices, links, and datasheets or curves of each type of device."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from evener.profile import Cluster, LayerCosts, LayerTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Datasheet:
-    """What a vendor says of a type of device, and how much of it is reached.
+    """Datasheet of a type of device, with the efficiency reached in training.
 
     Args:
-        peak_flops: Floating-point operations per second at most, in `dtype`.
-        dtype: In which the type trains, such as ``"float16"``.
-        memory_bytes_per_second: Of its own memory.
-        efficiency: The fraction of the peak that matrix products reach in training, above 0 and
-            at most 1.
-        efficiency_source: Who measured it, or why it is assumed.
-        launch_seconds: What each operation costs to be started, 0 or more.
+        peak_flops: Peak floating-point operations per second in `dtype`.
+        dtype: Dtype of training, such as ``"float16"``.
+        memory_bytes_per_second: Bandwidth of its own memory.
+        efficiency: Fraction of the peak that matrix products reach in training, above 0 and at most
+            1.
+        efficiency_source: Source of the efficiency, or reason of the assumption.
+        launch_seconds: Seconds to launch an operation, 0 or more.
     """
 
     peak_flops: float
@@ -34,15 +34,15 @@ class Datasheet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
-    """What is known of a type of device: a datasheet, measured curves, or both.
+    """Type of device with a datasheet, measured curves, or both.
 
     Args:
-        name: Of the type, such as ``"v100"``.
-        kind: ``"gpu"`` or ``"cpu"``.
-        memory_bytes: What a plan may use of its memory.
-        datasheet: None if there are only curves.
-        curves: Measured times by pattern of layer names or kinds; the first that matches wins.
-        source: Where the figures are from.
+        name: Name of the type, such as ``"v100"``.
+        kind: Kind of device, ``"gpu"`` or ``"cpu"``.
+        memory_bytes: Bytes of its memory that a plan may use.
+        datasheet: Datasheet; None if there are only curves.
+        curves: Measured times by pattern of layer names or kinds; the first match wins.
+        source: Source of the figures.
     """
 
     name: str
@@ -62,12 +62,12 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """A cluster that need not be here.
+    """Description of a cluster, which may be unavailable.
 
     Args:
-        cluster: Its devices, machines and links.
-        types: The types of its devices by name.
-        about: What it stands for, in a sentence.
+        cluster: Devices, machines and links.
+        types: Types of its devices by name.
+        about: Description in a sentence.
     """
 
     cluster: Cluster

@@ -1,4 +1,4 @@
-"""YAML with the line of every value, so that an error can say where it is."""
+"""YAML values with their lines, for error messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A value in a YAML file, and where it is.
+    """Value in a YAML file with its position.
 
     Args:
-        file: The name of the file.
-        path: Where in the file, such as ``machines[0].link``; empty for the whole of it.
-        node: As PyYAML composed it.
+        file: Name of the file.
+        path: Path in the file, such as ``machines[0].link``; empty for the whole file.
+        node: Node that PyYAML composed.
     """
 
     file: str
@@ -28,7 +28,7 @@ class Value:
     node: yaml.Node
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         """The file, the line from 1, and the path."""
         return f"{self.file}:{self.node.start_mark.line + 1}: {self.path or 'the file'}"
 
@@ -36,7 +36,7 @@ class Value:
         """Return the values of a mapping by key.
 
         Raises:
-            ProfileError: PROF-031 if it is no mapping, PROF-036 if a key is there twice.
+            ProfileError: PROF-031 if it is not a mapping, PROF-036 for a duplicate key.
         """
         if not isinstance(self.node, yaml.MappingNode):
             self._is_not("a mapping")
@@ -47,7 +47,7 @@ class Value:
             if name in found:
                 raise ProfileError(
                     "PROF-036",
-                    f"{self._child(value.path, key).place} is there twice.",
+                    f"{self._child(value.path, key).position} is there twice.",
                     why="Which of the two is meant cannot be told.",
                     fix="Remove one of them.",
                 )
@@ -58,7 +58,7 @@ class Value:
         """Return the values of a mapping whose keys are known.
 
         Raises:
-            ProfileError: PROF-032 for a key that is not known, PROF-033 for one that is missing,
+            ProfileError: PROF-032 for an unknown key, PROF-033 for a missing one,
                 and those of `mapping`.
         """
         found = self.mapping()
@@ -67,7 +67,7 @@ class Value:
             if name not in known:
                 raise ProfileError(
                     "PROF-032",
-                    f"{value.place} is not a known key.{did_you_mean(name, known)}",
+                    f"{value.position} is not a known key.{did_you_mean(name, known)}",
                     why=f"The keys here are {', '.join(known)}.",
                     fix="Correct or remove it.",
                 )
@@ -77,10 +77,10 @@ class Value:
         return found
 
     def lacks(self, name: str) -> NoReturn:
-        """Raise PROF-033 for a key that is missing."""
+        """Raise PROF-033 for a missing key."""
         raise ProfileError(
             "PROF-033",
-            f"{self.place} has no {name!r}.",
+            f"{self.position} has no {name!r}.",
             why="Without it nothing can be predicted.",
             fix=f"Add {name!r}; docs/clusters.md has an example.",
         )
@@ -89,7 +89,7 @@ class Value:
         """Yield the values of a list.
 
         Raises:
-            ProfileError: PROF-031 if it is no list.
+            ProfileError: PROF-031 if it is not a list.
         """
         if not isinstance(self.node, yaml.SequenceNode):
             self._is_not("a list")
@@ -97,17 +97,17 @@ class Value:
             yield self._child(f"{self.path}[{index}]", node)
 
     def text(self) -> str:
-        """Return a text or a number as it was written.
+        """Return the text of a scalar as it is written.
 
         Raises:
-            ProfileError: PROF-031 if it is neither.
+            ProfileError: PROF-031 if it is not a scalar.
         """
         if not isinstance(self.node, yaml.ScalarNode):
             self._is_not("a single value")
         return self.node.value
 
     def parsed(self, parse: Callable[[str], _Result]) -> _Result:
-        """Return what a function makes of the text; its ValueError becomes PROF-034."""
+        """Return the parsed text; a ValueError of the parser becomes PROF-034."""
         text = self.text()
         try:
             return parse(text)
@@ -115,10 +115,10 @@ class Value:
             self.cannot_be(text, str(error))
 
     def cannot_be(self, text: str, why: str) -> NoReturn:
-        """Raise PROF-034 for a value that cannot be."""
+        """Raise PROF-034 for an impossible value."""
         raise ProfileError(
             "PROF-034",
-            f"{self.place} cannot be {text!r}.",
+            f"{self.position} cannot be {text!r}.",
             why=f"{why[:1].upper()}{why[1:]}.",
             fix="Correct the value.",
         )
@@ -134,7 +134,7 @@ class Value:
         }
         raise ProfileError(
             "PROF-031",
-            f"{self.place} must be {wanted}, and is {kinds[type(self.node)]}.",
+            f"{self.position} must be {wanted}, and is {kinds[type(self.node)]}.",
             why="Otherwise its parts cannot be found.",
             fix="Compare it with the example in docs/clusters.md.",
         )
@@ -147,7 +147,7 @@ def parse_yaml(text: str, file: str) -> Value:
         ProfileError: PROF-030 if the text is not YAML, or is empty.
     """
     try:
-        # The stubs of PyYAML leave out what it returns.
+        # The stubs of PyYAML lack the return type.
         composed = cast("object", yaml.compose(text, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -1,4 +1,4 @@
-"""Quantities with their units, as people write them: ``16 GB/s``, ``5 us``, ``125 TFLOP/s``."""
+"""Quantities with units, such as ``16 GB/s``, ``5 us``, ``125 TFLOP/s``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BYTE_RATES = {
     **{f"{prefix}bit/s": scale / 8 for prefix, scale in _PREFIXES.items()},
 }
 _FLOP_RATES = {f"{prefix}FLOP/s": scale for prefix, scale in _PREFIXES.items()}
-# How many of them are a second: dividing by a power of ten is exact where a product is not.
+# Units per second: dividing by a power of ten is exact, multiplying by its inverse is not.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 
 
@@ -25,7 +25,7 @@ def memory_size(text: str) -> int:
     """Return bytes, at least 1.
 
     Raises:
-        ValueError: If the text is no size, or no memory at all.
+        ValueError: If the text is not a size above 0.
 
     >>> memory_size("24 GiB")
     25769803776
@@ -84,7 +84,7 @@ def _rate(text: str, scales: Mapping[str, float], example: str) -> float:
 
 
 def _parse(text: str, units: Mapping[str, float], example: str) -> tuple[float, float]:
-    """Return the number, and what belongs to its unit."""
+    """Return the number, and the value of its unit."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"a number of 0 or more and a unit are needed, such as {example}")

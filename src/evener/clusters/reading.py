@@ -2,7 +2,7 @@
 
 ::
 
-    device_types:   name -> memory, datasheet figures or curves, where they are from
+    device_types:   name -> memory, datasheet figures or curves, their source
     machines:       groups of equal machines: devices, links, host
     network:        between machines
 """
@@ -21,7 +21,7 @@ from evener.plan.names import DeviceKind, DeviceName
 from evener.profile import Cluster, ClusterDevice, Curve, LayerTimes, Link, Machine
 
 MOST_DEVICES = 100_000
-"""More devices than this are taken for a slip."""
+"""Largest number of devices; more are assumed to be a mistake."""
 
 _DEFAULT_LAUNCH = 5e-6
 _DATASHEET = ("peak", "dtype", "memory_bandwidth", "efficiency", "efficiency_source")
@@ -31,10 +31,10 @@ def read_cluster(path: str | Path) -> ClusterDescription:
     """Return the cluster that a YAML file describes.
 
     Args:
-        path: Of the file; its form is in docs/clusters.md.
+        path: Path of the file; docs/clusters.md describes its form.
 
     Raises:
-        ProfileError: PROF-037 if the file cannot be read, and those of `parse_cluster`.
+        ProfileError: PROF-037 if the file cannot be read, and the errors of `parse_cluster`.
     """
     file = Path(path)
     try:
@@ -53,11 +53,11 @@ def parse_cluster(text: str, *, file: str = "cluster.yaml") -> ClusterDescriptio
     """Return the cluster that a YAML text describes.
 
     Args:
-        text: The content of a cluster file.
-        file: Its name, for errors.
+        text: Content of a cluster file.
+        file: Name of the file, for errors.
 
     Raises:
-        ProfileError: PROF-030 to PROF-036 with the file, the line and the place in it.
+        ProfileError: PROF-030 to PROF-036 with the file, the line and the path.
 
     >>> described = parse_cluster('''
     ... device_types:
@@ -181,7 +181,7 @@ def _machine(
         if name not in types:
             raise ProfileError(
                 "PROF-035",
-                f"{number.place} is not a known type of device.{did_you_mean(name, types)}",
+                f"{number.position} is not a known type of device.{did_you_mean(name, types)}",
                 why=f"Those under device_types are {', '.join(types)}.",
                 fix="Correct the name, or describe the type.",
             )
@@ -257,7 +257,7 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Read a time with its unit, or a plain number of seconds."""
+    """Return a duration with a unit, or a plain number of seconds."""
     try:
         return _number(text)
     except ValueError:

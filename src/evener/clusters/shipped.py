@@ -1,4 +1,4 @@
-"""The clusters that are described with evener."""
+"""Cluster descriptions that evener ships."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def cluster_named(name: str) -> ClusterDescription:
-    """Return a cluster that is described with evener.
+    """Return a cluster description that evener ships.
 
     Args:
-        name: One of `cluster_names`.
+        name: Name of the cluster; see `cluster_names`.
 
     Raises:
-        ProfileError: PROF-038 if there is none of that name.
+        ProfileError: PROF-038 if the name is unknown.
 
     >>> cluster_named("rtx3090-rtx3060").cluster.devices[1].type
     'rtx3060'

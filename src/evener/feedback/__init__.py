@@ -1,4 +1,4 @@
-"""Measured times of a run, and the changes of shares, plans and profiles that follow from them.
+"""Feedback from measured times of a run to shares, plans and profiles.
 
 Pure Python: nothing here imports TensorFlow, Keras or NumPy.
 """

@@ -1,13 +1,13 @@
-"""A profile that is scaled by what a run measured.
+"""Calibration of a profile by the measured times of a run.
 
 ::
 
-                     seconds that its devices computed in a step of the run
+                     measured busy seconds of its devices in a step of the run
     factor of a kind = ------------------------------------------------------
-       of device      seconds that the profile predicts for the run's plan
+       of device      predicted busy seconds for the plan of the run
 
-All curves of the kind are multiplied by its factor. Layers alone are measured on an idle machine;
-in a run, devices share memory, power and cores, and fetch weights while they compute.
+All curves of the kind are multiplied by its factor. The profiler measures layers on an idle
+machine; in a run, devices share memory, power and cores, and fetch weights while they compute.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from evener.units import format_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """How much longer one kind of device computed than predicted.
+    """Ratio of measured to predicted busy seconds of one kind of device.
 
     Args:
-        predicted_seconds: In a step, all devices of the kind together.
-        measured_seconds: In a step of the run.
+        predicted_seconds: Predicted busy seconds of a step, summed over the devices of the kind.
+        measured_seconds: Measured busy seconds of a step, summed over the same devices.
     """
 
     predicted_seconds: float
@@ -39,19 +39,19 @@ class Factor:
 
     @property
     def value(self) -> float:
-        """What the times are multiplied by."""
+        """The factor by which times are multiplied."""
         return self.measured_seconds / self.predicted_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A profile after a run.
+    """Calibrated profile.
 
     Args:
-        profile: With scaled times.
-        factors: By kind of device; kinds that computed nothing in the run are not in it.
-        step_seconds: What the scaled profile predicts for a step of the run.
-        run: The run.
+        profile: Profile with scaled times.
+        factors: Factors by kind of device, without kinds that computed nothing in the run.
+        step_seconds: Prediction of the scaled profile for a step of the run.
+        run: Measured run.
     """
 
     profile: CostProfile
@@ -76,14 +76,14 @@ class Calibrated:
 
 
 def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
-    """Scale the times of a profile, kind by kind, to those that a run measured.
+    """Scale the times of a profile to those of a run, for each kind of device.
 
-    Only the forward and backward passes of layers, and the adding of gradients of micro-batches,
-    are scaled; updates, links and the overhead of a step stay.
+    Only forward and backward passes and the accumulation of gradients are scaled; updates, links
+    and the overhead of a step stay.
 
     Args:
-        profile: Of the model and the devices of the run.
-        run: With a plan for them.
+        profile: Profile of the model and the devices of the run.
+        run: Measured run with a plan for them.
 
     Raises:
         ProfileError: PROF-052 if the run had other devices, PROF-053 if its plan is for another
@@ -103,8 +103,8 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
     kinds = {device.name: device.type for device in profile.cluster.devices}
     predicted: dict[str, float] = {}
     measured: dict[str, float] = {}
-    for place, seconds in busy_seconds(found, profile).items():
-        device = profile.cluster.devices[place]
+    for index, seconds in busy_seconds(found, profile).items():
+        device = profile.cluster.devices[index]
         predicted[device.type] = predicted.get(device.type, 0.0) + seconds
     for name, seconds in run.times.busy_seconds.items():
         measured[kinds[name]] = measured.get(kinds[name], 0.0) + seconds
@@ -116,7 +116,7 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
     scaled = dataclasses.replace(
         profile,
         times={
-            kind: tuple(_scaled(one, factors[kind].value) for one in times)
+            kind: tuple(_scaled(layer, factors[kind].value) for layer in times)
             if kind in factors
             else times
             for kind, times in profile.times.items()
@@ -133,11 +133,11 @@ def _scaled(times: LayerTimes, factor: float) -> LayerTimes:
 
 
 def _check_devices(profile: CostProfile, times: RunTimes) -> None:
-    """Refuse a run on devices that the profile does not have, or has as other hardware."""
+    """Refuse a run on devices that the profile lacks, or has as other hardware."""
     kinds = {device.name: device.type for device in profile.cluster.devices}
     for name in times.busy_seconds:
         hardware = times.hardware.get(name, "")
-        # Processors are named by their threads, which a run on stand-ins does not set.
+        # The hardware name of a CPU has its threads, which a run on stand-ins does not set.
         is_other = name.startswith("gpu") and hardware != kinds.get(name)
         if name not in kinds or is_other:
             there = ", ".join(f"{device} ({kind})" for device, kind in kinds.items())

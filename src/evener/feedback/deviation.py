@@ -1,16 +1,17 @@
-"""Where a run differs from what its plan predicted.
+"""Deviation of a run from the prediction of its plan.
 
 ::
 
-    step   |  a device computes (busy)  |  everything else: weights and gradients travel,     |
+    step   |  a device computes (busy)  |  everything else: transfers of weights, gradients,  |
            |                            |  devices wait for each other and for data, updates  |
 
-The part whose time differs most is named: one device's compute, or everything else on the device
-that computes longest. On one device in one part, passes and updates are timed together::
+The part with the largest difference is reported: the busy time of a device, or everything else on
+the device that computes longest. On one device without micro-batches, passes and updates are timed
+together::
 
     step   |  the device computes and updates variables  |  waiting for data and for Python  |
 
-A plan predicts nothing for the second.
+The plan has no prediction for the second part.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from evener.plan.parts import Predicted
 from evener.units import format_seconds
 
 TOLERANCE = 0.15
-"""The part of the predicted time of a step by which it may be wrong."""
+"""Tolerated error, as a fraction of the predicted step time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a step.
+    """Part of a step.
 
     Args:
-        device: Whose compute it is; None for everything else than computing.
-        predicted_seconds: As the plan says.
-        measured_seconds: In the median step.
-        with_updates: Whether the updates belong to what devices compute.
+        device: Device that computes; None for everything but computation.
+        predicted_seconds: Prediction of the plan.
+        measured_seconds: Seconds in the median step.
+        with_updates: Whether the busy time of devices includes updates.
     """
 
     device: str | None
@@ -43,11 +44,11 @@ class Part:
 
     @property
     def off_seconds(self) -> float:
-        """By how much the prediction was wrong."""
+        """Absolute error of the prediction."""
         return abs(self.measured_seconds - self.predicted_seconds)
 
     def __str__(self) -> str:
-        """Return one sentence, without a full stop.
+        """Return one sentence without a full stop.
 
         >>> print(Part(device="gpu:1", predicted_seconds=0.08, measured_seconds=0.124))
         gpu:1 computed for 124.0 ms of a step, and 80.0 ms were predicted
@@ -66,13 +67,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """A step that took longer, or shorter, than predicted.
+    """Deviation of the step time from the prediction.
 
     Args:
-        predicted_seconds: Of a step.
-        measured_seconds: Of the median step.
-        num_steps: How many were timed.
-        worst: The part that was wrong most; None if the plan predicts no parts.
+        predicted_seconds: Predicted seconds of a step.
+        measured_seconds: Seconds of the median step.
+        num_steps: Number of timed steps.
+        worst: Part with the largest error; None if the plan predicts no parts.
     """
 
     predicted_seconds: float
@@ -82,7 +83,7 @@ class Deviation:
 
     @property
     def what(self) -> str:
-        """What happened, in one sentence."""
+        """The deviation, in one sentence."""
         return (
             f"A step took {format_seconds(self.measured_seconds)}, and the plan predicted "
             f"{format_seconds(self.predicted_seconds)}."
@@ -90,7 +91,7 @@ class Deviation:
 
     @property
     def why(self) -> str:
-        """The part of the prediction that was wrong."""
+        """The part of the prediction with the largest error."""
         steps = f"Median of {self.num_steps} steps."
         if self.worst is None:
             return f"{steps} The plan does not predict how long each device computes."
@@ -98,15 +99,15 @@ class Deviation:
 
 
 def deviation(predicted: Predicted, times: RunTimes | None) -> Deviation | None:
-    """Return how a run differs from a prediction, or None if it does not, or nobody can tell.
+    """Return the deviation of a run from a prediction, or None.
 
     Args:
-        predicted: By the plan of the run.
-        times: Of the run; None if it was not timed.
+        predicted: Prediction of the plan of the run.
+        times: Times of the run; None if it was not timed.
 
     Returns:
-        None for fewer than `LEAST_STEPS` steps, for batches of another size than the predicted
-        one, and for steps that are within `TOLERANCE`.
+        The deviation; None for fewer than `LEAST_STEPS` steps, for another batch size than the
+        predicted one, and for steps within `TOLERANCE`.
     """
     if times is None or times.num_steps < LEAST_STEPS or predicted.step_seconds <= 0:
         return None
@@ -142,7 +143,7 @@ def _parts(predicted: Predicted, times: RunTimes) -> list[Part]:
 
 
 def _parts_of_whole_steps(predicted: Predicted, times: RunTimes) -> list[Part]:
-    """Return the parts of steps on one device, of which a plan predicts computing and updates."""
+    """Return the parts of steps on one device, whose busy time includes updates."""
     ((device, busy),) = times.busy_seconds.items()
     computed = Part(
         device=device,

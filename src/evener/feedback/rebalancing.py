@@ -1,7 +1,7 @@
 """Rebalance the shares of replicas while training, from the times of their steps.
 
-A pure controller: a state and the measurements of one window go in, the next state and
-perhaps an event come out. It has no clock and knows no TensorFlow.
+A pure controller: it maps a state and the measurements of one window to the next state and maybe an
+event. It has no clock and does not import TensorFlow.
 
 ::
 
@@ -10,8 +10,8 @@ perhaps an event come out. It has no clock and knows no TensorFlow.
     per replica       samples / s             at least minimum_share      >= 20 %: at once
                                                                           >=  5 %: if twice
 
-What noise alone can explain is never worth a change: the improvement is judged after the
-speeds have been given the benefit of two standard errors.
+Noise alone never causes a change: the improvement is computed after the present speeds have been
+raised by two standard errors.
 """
 
 from __future__ import annotations
@@ -26,32 +26,31 @@ from evener.feedback.speeds import ideal_shares, is_usable, measured_speed, seco
 from evener.plan.parts import as_tuple
 from evener.plan.shares import check_shares
 
-# By so many standard errors a speed may be better than it was measured.
+# Number of standard errors by which a speed may be better than measured.
 _STANDARD_ERRORS = 2.0
 
 Window = Sequence[Sequence[tuple[float, float]]]
-"""For each replica, in order, the (samples, seconds) of the last steps."""
+"""Pairs (samples, seconds) of the last steps, for each replica in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRebalancer:
-    """What rebalancing knows between two windows.
+    """State of rebalancing between two windows.
 
     Args:
-        shares: The shares that are in use, one per replica; they are stored as fractions
-            that add up to 1.
-        speeds: What each replica last computed, in samples per second; None where it was
-            not measured yet. It starts when every replica has been measured.
-        threshold: The least improvement of the predicted step time that is worth a change,
-            a fraction from 0 to 1. It must be seen in two windows in a row.
-        at_once: The improvement for which one window is enough, at least ``threshold``.
-        minimum_share: The least fraction a replica is given, so that it goes on being
-            measured; at most 1 / number of replicas. A replica is sure to get a sample of
-            every batch if this is 1 / batch size or more.
-        maximum_shares: The largest fraction of each replica, 0 or more, such as what its memory
-            holds; empty for no limit.
-        doubted: The speeds of the last window, if they were for a change that waits for a
-            second window; else None. Set by `rebalance_shares`.
+        shares: Current shares, one per replica; they are stored as fractions that add up to 1.
+        speeds: Last measured speed of each replica in samples per second; None if it was not
+            measured yet. Rebalancing starts when every replica has been measured.
+        threshold: Least improvement of the predicted step time for a change, a fraction from 0 to
+            1. Two consecutive windows must show it.
+        at_once: Improvement for which one window is enough, at least ``threshold``.
+        minimum_share: Least fraction of a replica, so that it is still measured; at most
+            1 / number of replicas. With 1 / batch size or more, every replica gets a sample of
+            every batch.
+        maximum_shares: Largest fraction of each replica, 0 or more, such as its memory allows;
+            empty for no limit.
+        doubted: Speeds of the last window if they propose a change that waits for a second window;
+            otherwise None. Set by `rebalance_shares`.
 
     Raises:
         PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
@@ -77,14 +76,14 @@ class ShareRebalancer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalanced:
-    """The event of a change of shares.
+    """Event of a change of shares.
 
     Args:
-        step: The training step after which the shares changed.
-        before: The fractions until then.
-        after: The fractions from then on.
-        speeds: The speed of each replica in samples per second, from which they follow.
-        improvement: The part of the step time that is predicted to be saved, 0 to 1.
+        step: Training step after which the shares changed.
+        before: Fractions before the change.
+        after: Fractions after the change.
+        speeds: Speed of each replica in samples per second.
+        improvement: Predicted fraction of the step time that is saved, 0 to 1.
     """
 
     step: int
@@ -112,11 +111,11 @@ class Rebalanced:
 def rebalance_shares(
     rebalancer: ShareRebalancer, window: Window, *, step: int
 ) -> tuple[ShareRebalancer, Rebalanced | None]:
-    """Even the shares by the measurements of one window.
+    """Rebalance the shares by the measurements of one window.
 
-    The speed of a replica is the median of samples / seconds over the window, so that single
-    outliers do not count. Steps with 0 samples, and times that are not positive and finite,
-    are left out; a replica without a measurement keeps its last speed.
+    The speed of a replica is the median of samples / seconds over the window, so single outliers do
+    not count. Steps with 0 samples, and times that are not positive and finite, are ignored; a
+    replica without a measurement keeps its last speed.
 
     A change that saves less than ``at_once`` waits for the next window. There it must be
     worth it twice: with the shares that follow from that window, and with those that follow
@@ -125,10 +124,10 @@ def rebalance_shares(
     errors first, so that a window of noise changes nothing.
 
     Args:
-        rebalancer: The state so far.
-        window: For each replica the (samples, seconds) of its last steps. Ten or more make
-            the median and its error robust; from a single step no error can be told.
-        step: The number of the training step, for the event.
+        rebalancer: Current state.
+        window: Pairs (samples, seconds) of the last steps of each replica. Ten or more make the
+            median and its error robust; a single step has no error estimate.
+        step: Number of the training step, for the event.
 
     Returns:
         The next state, and the event if the shares changed.
@@ -164,7 +163,7 @@ def rebalance_shares(
     improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
     if improvement < rebalancer.threshold or improvement <= 0:
         return dataclasses.replace(rebalancer, speeds=latest, doubted=None), None
-    if improvement < rebalancer.at_once and not _said_before(rebalancer, speeds, errors):
+    if improvement < rebalancer.at_once and not _is_confirmed(rebalancer, speeds, errors):
         return dataclasses.replace(rebalancer, speeds=latest, doubted=speeds), None
     event = Rebalanced(
         step=step,
@@ -194,17 +193,17 @@ def _sure_improvement(
     speeds: Sequence[float],
     errors: Sequence[float],
 ) -> float:
-    """Return the improvement if the present shares are better than they were measured."""
+    """Return the improvement if the present shares are faster than measured."""
     kind = [
         speed * (1 + _STANDARD_ERRORS * error) for speed, error in zip(speeds, errors, strict=True)
     ]
     return 1.0 - seconds_per_sample(after, speeds) / seconds_per_sample(before, kind)
 
 
-def _said_before(
+def _is_confirmed(
     rebalancer: ShareRebalancer, speeds: Sequence[float], errors: Sequence[float]
 ) -> bool:
-    """Whether the change that the previous window was for is worth it by this one as well."""
+    """Whether this window confirms the change that the previous window proposed."""
     if rebalancer.doubted is None:
         return False
     proposed = _ideal(rebalancer, rebalancer.doubted)
@@ -213,7 +212,7 @@ def _said_before(
 
 def _fractions(shares: tuple[float, ...]) -> tuple[float, ...]:
     total = math.fsum(shares)
-    # Fractions stay as they are: a state that is copied must not drift.
+    # Keep fractions unchanged: a copied state must not drift.
     if abs(total - 1.0) < 1e-12:
         return shares
     return tuple(share / total for share in shares)
@@ -231,8 +230,8 @@ def _check_settings(rebalancer: ShareRebalancer) -> None:
             raise _wrong_setting(name, value, f"from {least:g} to {most:g}", f"{name}={most:g}")
     for number, speed in enumerate(rebalancer.speeds):
         if speed is not None and not is_usable(speed):
-            place = f"speeds[{number}]"
-            raise _wrong_setting(place, speed, "finite and above 0", f"None for {place}")
+            path = f"speeds[{number}]"
+            raise _wrong_setting(path, speed, "finite and above 0", f"None for {path}")
     for number, most in enumerate(rebalancer.maximum_shares):
         if not most >= 0:
             raise _wrong_setting(f"maximum_shares[{number}]", most, "0 or more", "1.0 for no limit")

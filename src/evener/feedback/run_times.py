@@ -1,7 +1,7 @@
-"""What a run measured of its steps, and how the file of its report is read.
+"""Measured step times of a run, and the reader of its report file.
 
-``evener run --report-file FILE`` writes the file; a text whose last line is such an object, as
-``evener run --json`` prints it, is read too.
+``evener run --report-file FILE`` writes the file. The output of ``evener run --json``, whose last
+line is such an object, is accepted too.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from evener.errors import PlanError, ProfileError
 from evener.plan.plan import Plan
 
 LEAST_STEPS = 20
-"""With fewer timed steps, a run says nothing."""
+"""Least number of timed steps of a usable run."""
 
 NUM_FIRST_STEPS = 5
-"""The first steps trace, choose kernels and allocate memory: they are not timed."""
+"""Number of first steps that are not timed: they trace, select kernels and allocate memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One training step, as it was timed.
+    """Times of one training step.
 
     Args:
-        began: When its first forward pass began, in seconds.
-        samples: Of each replica of the plan.
-        busy_seconds: Of each device: how long it computed forward and backward passes.
-        trace: Which trace of which step it was, from 0: programs may train several models.
+        began: Start of its first forward pass, in seconds.
+        samples: Samples of each replica of the plan.
+        busy_seconds: Seconds that each device computed forward and backward passes.
+        trace: Number of the traced step, from 0; a program may train several models.
     """
 
     began: float
@@ -43,22 +43,22 @@ class StepRecord:
 
     @property
     def kind(self) -> tuple[int, tuple[int, ...]]:
-        """What steps have in common that should take the same time."""
+        """A key that is equal for steps of the same expected time."""
         return self.trace, self.samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimes:
-    """The times of the steps of a run: medians over its last steps with the same samples.
+    """Step times of a run: medians over its last steps with the same samples.
 
     Args:
-        num_steps: How many were timed, without the first.
-        samples: Of each replica of the plan in each of these steps.
-        step_seconds: From the begin of a step to that of the next.
-        busy_seconds: Device name to the seconds in which it computed forward and backward passes.
-        hardware: Device name to the name of its hardware.
-        with_updates: Whether the busy seconds are those of passes and updates together, as on one
-            device in one part.
+        num_steps: Number of timed steps, without the first ones.
+        samples: Samples of each replica of the plan in each of these steps.
+        step_seconds: Seconds from the start of a step to the start of the next.
+        busy_seconds: Seconds of forward and backward passes by device name.
+        hardware: Hardware name by device name.
+        with_updates: Whether the busy seconds include updates, as on one device without
+            micro-batches.
     """
 
     num_steps: int
@@ -76,11 +76,11 @@ class RunTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """A run: its plan, and the times of its steps.
+    """Run with its plan and step times.
 
     Args:
-        plan: As the run was given it, or as it was made of devices and shares.
-        times: Of its steps.
+        plan: Plan of the run, either given or made from devices and shares.
+        times: Step times.
     """
 
     plan: Plan
@@ -96,14 +96,14 @@ def run_times(
 ) -> RunTimes | None:
     """Return the times of a run, or None if fewer than two steps were timed.
 
-    Only the steps of one trace with the same samples count, those of which there are most; of
-    several, the first. So the last batch of an epoch is left out, and so is a second model.
+    Only the most frequent combination of trace and samples counts; the first one of several. This
+    excludes the last batch of an epoch, and a second model.
 
     Args:
-        records: Of its steps, in order, without the first.
-        devices: The names of the devices of `StepRecord.busy_seconds`.
-        hardware: See `RunTimes`.
-        with_updates: See `RunTimes`.
+        records: Records of its steps in order, without the first ones.
+        devices: Device names of `StepRecord.busy_seconds`.
+        hardware: Hardware name by device name.
+        with_updates: Whether the busy seconds include updates.
 
     >>> steps = [StepRecord(began=k / 10, samples=(3, 1), busy_seconds=(0.08,)) for k in range(9)]
     >>> found = run_times(steps, ["gpu:0"], {})
@@ -112,15 +112,15 @@ def run_times(
     """
     counts = Counter(record.kind for record in records)
     usual = max(sorted(counts), key=counts.__getitem__, default=None)
-    # A step lasts until the next one begins.
+    # A step ends when the next one starts.
     timed = [
-        (one, after.began - one.began)
-        for one, after in itertools.pairwise(records)
-        if one.kind == usual
+        (record, after.began - record.began)
+        for record, after in itertools.pairwise(records)
+        if record.kind == usual
     ]
     if not timed or usual is None:
         return None
-    busy = zip(*(one.busy_seconds for one, _ in timed), strict=True)
+    busy = zip(*(record.busy_seconds for record, _ in timed), strict=True)
     return RunTimes(
         num_steps=len(timed),
         samples=usual[1],
@@ -132,10 +132,10 @@ def run_times(
 
 
 def read_run(path: Path) -> MeasuredRun:
-    """Return the run whose report is in a file.
+    """Return the run of a report file.
 
     Raises:
-        ProfileError: PROF-050 if the file holds no report of a run, PROF-051 if the run timed too
+        ProfileError: PROF-050 if the file is not a report of a run, PROF-051 if the run timed too
             few steps.
     """
     try:
@@ -157,19 +157,19 @@ def _object_in(text: str) -> dict[str, Any]:
     try:
         return cast("dict[str, Any]", json.loads(text))
     except ValueError:
-        # What the script and evener said stands before the report.
+        # The output of the script and of evener precedes the report.
         lines = text.strip().splitlines() or [""]
         return cast("dict[str, Any]", json.loads(lines[-1]))
 
 
-def _read(fields: Mapping[str, Any], place: str) -> MeasuredRun:
+def _read(fields: Mapping[str, Any], source: str) -> MeasuredRun:
     plan = Plan.from_json(json.dumps(fields["plan"]))
     steps = cast("dict[str, Any]", fields["steps"] or {"num_steps": 0})
     num_steps = int(steps["num_steps"])
     if num_steps < LEAST_STEPS:
         raise ProfileError(
             "PROF-051",
-            f"The run of {place} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
+            f"The run of {source} timed {num_steps} steps; at least {LEAST_STEPS} are needed.",
             why=f"The first {NUM_FIRST_STEPS} steps of a run are not timed, nor are steps with "
             "deterministic operations and eager steps; nor, on one device in one part, steps that "
             "are no call of strategy.run or fit.",
@@ -181,8 +181,8 @@ def _read(fields: Mapping[str, Any], place: str) -> MeasuredRun:
             num_steps=num_steps,
             samples=tuple(map(int, steps["samples"])),
             step_seconds=float(steps["step_seconds"]),
-            busy_seconds={name: float(one) for name, one in steps["busy_seconds"].items()},
-            hardware={str(name): str(one) for name, one in steps["hardware"].items()},
+            busy_seconds={name: float(seconds) for name, seconds in steps["busy_seconds"].items()},
+            hardware={str(name): str(text) for name, text in steps["hardware"].items()},
             with_updates=bool(steps.get("with_updates", False)),
         ),
     )

@@ -1,4 +1,4 @@
-"""From measured steps to speeds, and from speeds to the shares that fit them."""
+"""Speeds from measured steps, and ideal shares from speeds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _LEAST = 1e-250
-"""Below every ratio of two usable speeds."""
+"""Lower bound of the ratio of two usable speeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpeed:
-    """A speed and how sure it is.
+    """Measured speed with its error.
 
     Args:
-        median: The median of samples / seconds.
-        relative_error: The standard error of the median as a fraction of it; 0 where it
-            cannot be told, from a single step.
+        median: Median of samples / seconds.
+        relative_error: Standard error of the median as a fraction of it; 0 for a single step, which
+            has no error estimate.
     """
 
     median: float
@@ -28,9 +28,9 @@ class MeasuredSpeed:
 def measured_speed(steps: Sequence[tuple[float, float]]) -> MeasuredSpeed | None:
     """Return the speed of a replica over a window, or None if nothing usable was measured.
 
-    The error follows from the median absolute deviation, which single outliers do not move:
-    1.4826 MAD estimates a standard deviation, and 1.2533 standard deviations over the root
-    of the number of steps are the error of a median.
+    The error is based on the median absolute deviation (MAD), which is robust to outliers: 1.4826
+    MAD estimates the standard deviation, and the error of a median is 1.2533 standard deviations
+    divided by the square root of the number of steps.
 
     Source: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute Deviation", 1993,
     section 1. Ours: the factor 1 + 1.5 / n, as the MAD of few steps is too small.
@@ -49,7 +49,7 @@ def measured_speed(steps: Sequence[tuple[float, float]]) -> MeasuredSpeed | None
 
 
 def is_usable(speed: float) -> bool:
-    """Whether it is a number that shares can be divided by; NaN is not."""
+    """Whether shares can be divided by a speed; False for NaN."""
     return 1e-100 <= speed <= 1e100
 
 
@@ -61,15 +61,16 @@ def ideal_shares(
 ) -> tuple[float, ...]:
     """Return fractions proportional to speed, within bounds.
 
-    Replicas that would fall below the minimum get it, those that would exceed their maximum get
-    that, and the others divide the rest by speed.
+    Replicas that would fall below the minimum get the minimum, those that would exceed their
+    maximum get the maximum, and the others share the rest by speed.
 
     Args:
-        speeds: In samples per second, above 0; also shares, to keep them but for the bounds. A
-            share of 0 gets what is too much for all others.
-        minimum_share: From 0 to 1 / number of speeds. A maximum below it wins.
-        maximum_shares: For each replica the most it can hold, 0 or more; empty for no limit. If
-            they add up to less than 1, the fractions are proportional to them.
+        speeds: Speeds in samples per second, above 0; or shares, which are then only bounded. A
+            share of 0 gets the excess of all others.
+        minimum_share: Least fraction, from 0 to 1 / number of speeds. A lower maximum takes
+            precedence.
+        maximum_shares: Largest fraction of each replica, 0 or more; empty for no limit. If they
+            add up to less than 1, the fractions are proportional to them.
 
     >>> ideal_shares([300, 100])
     (0.75, 0.25)
@@ -90,7 +91,7 @@ def ideal_shares(
         shares = [bounded.get(k, rest * part / total) for k, part in enumerate(relative)]
         below = {k: low - shares[k] for k, (low, _) in enumerate(bounds) if shares[k] < low}
         above = {k: shares[k] - high for k, (_, high) in enumerate(bounds) if shares[k] > high}
-        # What is too much for some, and too little for others: the larger of both stays so.
+        # Fix the bounds of the side with the larger total violation, and repeat.
         is_above = math.fsum(above.values()) >= math.fsum(below.values())
         outside = {k: bounds[k][is_above] for k in (above if is_above else below)}
         outside = {k: bound for k, bound in outside.items() if k not in bounded}
@@ -102,6 +103,6 @@ def ideal_shares(
 def seconds_per_sample(shares: Sequence[float], speeds: Sequence[float]) -> float:
     """Return the predicted time of a step per sample of the batch.
 
-    A step takes as long as its slowest replica: the largest share / speed.
+    It is that of the slowest replica: the largest share / speed.
     """
     return max(share / speed for share, speed in zip(shares, speeds, strict=True))

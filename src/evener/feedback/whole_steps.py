@@ -1,4 +1,4 @@
-"""Runs on one device in one part, whose passes and updates were timed together."""
+"""Runs on one device without micro-batches, whose passes and updates are timed together."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from evener.profile import CostProfile
 
 
 def without_updates(run: MeasuredRun, profile: CostProfile) -> MeasuredRun:
-    """Return a run whose devices' seconds are those of forward and backward passes alone.
+    """Return a run whose busy seconds exclude updates.
 
-    The device is taken to be as much slower, or faster, than predicted in its passes as in its
-    updates: of what was measured, passes are the part that they are of the prediction.
+    Passes and updates are assumed to deviate from the prediction by the same factor, so passes are
+    the same fraction of the measured as of the predicted time.
 
     Args:
-        run: Returned as it is if its passes were timed alone, or if its plan is none for the
-            profile, of which `evener.feedback.calibration.calibrate` says more.
-        profile: Of the model and the devices of the run.
+        run: Measured run. It is returned unchanged if its busy seconds exclude updates already, or
+            if its plan does not match the profile, which `calibrate` reports.
+        profile: Profile of the model and the devices of the run.
     """
     times = run.times
     if not times.with_updates:

@@ -197,7 +197,7 @@ class Predicted:
     """Prediction of the planner for a plan.
 
     Args:
-        step_seconds: Seconds of one training step, 0 or more.
+        step_seconds: Time of one training step in seconds, 0 or more.
         peak_bytes: Peak bytes in use by device name (or ``"host"``), 0 or more. Any mapping; it is
             stored as `DeviceBytes`.
         busy_seconds: Seconds of a step that each device computes forward and backward passes, by

@@ -85,9 +85,13 @@ def test_operations_are_counted_by_name_then_by_kind() -> None:
     cluster = cluster_named("a100-8")
     counts = {"k": 3, "b": 7}
     times = datasheet_profile(model, cluster, num_operations=counts).times["a100"]
-    assert [one.forward(1) for one in times] == pytest.approx([3 * 5e-6, 7 * 5e-6])
+    assert [times_of_layer.forward(1) for times_of_layer in times] == pytest.approx(
+        [3 * 5e-6, 7 * 5e-6]
+    )
     by_default = datasheet_profile(model, cluster).times["a100"]
-    assert [one.forward(1) for one in by_default] == pytest.approx([5e-5, 5e-5])
+    assert [times_of_layer.forward(1) for times_of_layer in by_default] == pytest.approx(
+        [5e-5, 5e-5]
+    )
 
 
 MEASURED = """
@@ -108,7 +112,7 @@ def test_measured_curves_are_used_by_name_and_by_kind() -> None:
     layers = (LayerCosts(name="block_0"), LayerCosts(name="last", kind="head"))
     model = ModelCosts(name="m", layers=layers)
     profile = datasheet_profile(model, parse_cluster(MEASURED))
-    assert [one.forward(1) for one in profile.times["one"]] == [1e-3, 5e-3]
+    assert [times.forward(1) for times in profile.times["one"]] == [1e-3, 5e-3]
 
 
 def test_a_layer_without_curves_and_datasheet_is_an_error() -> None:
@@ -123,5 +127,5 @@ def test_the_p100_is_as_fast_as_tensorflow_measured() -> None:
     # tensorflow.org/performance/benchmarks, 2017: 219 images per second, 64 at a time, on one P100.
     profile = datasheet_profile(model_named("resnet-50"), cluster_named("v100-8-p100-8"))
     times = profile.times["p100"]
-    seconds = sum(one.forward(64) + one.backward(64) + one.update_seconds for one in times)
+    seconds = sum(layer.forward(64) + layer.backward(64) + layer.update_seconds for layer in times)
     assert 64 / seconds == pytest.approx(219, rel=0.1)

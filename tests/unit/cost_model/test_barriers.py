@@ -65,8 +65,11 @@ def test_replicas_wait_for_the_slowest_of_each_phase() -> None:
     both = assigned(whole(0, samples=1), whole(1, samples=1), owners=(0, 0))
     found = predict(both, profile)
     # 1 and 4 s up to the barrier, 2 + 4 + 2 and 1 + 2 + 2 s behind it: each alone takes 9 s.
-    assert [one.compute_seconds + one.bubble_seconds for one in found.replicas] == [12, 12]
-    assert [one.compute_seconds for one in found.replicas] == [9, 9]
+    assert [replica.compute_seconds + replica.bubble_seconds for replica in found.replicas] == [
+        12,
+        12,
+    ]
+    assert [replica.compute_seconds for replica in found.replicas] == [9, 9]
     assert found.step_seconds == 12 + 0.5 + 0.25
 
 
@@ -76,8 +79,8 @@ def test_sums_travel_there_and_back_at_each_barrier() -> None:
     far = barrier(profile_of(cluster_of(2)), 0)
     both = assigned(whole(0, samples=1), whole(1, samples=1), owners=(0, 0))
     seconds = [
-        one.compute_seconds + one.bubble_seconds
-        for one in (predict(both, near).slowest, predict(both, far).slowest)
+        replica.compute_seconds + replica.bubble_seconds
+        for replica in (predict(both, near).slowest, predict(both, far).slowest)
     ]
     assert seconds == [9, 9 + 3 * 2 * 0.5]
 
@@ -122,8 +125,8 @@ def test_passes_that_a_barrier_parts_are_two_calls() -> None:
     profile = profile_of(cluster_of(1))
     times = {
         "one": tuple(
-            dataclasses.replace(one, backward_separate=Curve(((1, 10.0),)))
-            for one in profile.times["one"]
+            dataclasses.replace(layer, backward_separate=Curve(((1, 10.0),)))
+            for layer in profile.times["one"]
         )
     }
     profile = barrier(dataclasses.replace(profile, times=times), 0)

@@ -27,7 +27,10 @@ def profile(**slowness: float) -> CostProfile:
     return CostProfile(
         model=model_of(SECONDS),
         cluster=cluster_of(["fast", "slow"], [None, None], Link(bytes_per_second=1e10)),
-        times={name: times_of(SECONDS, slowness=one, overhead=0.0) for name, one in times.items()},
+        times={
+            name: times_of(SECONDS, slowness=slowness, overhead=0.0)
+            for name, slowness in times.items()
+        },
     )
 
 
@@ -42,7 +45,7 @@ def run(truth: CostProfile, plan: Plan = PLAN, batch_size: int = 64, **changes: 
         "busy_seconds": {
             names[place]: seconds for place, seconds in busy_seconds(found, truth).items()
         },
-        "hardware": {one.name: one.type for one in truth.cluster.devices},
+        "hardware": {device.name: device.type for device in truth.cluster.devices},
     }
     return MeasuredRun(plan=plan, times=RunTimes(**{**given, **changes}))
 
@@ -74,7 +77,7 @@ def test_a_calibrated_profile_stays_as_it_is() -> None:
     measured = run(profile(fast=2.0))
     once = calibrate(profile(), measured)
     again = calibrate(once.profile, measured)
-    assert [one.value for one in again.factors.values()] == pytest.approx([1.0, 1.0])
+    assert [factor.value for factor in again.factors.values()] == pytest.approx([1.0, 1.0])
 
 
 def test_a_kind_that_did_not_compute_is_left_as_it_was() -> None:

@@ -44,10 +44,10 @@ def predicted(model: ModelCosts, batch_size: int, way: Way, num_devices: int) ->
         replicas=tuple(
             Replica(
                 share=1,
-                stages=(Stage(device=one.name),),
+                stages=(Stage(device=device.name),),
                 num_micro_batches=way.num_micro_batches,
             )
-            for one in devices
+            for device in devices
         ),
         recompute=tuple(literal(layer.name) for layer, is_recomputed in recomputed if is_recomputed)
         if way.recompute

@@ -1,4 +1,4 @@
-"""How long weights and gradients travel, by hand: a has 100 bytes of weights, b has 60."""
+"""Seconds of the exchange, by hand: a has 100 bytes of weights, b has 60."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_ring_of_three_machines_moves_two_thirds_twice() -> None:
     owners = (EACH_MACHINE, EACH_MACHINE)
     found = travel(assigned(*map(whole, range(3)), owners=owners), cluster_of(1, 1, 1))
     wanted = 2 * 160 * 2 / 3 / 4 + 1.0
-    assert [one.departure for one in found.values()] == pytest.approx([wanted] * 3)
+    assert [seconds.departure for seconds in found.values()] == pytest.approx([wanted] * 3)
 
 
 def test_what_a_device_owns_goes_to_other_machines_as_often_as_it_is_held() -> None:

@@ -143,7 +143,7 @@ def test_the_worst_of_all_moments_is_among_those_that_are_looked_at(
     kept = [layer.activation_bytes for layer in layers]
     every = stage_moments(span, model, mode, kept, accumulates=False)
     found = stage_memory(span, model, mode, accumulates=False)
-    assert found.total(1, 1, samples) == max(one.total(samples) for one in every)
+    assert found.total(1, 1, samples) == max(moment.total(samples) for moment in every)
     assert len(found.moments) <= len(layers)
 
 
@@ -266,7 +266,7 @@ def test_stages_keep_what_crosses_to_them() -> None:
 
 def test_owners_keep_the_gradients_that_arrive_and_fetch_nothing() -> None:
     found = needs(assigned(whole(0), whole(1), whole(2), owners=(0, 1)), cluster_of(3))
-    parts = [(one.variables, one.fetched, one.gradients) for one in found.values()]
+    parts = [(needs.variables, needs.fetched, needs.gradients) for needs in found.values()]
     # That of now, their own that wait, and of the others that which is added.
     # The gradient of a has the place of the weights of b.
     assert parts == [(310, 60, 100 + 3 * 100 - 60), (180, 100, 100 + 3 * 60), (0, 160, 100)]
@@ -286,7 +286,7 @@ def test_the_host_keeps_what_it_owns() -> None:
 def test_each_machine_spreads_variables_over_its_devices() -> None:
     owners = (EACH_MACHINE, EACH_MACHINE)
     found = needs(assigned(*map(whole, range(3)), owners=owners), cluster_of(1, 2))
-    parts = {k: (one.variables, one.fetched, one.gradients) for k, one in found.items()}
+    parts = {k: (needs.variables, needs.fetched, needs.gradients) for k, needs in found.items()}
     # That of now, their own parts that wait for the other machine, and the other device's.
     assert parts == {
         0: (490, 0, 100 + 160),

@@ -43,7 +43,7 @@ def test_data_parallel_on_free_links() -> None:
 def with_times(profile: CostProfile, **changed: Any) -> CostProfile:
     """Return a profile in which the times of all layers have other fields."""
     times = {
-        name: tuple(dataclasses.replace(one, **changed) for one in of_type)
+        name: tuple(dataclasses.replace(layer, **changed) for layer in of_type)
         for name, of_type in profile.times.items()
     }
     return dataclasses.replace(profile, times=times)
@@ -108,7 +108,7 @@ def test_updates_of_hosts_and_of_machines() -> None:
     took = 1.0 + 4 * 160 / 1140
     assert update_seconds(host, profile) == pytest.approx({HOST_OWNER: took})
     found = predict(host, profile)
-    assert [one.update_seconds for one in found.replicas] == pytest.approx([took] * 3)
+    assert [replica.update_seconds for replica in found.replicas] == pytest.approx([took] * 3)
 
 
 def test_an_owner_adds_up_what_the_other_devices_send() -> None:
@@ -123,14 +123,14 @@ def test_an_owner_adds_up_what_the_other_devices_send() -> None:
 
 def test_passes_are_two_calls_in_all_stages_but_the_last() -> None:
     separate = with_times(profile_of(cluster_of(2)), backward_separate=Curve(((1, 10.0),)))
-    one, two = Span(0, 0, 1), Span(1, 1, 2)
-    replica = ReplicaAssignment(samples=1, spans=(one, two))
+    first, last = Span(0, 0, 1), Span(1, 1, 2)
+    replica = ReplicaAssignment(samples=1, spans=(first, last))
     nothing, some = (False, False), (False, True)
-    assert span_seconds(one, replica, nothing, separate) == (1.0, 10.0)
-    assert span_seconds(two, replica, nothing, separate) == (2.0, 4.0)
+    assert span_seconds(first, replica, nothing, separate) == (1.0, 10.0)
+    assert span_seconds(last, replica, nothing, separate) == (2.0, 4.0)
     # Where anything is computed again, no two passes are one call; what is, is in the backward one.
-    assert span_seconds(one, replica, some, separate) == (1.0, 10.0)
-    assert span_seconds(two, replica, some, separate) == (2.0, 4.0 + 2.0)
+    assert span_seconds(first, replica, some, separate) == (1.0, 10.0)
+    assert span_seconds(last, replica, some, separate) == (2.0, 4.0 + 2.0)
     assert span_seconds(Span(0, 0, 2), whole(0, samples=1), nothing, separate) == (3.0, 6.0)
 
 
@@ -188,9 +188,14 @@ def test_replicas_that_are_alike_are_predicted_alike() -> None:
     profile = profile_of(cluster_of(3, link=FREE))
     found = predict(assigned(*(whole(k) for k in range(3)), owners=(0, 1)), profile)
     # They differ by what they own.
-    assert [one.update_seconds for one in found.replicas] == [0.5, 0.25, 0.0]
+    assert [replica.update_seconds for replica in found.replicas] == [0.5, 0.25, 0.0]
     assert (
-        len({dataclasses.replace(one, update_seconds=0, utilization=()) for one in found.replicas})
+        len(
+            {
+                dataclasses.replace(replica, update_seconds=0, utilization=())
+                for replica in found.replicas
+            }
+        )
         == 1
     )
 

@@ -1,4 +1,4 @@
-"""What a run measured: medians of its steps, and the file that holds them."""
+"""Step times of a run: medians, and the report file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_steps_of_other_samples_are_left_out() -> None:
 def test_of_two_models_the_first_is_timed() -> None:
     """Two models in turns: the steps of the second take three times as long."""
     both = records([1, 3] * 4)
-    turns = [dataclasses.replace(one, trace=k % 2) for k, one in enumerate(both)]
+    turns = [dataclasses.replace(record, trace=k % 2) for k, record in enumerate(both)]
     found = run_times(turns, ["gpu:0", "gpu:1"], {})
     assert found is not None
     assert (found.num_steps, found.step_seconds) == (4, 1)

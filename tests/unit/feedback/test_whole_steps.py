@@ -20,8 +20,8 @@ PLAN = Plan.data_parallel(["gpu:0"])
 
 def profile(slowness: float = 1.0) -> CostProfile:
     times = tuple(
-        dataclasses.replace(one, update_seconds=slowness * 2e-3)
-        for one in times_of(SECONDS, slowness=slowness, overhead=0.0)
+        dataclasses.replace(layer, update_seconds=slowness * 2e-3)
+        for layer in times_of(SECONDS, slowness=slowness, overhead=0.0)
     )
     cluster = cluster_of(["fast"], [None], Link(bytes_per_second=1e10))
     return CostProfile(model=model_of(SECONDS), cluster=cluster, times={"fast": times})

@@ -94,7 +94,7 @@ def test_each_field_is_a_key_with_a_description(part: Any, name: str | None) -> 
     found = SCHEMA if name is None else SCHEMA["$defs"][name]
     keys = set(found["properties"]) - {"$schema"}
     assert keys == {field.name for field in dataclasses.fields(part)}
-    assert all(one["description"] for one in found["properties"].values())
+    assert all(field["description"] for field in found["properties"].values())
     assert found["additionalProperties"] is False
 
 
@@ -210,10 +210,10 @@ Place = tuple[Any, ...]
 def _places(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
     """Yield (path of an object or list, key in it) for every place below a value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, one in inner:
+    for key, item in inner:
         yield path, key
-        if isinstance(one, dict | list):
-            yield from _places(one, (*path, key))
+        if isinstance(item, dict | list):
+            yield from _places(item, (*path, key))
 
 
 def _keys(fields: dict[str, Any]) -> Iterator[tuple[Place, str]]:

@@ -48,7 +48,7 @@ def test_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
     assert get(MeasurementCache(tmp_path), measure) == 1.0
     assert get(MeasurementCache(tmp_path), measure, "other") == 2.0
     assert get(MeasurementCache(tmp_path), measure) == 1.0
-    assert [one.name for one in tmp_path.iterdir()] == [GPU.file_name]
+    assert [path.name for path in tmp_path.iterdir()] == [GPU.file_name]
 
 
 def test_refresh_measures_again_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_used_is_told_and_replaced(
     assert len(warned) == 1
     assert get(MeasurementCache(tmp_path), Measuring()) == 1.0
     entries = json.loads(path.read_text())["entries"]
-    assert {key: one["value"] for key, one in entries.items()} == {"speed": 1.0}
+    assert {key: entry["value"] for key, entry in entries.items()} == {"speed": 1.0}
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_nothing_is_left_of_a_write_that_fails(
     monkeypatch.setattr("evener.profile.cache.json.dump", fail)
     with pytest.warns(EvenerWarning, match="No space left"):
         get(cache, Measuring(), "other")
-    assert [one.name for one in tmp_path.iterdir()] == [GPU.file_name]
+    assert [path.name for path in tmp_path.iterdir()] == [GPU.file_name]
     assert (tmp_path / GPU.file_name).read_text() == before
 
 
@@ -167,5 +167,5 @@ def test_times_stay_the_same_on_their_way() -> None:
         forward=Curve(((1, 0.25), (8, 1.0 / 3))), backward=Curve(((1, 0.5),)), update_seconds=0.1
     )
     separate = dataclasses.replace(times, backward_separate=Curve(((1, 0.75),)))
-    for one in (times, separate):
-        assert times_from_json(json.loads(json.dumps(times_to_json(one)))) == one
+    for example in (times, separate):
+        assert times_from_json(json.loads(json.dumps(times_to_json(example)))) == example

@@ -80,12 +80,12 @@ seconds = st.floats(0, 100)
 @st.composite
 def curves(draw: st.DrawFn) -> Curve:
     samples = sorted(draw(st.sets(st.integers(1, 50), min_size=1, max_size=5)))
-    return Curve(tuple((one, draw(seconds)) for one in samples))
+    return Curve(tuple((count, draw(seconds)) for count in samples))
 
 
 @given(curves(), st.floats(0, 200), st.floats(0, 200))
-def test_a_curve_never_falls(curve: Curve, one: float, other: float) -> None:
-    low, high = sorted((one, other))
+def test_a_curve_never_falls(curve: Curve, samples: float, other: float) -> None:
+    low, high = sorted((samples, other))
     assert curve(low) <= curve(high) + 1e-9
 
 
@@ -94,4 +94,4 @@ def test_a_total_is_the_sum_between_and_at_all_points(found: list[Curve], sample
     most = min(curve.points[-1][0] for curve in found)
     least = max(curve.points[0][0] for curve in found)
     if least <= samples <= most:
-        assert Curve.total(found)(samples) == pytest.approx(sum(one(samples) for one in found))
+        assert Curve.total(found)(samples) == pytest.approx(sum(curve(samples) for curve in found))

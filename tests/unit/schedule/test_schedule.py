@@ -306,15 +306,15 @@ def test_gpipe_and_1f1b_have_the_same_bubble(
 ) -> None:
     p, m = size
     seconds = {"forward": forward, "backward": backward}
-    one, other = (
+    first, other = (
         timeline(
             schedule_for(replica_on(apart(p), micro_batches=m, in_flight=f, schedule=name)), seconds
         )
         for name, f in (("1f1b", p), ("gpipe", m))
     )
-    assert one.makespan == other.makespan == (m + p - 1) * (forward + backward)
-    assert one.bubble == other.bubble == pytest.approx((p - 1) / (m + p - 1))
-    assert one.peak_live == tuple(min(p - s, m) for s in range(p))
+    assert first.makespan == other.makespan == (m + p - 1) * (forward + backward)
+    assert first.bubble == other.bubble == pytest.approx((p - 1) / (m + p - 1))
+    assert first.peak_live == tuple(min(p - s, m) for s in range(p))
     assert other.peak_live == (m,) * p
 
 
@@ -358,7 +358,7 @@ def test_zero_bubble_idles_as_in_the_paper(
 
 @pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 8), (8, 8), (16, 64)])
 def test_zero_bubble_of_even_tasks_is_below_1f1b(p: int, m: int) -> None:
-    zero, one = (
+    zero, usual = (
         timeline(
             schedule_for(replica_on(apart(p), micro_batches=m, in_flight=p, schedule=name)),
             {"forward": 1.0, "backward": backward, "weights": 1.0},
@@ -367,7 +367,7 @@ def test_zero_bubble_of_even_tasks_is_below_1f1b(p: int, m: int) -> None:
     )
     assert zero.makespan - 3 * m == p - 1
     assert zero.bubble == pytest.approx((p - 1) / (3 * m + p - 1))
-    assert zero.bubble < one.bubble
+    assert zero.bubble < usual.bubble
 
 
 # The timeline

@@ -1,4 +1,4 @@
-"""Published models by their shapes: what their layers cost, without making them."""
+"""Published models by their shapes: costs of their layers, without making the models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A published model: the costs of its layers, and where its shape is from."""
+"""Published model: the costs of its layers, and the source of its shape."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 from evener.profile import ModelCosts
 
 WEIGHT_BYTES = 4
-"""Of a parameter: under Keras's mixed precision, variables and their gradients are float32."""
+"""Bytes per parameter: under Keras's mixed precision, variables and gradients are float32."""
 
 ADAM_BYTES = 8
-"""Of a parameter: two float32 moments."""
+"""Bytes of optimizer state per parameter: two float32 moments."""
 
 ACTIVATION_BYTES = 2
-"""Of an activation, which is float16 or bfloat16."""
+"""Bytes per activation, which is float16 or bfloat16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:
-    """A model that is known by its shape.
+    """Published model.
 
     Mixed precision and Adam are assumed: variables in float32, activations in 16 bits.
 
     Args:
-        costs: Of its layers.
-        num_parameters: That are trained.
-        num_operations: Of the forward pass of a layer, by kind of layer.
-        source: Author, title and year of what the shape is from.
+        costs: Costs of its layers.
+        num_parameters: Number of trained parameters.
+        num_operations: Number of operations of a layer's forward pass, by kind of layer.
+        source: Source of the shape: author, title and year.
     """
 
     costs: ModelCosts

@@ -1,4 +1,4 @@
-"""The published models by name."""
+"""Published models by name."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def model_named(name: str) -> PublishedModel:
     """Return a published model.
 
     Args:
-        name: One of `model_names`.
+        name: Name of the model; see `model_names`.
 
     Raises:
-        ProfileError: PROF-039 if there is none of that name.
+        ProfileError: PROF-039 if the name is unknown.
 
     >>> len(model_named("resnet-50").costs.layers)
     18

@@ -1,8 +1,8 @@
-"""ResNet-50 by its shape, in the version whose 3 x 3 convolutions have the strides (v1.5).
+"""ResNet-50 by its shape, in the version with strides in the 3 x 3 convolutions (v1.5).
 
-Each convolution is followed by a BatchNormalization, and most of them by a ReLU. Kept for the
-backward pass are the result of each convolution, which the normalization reads, and what the
-next convolution reads.
+Each convolution is followed by a BatchNormalization, and most of them by a ReLU. The tensors saved
+for the backward pass are the result of each convolution, which the normalization reads, and the
+input of the next convolution.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evener.clusters.published.model import (
 from evener.profile import LayerCosts, ModelCosts
 
 _GROUPS = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
-"""Of each group of blocks: how many, the width of the 3 x 3 convolution, the size of its result."""
+"""Number of blocks, width of the 3 x 3 convolution and size of its result, for each group."""
 
 _EXPANSION = 4
 _CLASSES = 1000
@@ -29,13 +29,13 @@ _PIXEL_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """A convolution without bias, and the normalization behind it.
+    """Convolution without bias, and the normalization after it.
 
     Args:
-        inputs: Channels.
-        outputs: Channels.
-        kernel: Its side.
-        size: The side of its result.
+        inputs: Number of input channels.
+        outputs: Number of output channels.
+        kernel: Side of the kernel.
+        size: Side of the result.
     """
 
     inputs: int
@@ -116,20 +116,22 @@ def _blocks() -> Iterator[LayerCosts]:
 def _layer(
     name: str, convolutions: list[Convolution], *, boundary: int, also_kept: int, kind: str
 ) -> LayerCosts:
-    parameters = sum(one.parameters for one in convolutions)
-    kept = sum(one.values for one in convolutions) + also_kept
+    parameters = sum(convolution.parameters for convolution in convolutions)
+    kept = sum(convolution.values for convolution in convolutions) + also_kept
     return LayerCosts(
         name=name,
         kind=kind,
         weight_bytes=WEIGHT_BYTES * parameters,
         optimizer_bytes=ADAM_BYTES * parameters,
         # The moving mean and variance of each channel.
-        state_bytes=WEIGHT_BYTES * 2 * sum(one.outputs for one in convolutions),
+        state_bytes=WEIGHT_BYTES * 2 * sum(convolution.outputs for convolution in convolutions),
         activation_bytes=ACTIVATION_BYTES * kept,
         boundary_bytes=ACTIVATION_BYTES * boundary,
-        # The gradients of the result and of what the last convolution has read.
-        workspace_bytes=2 * ACTIVATION_BYTES * max(one.values for one in convolutions),
-        forward_flops=sum(one.flops for one in convolutions),
+        # The gradients of the result and of the input of the last convolution.
+        workspace_bytes=2
+        * ACTIVATION_BYTES
+        * max(convolution.values for convolution in convolutions),
+        forward_flops=sum(convolution.flops for convolution in convolutions),
     )
 
 

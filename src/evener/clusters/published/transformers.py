@@ -40,15 +40,15 @@ _LOGIT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
-    """The shape of a transformer.
+    """Shape of a transformer.
 
     Args:
-        num_blocks: How many there are.
-        width: Of its vectors, h.
-        num_heads: Of each attention, a.
-        vocabulary: The number of tokens, v.
-        positions: For which there are embeddings.
-        segments: For which there are embeddings; 0 if there are none.
+        num_blocks: Number of blocks.
+        width: Width of its vectors, h.
+        num_heads: Number of heads of each attention, a.
+        vocabulary: Number of distinct tokens, v.
+        positions: Number of position embeddings.
+        segments: Number of segment embeddings, 0 or more.
         sequence: Tokens of a sample, s.
     """
 

@@ -1,4 +1,4 @@
-"""What every case of a PLAN error is written with: plans that have one mistake."""
+"""Cases of PLAN errors: plans with exactly one mistake."""
 
 from __future__ import annotations
 
