@@ -64,6 +64,19 @@ FOUND = {
     "integers/quotient_of_a_sum": """
         v0 = tf.raw_ops.Div(x=tf.reduce_sum(n), y=3)
     """,
+    "empty parts/largest_logarithm": """
+        v0 = tf.reduce_max(tf.math.log(tf.abs(y)), 0)
+    """,
+    "empty parts/smallest_root": """
+        v0 = tf.reduce_min(tf.sqrt(tf.abs(x)), 0)
+    """,
+    "fixed sizes/no_numbers": """
+        v0 = tf.range(tf.maximum(B, 2), B * 2)
+    """,
+    "fixed sizes/product_of_batches": """
+        v0 = tf.einsum("bij,bik->bjk", x, x)
+        v1 = tf.add_n([tf.reduce_sum(v0, 0), tf.reduce_mean(v0, 0)])
+    """,
     "infinite/sum_over_one_sample_less": """
         v0 = tf.reduce_sum(y) / tf.cast(B - 1, tf.float64)
     """,

@@ -118,7 +118,8 @@ class RunTensors:
             elif tensor.is_sizes:
                 assert tensor.value is not None
                 numbers = [self._size(size, tensor.dtype) for size in tensor.value]
-                value = numbers[0] if tensor.rank == 0 else tf.stack(numbers)
+                vector = tf.stack(numbers) if numbers else tf.zeros([0], tensor.dtype)
+                value = numbers[0] if tensor.rank == 0 else vector
             else:
                 value = self._join(tensor)
         self.wholes[tensor] = value

@@ -33,9 +33,21 @@ def contraction(node: Node, states: Sequence[State]) -> Decision | None:
             continue
         label = operands[index][state.axis]
         decision = _by_label(operands, result, shapes, label, state)
-        if decision is not None:
+        if decision is not None and not (
+            node.op == "Einsum" and _broadcasts(label, operands, shapes)
+        ):
             return decision
     return None
+
+
+def _broadcasts(
+    label: str, operands: list[list[str]], shapes: Sequence[tuple[Size, ...] | None]
+) -> bool:
+    """Return whether an operand has one row for all: an einsum takes it in batches of one alone."""
+    pairs = zip(operands, shapes, strict=True)
+    return any(
+        label in labels and shape and shape[labels.index(label)] == 1 for labels, shape in pairs
+    )
 
 
 def _by_label(

@@ -39,7 +39,13 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
         axis = state.axis if keeps else state.axis - sum(k < state.axis for k in gone)
         return Decision(inputs=(state, REPLICATED), outputs=(state.at(axis),))
     if node.op in COMBINE:
-        return Decision(inputs=(state, REPLICATED), outputs=(Partial(COMBINE[node.op]),))
+        # TensorFlow rewrites max(log(x)) to log(max(x)), which of no samples is log(-inf).
+        is_rewritten = node.op in ("Max", "Min") and node.outputs[0].dtype.is_floating
+        return Decision(
+            inputs=(state, REPLICATED),
+            outputs=(Partial(COMBINE[node.op]),),
+            needs_samples=is_rewritten,
+        )
     if node.op == "Mean" and (
         node.outputs[0].dtype.is_floating or node.outputs[0].dtype.is_complex
     ):
