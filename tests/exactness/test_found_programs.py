@@ -67,8 +67,8 @@ FOUND = {
     "empty parts/largest_logarithm": """
         v0 = tf.reduce_max(tf.math.log(tf.abs(y)), 0)
     """,
-    "empty parts/smallest_root": """
-        v0 = tf.reduce_min(tf.sqrt(tf.abs(x)), 0)
+    "empty parts/largest_root": """
+        v0 = tf.reduce_max(tf.sqrt(tf.abs(x)), 0)
     """,
     "fixed sizes/no_numbers": """
         v0 = tf.range(tf.maximum(B, 2), B * 2)
@@ -94,7 +94,8 @@ def program_of(name: str) -> Program:
     return Program(
         instructions=instructions,
         outputs=last,
-        losses=last if is_float else (),
+        # A gradient reads more of a task, and then TensorFlow's optimizer leaves it as it is.
+        losses=last if is_float and not name.startswith("empty parts") else (),
         is_static=name.startswith("fixed sizes"),
     )
 
