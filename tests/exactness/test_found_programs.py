@@ -77,6 +77,9 @@ FOUND = {
         v0 = tf.einsum("bij,bik->bjk", x, x)
         v1 = tf.add_n([tf.reduce_sum(v0, 0), tf.reduce_mean(v0, 0)])
     """,
+    "infinite/terms_that_overflow": """
+        v0 = tf.reduce_sum(x, 0) * 1e300 * 1e10
+    """,
     "infinite/sum_over_one_sample_less": """
         v0 = tf.reduce_sum(y) / tf.cast(B - 1, tf.float64)
     """,

@@ -192,14 +192,16 @@ def _linear(node: Node, states: Sequence[State]) -> Decision | None:
 @partial_rule("Mul", inputs=SUMS)
 @partial_rule("RealDiv", "Div", "DivNoNan", inputs=(SUMS, WHOLE), inexact=True)
 def _scale(node: Node, states: Sequence[State]) -> Decision | None:
-    """A partial sum times or over a number is one, if the number is finite and not 0.
+    """A partial sum times or over a number is one, if that is finite, not 0 and not too large.
 
     Otherwise the parts would give inf - inf, which is no number: 1 / 0 - 3 / 0 for -2 / 0, or 0 for
-    the product of 0 and a sum that is infinite.
+    the product of 0 and a sum that is infinite. And where each term overflows, their sum need not.
     """
     first, second = states
     left, right = node.inputs
     number = right if _is_sum(first) else left
+    if not _is_moderate(number, divides=node.op != "Mul"):
+        return None
     if not (is_not_zero(number) or (node.op == "DivNoNan" and is_count(number))):
         return None
     if _is_sum(first) and second == REPLICATED and _keeps_size(node, left.shape):
@@ -247,6 +249,20 @@ def is_not_zero(tensor: Tensor) -> bool:
         return all(is_at_least(size, 1) for size in tensor.node.inputs[0].value or ())
     array = constant_array(tensor)
     return array is not None and bool(np.all(np.isfinite(array) & (array != 0)))
+
+
+def _is_moderate(tensor: Tensor, *, divides: bool) -> bool:
+    """Return whether a number makes a term at most so many times as large as a size does.
+
+    Types of few bits have no room for that: there it makes nothing larger.
+    """
+    array = constant_array(tensor)
+    if array is None:
+        return is_count(tensor)
+    has_room = tensor.dtype.real_dtype.max >= tf.int32.max
+    limit = float(tf.int32.max) if has_room else 1.0
+    sizes = np.abs(array.astype(np.complex128 if tensor.dtype.is_complex else np.float64))
+    return bool(np.all(sizes >= 1 / limit if divides else sizes <= limit))
 
 
 def is_count(tensor: Tensor) -> bool:
