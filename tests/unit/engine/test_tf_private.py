@@ -13,7 +13,8 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from evener import Strategy, _tf_private, colocation
+from evener import Strategy, _tf_private
+from evener.pinning import colocation
 
 
 @pytest.fixture

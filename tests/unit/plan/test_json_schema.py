@@ -101,7 +101,7 @@ def test_each_field_is_a_key_with_a_description(part: Any, name: str | None) -> 
 def test_units_are_said() -> None:
     parts = SCHEMA["$defs"]
     assert "Bytes" in parts["plan_device"]["properties"]["memory_bytes"]["description"]
-    assert "Seconds" in parts["predicted"]["properties"]["step_seconds"]["description"]
+    assert "seconds" in parts["predicted"]["properties"]["step_seconds"]["description"]
     assert "bytes" in parts["predicted"]["properties"]["peak_bytes"]["description"]
     assert "Samples" in parts["replica"]["properties"]["share"]["description"]
     # What is Python's alone is not in JSON.
