@@ -1,8 +1,7 @@
 """The forward and backward passes of a replica, in the order of its schedule.
 
-A pass of a stage is one activity. Only the first forward pass, which waits for weights, and the
-last backward pass, whose gradients leave, are one activity for each layer: so that transfers run
-beside them as they do in a step.
+A pass of a stage is one activity for each layer: so transfers run beside them as they do in a step,
+and what one layer needs is not added to what another needs at another moment.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ class PassBuilder:
         self._forwards: dict[tuple[int, int, int], int] = {}
         self._entered: dict[tuple[int, int], int] = {}
         self._num_gradients: dict[int, int] = {}
-        self._begun: set[int] = set()
 
     def add_all(self) -> None:
         """Add all passes."""
@@ -162,7 +160,7 @@ class PassBuilder:
         needed = dependencies(task, num_stages=len(self._replica.spans))
         needs = [self._results[other] for other in needed if other in self._results]
         number = -1
-        for layers in self._groups(task, makes_gradients=makes_gradients):
+        for layers in self._groups(task):
             number = self._compute(task, layers, needs)
             needs = []
             if task.kind == "forward":
@@ -180,17 +178,12 @@ class PassBuilder:
         begin = self._entered[task.stage, task.micro_batch]
         self._graph.hold(span.device, samples * self._replica.micro_batch, begin=begin, end=number)
 
-    def _groups(self, task: Task, *, makes_gradients: bool) -> list[Sequence[int]]:
+    def _groups(self, task: Task) -> list[Sequence[int]]:
         """Return the layers of each activity of a pass, in order."""
         layers = self._replica.spans[task.stage].layers
-        is_first = task.kind == "forward" and task.stage not in self._begun
-        self._begun.add(task.stage)
-        is_last = (
-            makes_gradients and self._num_gradients[task.stage] == self._replica.num_micro_batches
-        )
-        if not layers or not (is_first or is_last):
+        if not layers:
             return [layers]
-        return [(layer,) for layer in (layers if is_first else reversed(layers))]
+        return [(layer,) for layer in (layers if task.kind == "forward" else reversed(layers))]
 
     def _compute(self, task: Task, layers: Sequence[int], needs: list[int]) -> int:
         device = self._replica.spans[task.stage].device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from evener.cost_model.assignment import (
@@ -159,7 +159,7 @@ def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:
 def _waiting(
     assignment: Assignment,
     model: ModelCosts,
-    at_once: Collection[int],
+    at_once: Set[int],
     arrival: GradientArrival,
     *,
     waits: bool,
@@ -188,11 +188,16 @@ def _waiting(
         return found
     holders = holders_of(assignment.replicas, len(model.layers))
     own: dict[int, int] = defaultdict(int)
+    unsent: dict[int, int] = defaultdict(int)
     most: dict[int, float] = defaultdict(float)
     total = 0
     for layer, devices, owner in reversed(
         list(zip(model.layers, holders, assignment.owners, strict=True))
     ):
+        for device in at_once - {owner}:
+            # On a slow link, gradients of later layers are still here when this one is computed.
+            most[device] = max(most[device], unsent[device])
+            unsent[device] += layer.other_gradient_bytes
         if owner in at_once:
             # An owner fetches no copy, so no buffer is freed for these gradients.
             more = layer.gradient_bytes - fused_gradients(layer)

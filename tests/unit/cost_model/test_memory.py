@@ -104,6 +104,19 @@ def test_where_gradients_wait_they_have_the_place_of_fetched_weights() -> None:
     assert found.gradients == 100 + 100 + 100
 
 
+def test_gradients_larger_than_their_weights_wait_where_no_fetched_weight_made_room() -> None:
+    plain = chain()
+    layers = tuple(dataclasses.replace(layer, other_gradient_bytes=100) for layer in plain.layers)
+    model = dataclasses.replace(plain, layers=layers)
+    replicas = tuple(
+        ReplicaAssignment(samples=1, spans=(Span(device, 0, 3),)) for device in range(2)
+    )
+    assignment = Assignment(replicas=replicas, owners=(0, 0, 0), recompute=(False,) * 3)
+    found = predict_memory(assignment, model, cluster_of(2), [(1,), (1,)])[1]
+    # That of now, and the excess of two later layers, which a slow link has not taken yet.
+    assert (found.fetched, found.gradients) == (300, 200 + 2 * 100)
+
+
 def test_an_update_needs_memory_beside_the_gradients_that_wait() -> None:
     model = chain(updates_wait=True)
     replica = ReplicaAssignment(samples=1, spans=(Span(0, 0, 3),))
