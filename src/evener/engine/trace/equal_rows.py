@@ -18,6 +18,10 @@ _OF_EVERY_ELEMENT = frozenset(BROADCASTING) | frozenset(
 _OF_ONE_NUMBER = frozenset({"Fill", "OnesLike", "ZerosLike"})
 
 
+_MOST_TENSORS = 100
+"""Number of tensors that an answer may depend on; beyond, it is not certain."""
+
+
 def has_equal_rows(tensor: Tensor, axis: int) -> bool:
     """Return whether all rows along an axis are certain to be equal.
 
@@ -25,22 +29,52 @@ def has_equal_rows(tensor: Tensor, axis: int) -> bool:
         tensor: A tensor of known rank.
         axis: The axis.
     """
-    node, shape = tensor.node, tensor.shape
-    if shape is None or not 0 <= axis < len(shape):
+    return _Answers().of(tensor, axis)
+
+
+class _Answers:
+    """Answers for the tensors that a tensor is computed from; each is found once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Tensor, int], bool] = {}
+
+    def of(self, tensor: Tensor, axis: int) -> bool:
+        """Return whether all rows along an axis are certain to be equal."""
+        key = tensor, axis
+        if key not in self._found:
+            if len(self._found) >= _MOST_TENSORS:
+                return False
+            self._found[key] = False
+            self._found[key] = self._find(tensor, axis)
+        return self._found[key]
+
+    def _find(self, tensor: Tensor, axis: int) -> bool:
+        node, shape = tensor.node, tensor.shape
+        if shape is None or not 0 <= axis < len(shape):
+            return False
+        if shape[axis] == 1 or node.op in _OF_ONE_NUMBER:
+            return True
+        if node.op in ("Tile", "BroadcastTo") or node.op in _OF_EVERY_ELEMENT:
+            return all(self._is_stretched(operand, axis, node) for operand in _operands(node))
+        if node.op in ("Reshape", "ExpandDims", "Squeeze"):
+            # Axes behind it may be others.
+            source = node.inputs[0]
+            keeps_front = source.shape is not None and source.shape[: axis + 1] == shape[: axis + 1]
+            return keeps_front and self.of(source, axis)
+        if node.op in ("Sum", "Mean"):
+            own = _axis_before(node, axis)
+            return own is not None and self.of(node.inputs[0], own)
         return False
-    if shape[axis] == 1 or node.op in _OF_ONE_NUMBER:
-        return True
-    if node.op in ("Tile", "BroadcastTo") or node.op in _OF_EVERY_ELEMENT:
-        return all(_is_stretched(one, axis, node) for one in _operands(node))
-    if node.op in ("Reshape", "ExpandDims", "Squeeze"):
-        # Axes behind it may be others.
-        source = node.inputs[0]
-        keeps_front = source.shape is not None and source.shape[: axis + 1] == shape[: axis + 1]
-        return keeps_front and has_equal_rows(source, axis)
-    if node.op in ("Sum", "Mean"):
-        own = _axis_before(node, axis)
-        return own is not None and has_equal_rows(node.inputs[0], own)
-    return False
+
+    def _is_stretched(self, operand: Tensor, axis: int, node: Node) -> bool:
+        """Return whether an operand gives equal rows to a result, along an axis of the result."""
+        result = node.outputs[0].shape
+        if operand.shape is None or result is None:
+            return False
+        own = axis - (len(result) - len(operand.shape))
+        if node.op == "Select" and len(operand.shape) == 1:
+            own = axis  # The old select: its condition chooses rows from the front.
+        return own < 0 or self.of(operand, own)
 
 
 def _axis_before(node: Node, axis: int) -> int | None:
@@ -56,14 +90,3 @@ def _axis_before(node: Node, axis: int) -> int | None:
 
 def _operands(node: Node) -> list[Tensor]:
     return node.inputs[:1] if node.op in ("Tile", "BroadcastTo") else node.inputs
-
-
-def _is_stretched(operand: Tensor, axis: int, node: Node) -> bool:
-    """Return whether an operand gives equal rows to a result, along an axis of the result."""
-    result = node.outputs[0].shape
-    if operand.shape is None or result is None:
-        return False
-    own = axis - (len(result) - len(operand.shape))
-    if node.op == "Select" and len(operand.shape) == 1:
-        own = axis  # The old select: its condition chooses rows from the front.
-    return own < 0 or has_equal_rows(operand, own)
