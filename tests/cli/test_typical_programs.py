@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cli.forked import UNEVEN, Run
+from cli.forked import Run, compare_with_plain_python
 
 PROGRAMS = Path(__file__).parents[1] / "programs" / "typical"
 NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
@@ -25,21 +23,12 @@ def test_there_are_fifteen() -> None:
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_it_gives_the_results_of_plain_python(name: str, run_forked: Run, tmp_path: Path) -> None:
-    script = str(PROGRAMS / f"{name}.py")
-    expected = run_forked("one device", script, "expected.npz")
-    assert expected.returncode == 0, expected.stderr
-    done = run_forked("evener", *UNEVEN, script, "results.npz")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(expected.stdout)
-    with np.load(tmp_path / "expected.npz") as one, np.load(tmp_path / "results.npz") as all_:
-        assert one.files == all_.files
-        for key in one.files:
-            np.testing.assert_allclose(all_[key], one[key], rtol=1e-5, atol=1e-5)
-    products = json.loads((tmp_path / "operations.json").read_text(encoding="utf-8"))
+    found = compare_with_plain_python(run_forked, PROGRAMS / f"{name}.py", tmp_path)
+    assert found.evener.stdout.startswith(found.plain.stdout)
     reason = ON_ONE_DEVICE.get(name)
     if reason is None:
-        assert set(products) == {"CPU:0", "CPU:1"}, (products, done.stderr)
-        assert "has nothing to do" not in done.stderr
+        assert found.devices == {"CPU:0", "CPU:1"}, found
+        assert "has nothing to do" not in found.evener.stderr
     else:
-        assert set(products) == {"CPU:0"}, products
-        assert reason in done.stderr
+        assert found.devices == {"CPU:0"}, found
+        assert reason in found.evener.stderr
