@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import evener
+from evener import Plan
 from evener.engine.trace.step import trace_step
 from evener.errors import EvenerWarning
 
@@ -308,18 +309,36 @@ class EachRow(keras.layers.Layer):
         return tf.map_fn(lambda row: tf.tanh(row * self.scale), x)
 
 
-def test_fit() -> None:
+def fit(strategy: evener.Strategy | None) -> list[np.ndarray]:
+    """Return the weights of a model with a loop over rows, trained under a strategy or without."""
     x = np.random.default_rng(0).normal(size=[23, WIDTH]).astype("float32")
-    weights = []
-    for devices in (None, ["cpu:0", "cpu:1", "cpu:2"]):
-        keras.utils.set_random_seed(1)
-        strategy = None if devices is None else evener.Strategy(devices=devices, shares=[5, 0, 3])
-        with tf.distribute.get_strategy().scope() if strategy is None else strategy.scope():
-            model = keras.Sequential(
-                [keras.Input([WIDTH]), keras.layers.Dense(6), EachRow(), keras.layers.Dense(1)]
-            )
-            model.compile("sgd", "mse")
-        model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
-        weights.append(model.get_weights())
-    for left, right in zip(*weights, strict=True):
+    keras.utils.set_random_seed(1)
+    with tf.distribute.get_strategy().scope() if strategy is None else strategy.scope():
+        layers = [
+            keras.layers.Dense(6, name="a"),
+            EachRow(name="rows"),
+            keras.layers.Dense(1, name="b"),
+        ]
+        model = keras.Sequential([keras.Input([WIDTH]), *layers])
+        model.compile("sgd", "mse")
+    model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0)
+    return model.get_weights()
+
+
+FIRST, LAST = {"cpu:0": ["a", "rows"], "cpu:1": ["b"]}, {"cpu:0": ["a"], "cpu:1": ["rows", "b"]}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan.data_parallel(["cpu:0", "cpu:1", "cpu:2"], shares=[5, 0, 3]),
+        Plan.pipeline(FIRST, num_micro_batches=4),
+        Plan.pipeline(FIRST, num_micro_batches=2, recompute=["rows"]),
+        Plan.pipeline(LAST, num_micro_batches=4, schedule="zero_bubble"),
+    ],
+    ids=["data_parallel", "stages", "recompute", "zero_bubble"],
+)
+def test_fit(plan: Plan) -> None:
+    for left, right in zip(fit(None), fit(evener.Strategy(plan)), strict=True):
         np.testing.assert_allclose(right, left, rtol=1e-5, atol=1e-6)
