@@ -179,7 +179,7 @@ LAYER = object()
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("first_value", "second_value", "is_same"),
     [
         ((X, 1), (np.zeros([7, 3], "float32"), 1), True),
         ((X, 1), (X, 2), False),
