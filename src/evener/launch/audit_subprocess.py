@@ -23,7 +23,7 @@ def request_for(target: str, args: tuple[str, ...], **choices: Any) -> AuditRequ
     Args:
         target: A path, or ``"module:function"``.
         args: The arguments after it.
-        **choices: ``devices``, ``meant_for``, ``batch`` and ``gpu_names`` of `AuditRequest`.
+        **choices: ``devices``, ``assume_gpus``, ``batch_size`` and ``gpu_names`` of `AuditRequest`.
 
     Raises:
         RunError: RUN-001 to RUN-003 if a script cannot be read.

@@ -68,7 +68,7 @@ class FirstStep:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
         self.answer(self._audited(lambda: audit_of(
-            stopped, step=self._name(stopped.name), meant_for=self._request.meant_for, draw=True
+            stopped, step=self._name(stopped.name), assume_gpus=self._request.assume_gpus, draw=True
         )))  # fmt: skip
 
     def _audited(self, make: Callable[[], Any]) -> dict[str, Any]:

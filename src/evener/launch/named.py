@@ -55,7 +55,7 @@ def step_of(
 def _answer(first: FirstStep, request: AuditRequest, step: Any, args: tuple[Any, ...]) -> None:
     from evener.auditing import audit
 
-    first.answer({"audit": audit(step, *args, meant_for=request.meant_for).to_json()})
+    first.answer({"audit": audit(step, *args, assume_gpus=request.assume_gpus).to_json()})
 
 
 def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
@@ -115,14 +115,14 @@ def _inputs(function: Any, request: AuditRequest) -> tuple[Any, ...]:
 def _zeros(spec: tf.TensorSpec, request: AuditRequest) -> tf.Tensor:
     if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None:
         raise _not_callable(request.target, f"nothing can stand for {spec} of its signature")
-    if not spec.shape.is_fully_defined() and request.batch is None:
+    if not spec.shape.is_fully_defined() and request.batch_size is None:
         raise TargetError(
             "PLACE-041",
             f"{request.target} has sizes that are not known.",
             why=f"its input_signature has {spec.shape}, and bytes depend on it.",
-            fix="say what stands for None: --batch 32.",
+            fix="say what stands for None: --batch-size 32.",
         )
-    shape = [request.batch if size is None else size for size in spec.shape]
+    shape = [request.batch_size if size is None else size for size in spec.shape]
     return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
 
 
