@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from evener.engine.partition import tasks, values
-from evener.engine.sharding.decision import PARTIAL_RULES, PARTIALS, Decision
 from evener.engine.sharding.rules import elementwise
-from evener.engine.sharding.states import Partial
+from evener.ops.decision import PARTIAL_RULES, PARTIALS, Decision
+from evener.ops.states import Partial
 from exactness.fuzz.check import Trial, check
 from exactness.test_found_programs import program_of
 

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evener.engine.pipeline.stages import FORWARD, Scopes
-from evener.engine.sharding.decision import Sharding
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import Sharding
 
 WHOLE_STEP = "*"
 """Name of the only layer of a step whose layers are unknown; as a pattern it matches all layers."""

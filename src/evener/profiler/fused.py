@@ -16,8 +16,8 @@ import tensorflow as tf
 from evener.engine.flops.sizes import bytes_per_sample, num_bytes
 from evener.engine.memory.temporaries import IN_PLACE, buffer_of
 from evener.engine.partition.tasks import Task
-from evener.engine.sharding.states import Partial
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
+from evener.ops.states import Partial
 from evener.profiler.split import LayerTasks, SplitStep
 
 

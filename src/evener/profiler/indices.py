@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.graph.dims import Size
+from evener.graph.nodes import Graph, Node, Tensor
 
 _FIRST = ("Cast", "ExpandDims", "Identity", "Reshape", "Squeeze", "Transpose")
 _PASSING: dict[str, slice] = {

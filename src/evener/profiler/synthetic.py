@@ -23,8 +23,8 @@ from evener.engine.partition.functions import (
     NumberArgument,
     SumArgument,
 )
-from evener.engine.trace.dims import symbol
-from evener.engine.trace.graph import Tensor
+from evener.graph.dims import symbol
+from evener.graph.nodes import Tensor
 from evener.profiler.variables import LayerVariable
 
 _SCALE = 0.1

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from evener.engine.flops.loops import num_iterations
 from evener.engine.flops.sizes import num_elements, numbers
-from evener.engine.trace.dims import Size
 from evener.engine.trace.functional import LOOPS
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.dims import Size
+from evener.graph.nodes import Node, Tensor
 
 _FREE = frozenset(
     {

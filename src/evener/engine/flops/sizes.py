@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from evener.engine.flops.loops import listed
 from evener.engine.partition.tensors import element_dtype
-from evener.engine.sharding.states import Sharded, State, part_sizes
-from evener.engine.trace.dims import Size, evaluate, symbols_of
-from evener.engine.trace.graph import Tensor
+from evener.graph.dims import Size, evaluate, symbols_of
+from evener.graph.nodes import Tensor
+from evener.ops.states import Sharded, State, part_sizes
 
 _FEW, _MANY = 32, 64
 """Samples between which a slope is taken: sizes that grow faster than the samples are rare."""

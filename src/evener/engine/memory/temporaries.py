@@ -14,9 +14,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from evener.engine.partition.tasks import Task
-from evener.engine.sharding.states import Sharded, State, part_sizes
-from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
-from evener.engine.trace.graph import Tensor
+from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
+from evener.graph.nodes import Tensor
+from evener.ops.states import Sharded, State, part_sizes
 
 VIEWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"})
 """Operations whose result is the memory of their first input."""

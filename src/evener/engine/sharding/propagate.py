@@ -10,18 +10,20 @@ from evener.engine.sharding import (
     bodies,
     rules,  # noqa: F401  (fills the tables of rules)
 )
-from evener.engine.sharding.decision import (
+from evener.engine.sharding.reads import Symbols
+from evener.engine.sharding.resharding import Rows
+from evener.engine.sharding.rows import is_of_rows
+from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
+from evener.graph.dims import BATCH
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.decision import (
     INSIDE_RULES,
     PARTIAL_RULES,
     RULES,
     Decision,
     Sharding,
 )
-from evener.engine.sharding.reads import Symbols
-from evener.engine.sharding.resharding import Rows
-from evener.engine.sharding.rows import is_of_rows
-from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
-from evener.engine.sharding.states import (
+from evener.ops.states import (
     PER_PART,
     REPLICATED,
     Partial,
@@ -29,8 +31,6 @@ from evener.engine.sharding.states import (
     State,
     is_shardable,
 )
-from evener.engine.trace.dims import BATCH
-from evener.engine.trace.graph import Graph, Node, Tensor
 
 
 def propagate(

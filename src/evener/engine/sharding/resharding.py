@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from evener.engine.sharding.states import REPLICATED, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size, divide
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.dims import Size, divide
+from evener.graph.nodes import Node, Tensor
+from evener.ops.states import REPLICATED, Sharded, State, is_shardable
 
 FEWEST_ROWS = 8
 """A known number of rows that is smaller is not split: there is next to nothing to compute."""

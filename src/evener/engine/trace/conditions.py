@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from evener.engine.trace.graph import Tensor, constant_array
+from evener.graph.nodes import Tensor, constant_array
 
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "Equal": operator.eq,

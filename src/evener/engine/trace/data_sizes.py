@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evener.engine.trace.dims import symbols_of
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.dims import symbols_of
+from evener.graph.nodes import Node, Tensor
 
 _SIZED_BY_DATA = frozenset(
     {

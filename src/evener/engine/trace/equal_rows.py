@@ -6,8 +6,8 @@ rows of both, or as many rows of the whole.
 
 from __future__ import annotations
 
-from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.shape_rules import BROADCASTING, reduced_axes
+from evener.graph.nodes import Node, Tensor
 
 _OF_EVERY_ELEMENT = frozenset(BROADCASTING) | frozenset(
     """

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from evener.engine.trace.dims import BATCH, Dim, Size, product, substitute, symbols_of
-from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference, Shape
 from evener.engine.trace.labels import labels_of
 from evener.engine.trace.shape_rules import BROADCASTING
+from evener.graph.dims import BATCH, Dim, Size, product, substitute, symbols_of
+from evener.graph.nodes import Graph, Node, Tensor
 
 _ALIKE = frozenset(BROADCASTING) | frozenset(
     """

@@ -8,24 +8,25 @@ be found gets a symbol of its own, which equals nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from evener.engine.trace.conditions import truth_of
-from evener.engine.trace.dims import (
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.engine.trace.row_loops import find_row_loop
+from evener.graph.dims import (
     Dim,
     Size,
     evaluate,
     is_at_least,
     per_sample,
-    symbol,
     symbols_of,
 )
-from evener.engine.trace.functional import LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node, Tensor
-from evener.engine.trace.row_loops import Role, find_row_loop
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.row_loop import Role
+from evener.graph.symbols import SymbolTable
 
 if TYPE_CHECKING:
     from evener.engine.trace.first_sizes import EqualSizes
@@ -46,45 +47,24 @@ LARGEST_VALUE = 64
 """Integer tensors with more elements have no symbolic value."""
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolSource:
-    """Where the number of a symbol comes from.
-
-    Attributes:
-        tensor: A tensor of the step.
-        axis: The axis of it that has this size, or None if the symbol is a number in it.
-        index: Which of its elements the symbol is, if ``axis`` is None.
-    """
-
-    tensor: Tensor
-    axis: int | None
-    index: int = 0
-
-
 @dataclass(slots=True)
-class Inference:
+class Inference(SymbolTable):
     """Finds the symbolic shapes of graphs.
 
     Attributes:
-        symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
-        num_samples: The size of the batch, if the step was traced for batches of one size alone.
         equal_sizes: Learns which unknown sizes are equal; None where that is known.
     """
 
-    symbols: dict[str, SymbolSource] = field(default_factory=dict)
-    num_samples: int | None = None
     equal_sizes: EqualSizes | None = None
-    _by_key: dict[object, Dim] = field(default_factory=dict)
-    _scope: int = 0
 
     def run(self, graph: Graph) -> None:
         """Find the shapes of all tensors whose inputs' shapes are known."""
         inputs = {tensor.node for tensor in graph.inputs}
-        outside, self._scope = self._scope, id(graph)
+        outside, self.scope = self.scope, id(graph)
         for node in graph:
             if node not in inputs or node.op != "Placeholder":
                 self._infer(node)
-        self._scope = outside
+        self.scope = outside
 
     def input_shape(self, tensor: Tensor, batch_axis: int | None, batch: Size) -> None:
         """Set the shape of an argument of the step: its batch axis has the size of the batch."""
@@ -120,34 +100,6 @@ class Inference:
         if symbols_of(found) != {"B"} or evaluate(found, {"B": self.num_samples}) != size:
             return size
         return found
-
-    def new_symbol(self, tensor: Tensor, axis: int | None, index: int = 0) -> Dim:
-        """Return a symbol for a size, or for a number in an integer tensor."""
-        key = (tensor, axis, index)
-        if key not in self._by_key:
-            name = f"s{len(self.symbols)}"
-            self.symbols[name] = SymbolSource(tensor, axis, index)
-            self._by_key[key] = symbol(name)
-        return self._by_key[key]
-
-    def symbol_for(self, key: object, tensor: Tensor, index: int = 0) -> Dim:
-        """Return the symbol for a number that is computed from others: always the same one.
-
-        A body has symbols of its own: what it computes is not there outside of it.
-        """
-        key = (self._scope, key)
-        if key not in self._by_key:
-            self._by_key[key] = self.new_symbol(tensor, None, index)
-        return self._by_key[key]
-
-    def is_made_of_sizes(self, size: Size) -> bool:
-        """Return whether no symbol of a size is a number that is computed from data."""
-        return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
-
-    def is_of_list(self, size: Size) -> bool:
-        """Return whether a size has a symbol that only a tensor list knows."""
-        names = symbols_of(size) - {"B"}
-        return any(self.symbols[name].tensor.dtype == tf.variant for name in names)
 
     def _infer(self, node: Node) -> None:
         if self.equal_sizes is not None:

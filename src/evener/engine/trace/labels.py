@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener.engine.trace.graph import Node
+from evener.graph.nodes import Node
 
 PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Node, Tensor, constant_array
+from evener.graph.dims import Size
+from evener.graph.nodes import Node, Tensor, constant_array
 
 LARGEST = 256
 """Matrices with more numbers are not read."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from evener.engine.trace.dims import BATCH, Size, divide, product
-from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.shape_rules import slices
+from evener.graph.dims import BATCH, Size, divide, product
+from evener.graph.nodes import Node, Tensor
 
 COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
 VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze"})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from evener.engine.trace.dims import Size, divide, product
-from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.inference import Inference, Shape
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.shape_rules import Shapes, broadcast, shape_rule
+from evener.graph.dims import Size, divide, product
+from evener.graph.nodes import Node, Tensor
 
 INNER_AXES = {
     **dict.fromkeys("FFT IFFT RFFT IRFFT IsotonicRegression".split(), 1),

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.trace.graph import Graph, Node, Tensor, constant_array
+from evener.graph.nodes import Graph, Node, Tensor, constant_array
 from evener.tf_compat import graphs
 
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}

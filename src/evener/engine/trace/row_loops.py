@@ -14,59 +14,18 @@ have a row of their own, and hand nothing on but lists of rows, and sums.
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import tensorflow as tf
 
-from evener.engine.trace.dims import Dim, Size
 from evener.engine.trace.functional import LOOPS
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.graph.dims import Dim, Size
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.row_loop import Role, RowLoop
 
 _COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
 _SUMS = frozenset({"Add", "AddN", "AddV2"})
-
-
-class Role(enum.Enum):
-    """Roles of the arguments of a loop over rows."""
-
-    COUNTER = enum.auto()
-    """The number of the round, from 0."""
-    SAME = enum.auto()
-    """Handed through."""
-    READ = enum.auto()
-    """A list that is handed through, of which a round reads its row."""
-    WRITTEN = enum.auto()
-    """A list of which a round writes its row, and may read it."""
-    PUSHED = enum.auto()
-    """A list that begins empty and grows by one row in every round."""
-    POPPED = enum.auto()
-    """A list that loses its last row in every round."""
-    SUM = enum.auto()
-    """What is added to in every round, and not read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowLoop:
-    """A loop whose rounds have one row each.
-
-    Attributes:
-        count: The number of rounds, and of elements in the lists of rows.
-        roles: Of every argument.
-        tests: The comparisons of a counter with the number of rounds, in the condition.
-        at_rows: The reads and writes at the row of the round, with the number of the list.
-        made: Lists that the body makes, of as many elements, and adds to a list of rows.
-        indices: The lists that the counter is pushed to.
-    """
-
-    count: Size
-    roles: tuple[Role, ...]
-    tests: frozenset[Node]
-    at_rows: dict[Node, int]
-    made: frozenset[Node]
-    indices: frozenset[int]
 
 
 def find_row_loop(node: Node) -> RowLoop | None:

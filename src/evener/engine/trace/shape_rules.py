@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from evener.engine.trace.dims import (
-    Dim,
-    Size,
-    divide,
-    evaluate,
-    is_at_least,
-    product,
-    symbol,
-    symbols_of,
-)
-from evener.engine.trace.graph import Node, Tensor, constant_array
 from evener.engine.trace.inference import (
     SHAPE_RULES,
     UNLIKE_ELEMENTS,
@@ -25,6 +14,17 @@ from evener.engine.trace.inference import (
 )
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.row_loops import list_length
+from evener.graph.dims import (
+    Dim,
+    Size,
+    divide,
+    evaluate,
+    is_at_least,
+    product,
+    symbol,
+    symbols_of,
+)
+from evener.graph.nodes import Node, Tensor, constant_array
 
 Shapes = Sequence["Shape | None"] | None
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from evener.engine.trace.dims import Size, divide, product
-from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import Inference, Shape
 from evener.engine.trace.shape_rules import reduced_axes
 from evener.engine.trace.value_rules import Values, value_rule
+from evener.graph.dims import Size, divide, product
+from evener.graph.nodes import Node
 
 
 @value_rule("Neg")

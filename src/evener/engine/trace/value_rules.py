@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.trace.conditions import truth_of
-from evener.engine.trace.dims import Dim, Size, product
-from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import LARGEST_VALUE, VALUE_RULES, Inference, Shape, ValueRule
 from evener.engine.trace.matrices import matrix_of
 from evener.engine.trace.row_loops import list_length
 from evener.engine.trace.shape_rules import broadcast, slices
+from evener.graph.dims import Dim, Size, product
+from evener.graph.nodes import Node
 
 Values = Sequence["Shape | None"] | None
 

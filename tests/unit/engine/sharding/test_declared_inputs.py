@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener.engine.sharding.decision import (
+from evener.engine.sharding.propagate import decide
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import (
     INSIDE_RULES,
     PARTIAL_RULES,
     PARTIALS,
@@ -17,9 +19,7 @@ from evener.engine.sharding.decision import (
     Rule,
     rule,
 )
-from evener.engine.sharding.propagate import decide
-from evener.engine.sharding.states import FIRST, REPLICATED, SUM, Partial, State
-from evener.engine.trace.graph import Node, Tensor
+from evener.ops.states import FIRST, REPLICATED, SUM, Partial, State
 from evener.tf_compat import graphs
 
 TABLES = [RULES, PARTIAL_RULES, INSIDE_RULES]

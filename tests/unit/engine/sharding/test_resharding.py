@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.sharding import decision as rules
-from evener.engine.sharding.decision import Decision, Sharding, rows_of
-from evener.engine.sharding.states import Sharded, rows_per_sample
-from evener.engine.trace.dims import BATCH
+from evener.graph.dims import BATCH
+from evener.ops import decision as rules
+from evener.ops.decision import Decision, Sharding, rows_of
+from evener.ops.states import Sharded, rows_per_sample
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 WEIGHTS = np.random.default_rng(0).normal(size=[6, 4]).astype("float32")

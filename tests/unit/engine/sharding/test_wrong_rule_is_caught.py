@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.sharding.decision import ROWS, RULES, WHOLE, Decision, Rule
-from evener.engine.sharding.states import REPLICATED, State
-from evener.engine.trace.graph import Node
 from evener.errors import EvenerWarning
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, RULES, WHOLE, Decision, Rule
+from evener.ops.states import REPLICATED, State
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 X = np.random.default_rng(0).normal(size=(24, 5)).astype("float32")

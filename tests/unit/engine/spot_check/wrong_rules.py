@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import (
+from evener.graph.nodes import Node
+from evener.ops.decision import (
     PARTIAL_RULES,
     PARTIALS,
     ROWS,
@@ -16,7 +17,7 @@ from evener.engine.sharding.decision import (
     Decision,
     Rule,
 )
-from evener.engine.sharding.states import (
+from evener.ops.states import (
     FIRST,
     PART_BATCH,
     REPLICATED,
@@ -25,7 +26,6 @@ from evener.engine.sharding.states import (
     State,
     part_sizes,
 )
-from evener.engine.trace.graph import Node
 from evener.tf_compat import graphs
 
 Decide = Callable[[Node, Sequence[State]], Decision | None]

@@ -8,12 +8,14 @@ are computed group by group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, Lower, rule
-from evener.engine.sharding.states import (
+from evener.graph.dims import Size
+from evener.graph.nodes import Node, Tensor
+from evener.ops.builder import Builder
+from evener.ops.decision import ROWS, WHOLE, Decision, Lower, rule
+from evener.ops.states import (
     REPLICATED,
     SUM,
     Numbers,
@@ -22,11 +24,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     part_sizes,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Node, Tensor
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
 
 
 def _images(state: State) -> Sharded | None:
@@ -97,7 +94,7 @@ def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
     if groups == 1 or not isinstance(channels, int):
         return None
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
@@ -118,7 +115,7 @@ def _filter_by_groups(node: Node, groups: int) -> Lower | None:
         return None
     of_group = (*shape[:-1], shape[-1] // groups)
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         if not builder.may_be_on_cpu:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
@@ -133,13 +130,13 @@ def _filter_by_groups(node: Node, groups: int) -> Lower | None:
     return lower
 
 
-def _split(builder: FunctionBuilder, value: str, groups: int, dtype: tf.DType) -> list[str]:
+def _split(builder: Builder, value: str, groups: int, dtype: tf.DType) -> list[str]:
     """Add the parts of a tensor of rank 4 along its channels."""
     axis = builder.constant(3, tf.int32)
     return builder.op("Split", [axis, value], {"T": dtype, "num_split": groups})
 
 
-def _join(builder: FunctionBuilder, values: Sequence[str], dtype: tf.DType) -> str:
+def _join(builder: Builder, values: Sequence[str], dtype: tf.DType) -> str:
     axis = builder.constant(3, tf.int32)
     attrs = {"T": dtype, "N": len(values), "Tidx": tf.int32}
     return builder.op("ConcatV2", [*values, axis], attrs)[0]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
-from evener.engine.sharding.states import (
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import (
     FIRST,
     REPLICATED,
     SUM,
@@ -19,7 +20,6 @@ from evener.engine.sharding.states import (
     Unset,
     is_shardable,
 )
-from evener.engine.trace.graph import Node
 
 
 @rule("CudnnRNNV3", inputs=(ROWS, ROWS, ROWS, WHOLE, ROWS))

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.sharding.decision import (
+from evener.engine.trace.equal_rows import has_equal_rows
+from evener.engine.trace.inference import of_any_length
+from evener.engine.trace.shape_rules import BROADCASTING
+from evener.graph.dims import Dim, Size, is_at_least
+from evener.graph.nodes import Node, Tensor, constant_array
+from evener.ops.decision import (
     EXTREMES,
     PARTIALS,
     ROWS,
@@ -18,12 +23,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
-from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
-from evener.engine.trace.dims import Dim, Size, is_at_least
-from evener.engine.trace.equal_rows import has_equal_rows
-from evener.engine.trace.graph import Node, Tensor, constant_array
-from evener.engine.trace.inference import of_any_length
-from evener.engine.trace.shape_rules import BROADCASTING
+from evener.ops.states import REPLICATED, Partial, Sharded, State, is_shardable
 
 UNARY = """
 Abs Acos Acosh Angle AsString Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.rules.own_rows import with_own_rows
-from evener.engine.sharding.states import (
+from evener.engine.trace.own_rows import in_own_rows
+from evener.graph.dims import Size, divide, has_batch, product
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import (
     FIRST,
     REPLICATED,
     SUM,
@@ -17,9 +20,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     part_sizes,
 )
-from evener.engine.trace.dims import Size, divide, has_batch, product
-from evener.engine.trace.graph import Node, Tensor
-from evener.engine.trace.own_rows import in_own_rows
 
 
 def all_first(tensors: Sequence[Tensor]) -> bool:

@@ -10,10 +10,13 @@ of its own rows. Only loops over rows read and write it, see `row_loops`; elsewh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
-from evener.engine.sharding.states import (
+from evener.graph.dims import has_batch, symbols_of
+from evener.graph.nodes import Node, Tensor
+from evener.ops.builder import Builder
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import (
     REPLICATED,
     UNSET,
     Numbers,
@@ -22,11 +25,6 @@ from evener.engine.sharding.states import (
     Unset,
     is_shardable,
 )
-from evener.engine.trace.dims import has_batch, symbols_of
-from evener.engine.trace.graph import Node, Tensor
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
 
 
 def element_shape(tensor: Tensor) -> Numbers | State:
@@ -120,7 +118,7 @@ def _stack_of_rows(node: Node, state: Sharded) -> Decision | None:
     if not all(symbols_of(size) <= known for size in row):
         return None
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shape = builder.vector(row, node.inputs[1].dtype)
         attrs = {"element_dtype": node.outputs[0].dtype, "num_elements": -1}
         return builder.op("TensorListStack", [inputs[0], shape], attrs)

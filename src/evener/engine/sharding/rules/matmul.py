@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
-from evener.engine.sharding.states import REPLICATED, SUM, Sharded, State, is_shardable
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Node
 from evener.engine.trace.labels import labels_of
+from evener.graph.dims import Size
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import REPLICATED, SUM, Sharded, State, is_shardable
 
 Labels = tuple[list[str], list[str], list[str]]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
-from evener.engine.sharding.states import (
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import (
     REPLICATED,
     SUM,
     Numbers,
@@ -16,7 +17,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     part_sizes,
 )
-from evener.engine.trace.graph import Node
 
 # The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
 # pooling are wrong, or end the process, where there are none.)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import Decision, Lower
-from evener.engine.sharding.states import (
+from evener.engine.trace.own_rows import OwnRows, first_of_positions, in_own_rows, own_rows
+from evener.graph.dims import BATCH
+from evener.graph.nodes import Node, Tensor
+from evener.ops.builder import Builder
+from evener.ops.decision import Decision, Lower
+from evener.ops.states import (
     FIRST,
     PART_OFFSET,
     REPLICATED,
@@ -16,12 +19,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     part_sizes,
 )
-from evener.engine.trace.dims import BATCH
-from evener.engine.trace.graph import Node, Tensor
-from evener.engine.trace.own_rows import OwnRows, first_of_positions, in_own_rows, own_rows
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
 
 
 def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
@@ -33,7 +30,7 @@ def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
         depth: How many numbers a position has, along the last axis; 0 if it is a number itself.
     """
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         dtype = node.inputs[index].dtype
         before = PART_OFFSET * step
         if depth > 1:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evener.engine.sharding.decision import RULES, Decision
 from evener.engine.sharding.rules.elementwise import elementwise
-from evener.engine.sharding.states import (
+from evener.engine.trace.shape_rules import reduced_axes
+from evener.graph.dims import Size
+from evener.graph.nodes import Node
+from evener.ops.decision import RULES, Decision
+from evener.ops.states import (
     PER_PART,
     REPLICATED,
     Partial,
@@ -17,9 +20,6 @@ from evener.engine.sharding.states import (
     State,
     is_shardable,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Node
-from evener.engine.trace.shape_rules import reduced_axes
 from evener.tf_compat.batch_norm import PER_PART_SCOPE
 
 

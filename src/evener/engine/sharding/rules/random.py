@@ -31,13 +31,16 @@ Source: J. Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011), fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.rules.shapes import Shape, first_batch_axis
-from evener.engine.sharding.states import (
+from evener.graph.dims import BATCH, Size, divide, product
+from evener.graph.nodes import Node
+from evener.ops.builder import Builder
+from evener.ops.decision import ROWS, WHOLE, Decision, Lower, rule
+from evener.ops.states import (
     PART_BATCH,
     PART_OFFSET,
     REPLICATED,
@@ -47,12 +50,6 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import BATCH, Size, divide, product
-from evener.engine.trace.graph import Node
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
-    from evener.engine.sharding.decision import Lower
 
 WITH_SEED = (
     "StatelessRandomUniform",
@@ -167,7 +164,7 @@ def _whole(node: Node, target: Sharded) -> Decision:
     sizes = part_sizes(shape, target)
     ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         drawn = builder.op(node.op, inputs, node.attrs)
         bounds = [builder.vector(numbers, "int32") for numbers in (begins, ends, [1] * len(shape))]
         return _slice(builder, [drawn[0], *bounds], node.outputs[0].dtype)
@@ -179,7 +176,7 @@ def _whole(node: Node, target: Sharded) -> Decision:
 def _lower_draw(per_sample: Size) -> Lower:
     """Draw from the group on that the part's first element is in."""
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         dtype, shape_dtype = node.outputs[0].dtype, node.inputs[0].dtype
         group = 2 if dtype.size == 8 else 4
         reserved = BLOCKS_PER_TRUNCATED * group if "Truncated" in node.op else 1
@@ -206,7 +203,7 @@ def _lower_draw(per_sample: Size) -> Lower:
 
 
 def _groups_before(
-    builder: FunctionBuilder, per_sample: Size, group: int, reserved: int
+    builder: Builder, per_sample: Size, group: int, reserved: int
 ) -> tuple[str, str]:
     """Add the blocks of the whole groups before a part, and the elements behind them.
 
@@ -229,7 +226,7 @@ def _groups_before(
 def _lower_gamma(before: Size) -> Lower:
     """Draw from the counter on that the part's first element has."""
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         key, counter, others = _generator(builder, node, inputs)
         blocks = builder.number(before * BLOCKS_PER_GAMMA, tf.uint64)
         counter = advanced_counter(builder, node, counter, blocks)
@@ -242,7 +239,7 @@ def _lower_gamma(before: Size) -> Lower:
 
 
 def _generator(
-    builder: FunctionBuilder, node: Node, inputs: Sequence[str]
+    builder: Builder, node: Node, inputs: Sequence[str]
 ) -> tuple[str, str, Sequence[str]]:
     """Return key, counter and what follows them; older operations have a seed in their place."""
     if _has_seed(node):
@@ -256,7 +253,7 @@ def _has_seed(node: Node) -> bool:
     return node.op in WITH_SEED or node.op == "StatelessRandomGammaV2"
 
 
-def advanced_counter(builder: FunctionBuilder, node: Node, counter: str, blocks: str) -> str:
+def advanced_counter(builder: Builder, node: Node, counter: str, blocks: str) -> str:
     """Add the counter of a node, two uint64 with the lower one first, plus a number of blocks."""
     attrs: dict[str, Any] = {"T": tf.uint64}
     packed = {"T": tf.uint64, "N": 2, "axis": 0}
@@ -271,11 +268,11 @@ def advanced_counter(builder: FunctionBuilder, node: Node, counter: str, blocks:
     return builder.op("Pack", [total, high], packed)[0]
 
 
-def _vector(builder: FunctionBuilder, number: str) -> str:
+def _vector(builder: Builder, number: str) -> str:
     return builder.op("Pack", [number], {"T": tf.int32, "N": 1, "axis": 0})[0]
 
 
-def _slice(builder: FunctionBuilder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
+def _slice(builder: Builder, arguments: Sequence[str], dtype: tf.DType) -> list[str]:
     """Add a slice by vectors of begins, ends and strides."""
     attrs: dict[str, Any] = {"T": dtype, "Index": tf.int32}
     for mask in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"):

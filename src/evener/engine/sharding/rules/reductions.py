@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import (
+from evener.engine.trace.shape_rules import reduced_axes
+from evener.graph.dims import product
+from evener.graph.nodes import Node
+from evener.ops.builder import Builder
+from evener.ops.decision import (
     EXTREMES,
     ROWS,
     SUMS,
@@ -14,13 +17,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
-from evener.engine.sharding.states import REPLICATED, SUM, Partial, Sharded, State
-from evener.engine.trace.dims import product
-from evener.engine.trace.graph import Node
-from evener.engine.trace.shape_rules import reduced_axes
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
+from evener.ops.states import REPLICATED, SUM, Partial, Sharded, State
 
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
@@ -51,7 +48,7 @@ def reduction(node: Node, states: Sequence[State]) -> Decision | None:
     ):
         count = product(shape[k] for k in sorted(gone))
 
-        def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
             total = builder.op("Sum", inputs, node.attrs)
             number = builder.number(count, node.outputs[0].dtype)
             return builder.op("RealDiv", [total[0], number], {"T": node.outputs[0].dtype})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.rules.elementwise import operand_state
-from evener.engine.sharding.states import (
+from evener.engine.trace.per_row_shapes import INNER_AXES
+from evener.graph.dims import Size
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import (
     FIRST,
     REPLICATED,
     SUM,
@@ -15,9 +18,6 @@ from evener.engine.sharding.states import (
     State,
     is_shardable,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Node
-from evener.engine.trace.per_row_shapes import INNER_AXES
 
 Shape = tuple[Size, ...]
 WITH_LENGTH = "RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D".split()

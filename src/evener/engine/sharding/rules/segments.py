@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.decision import ROWS, WHOLE, Decision, rule
 from evener.engine.sharding.rules.own_rows import is_of_batch, scatter_to_own, segments_of_own
-from evener.engine.sharding.states import REPLICATED, Partial, Sharded, State, is_shardable
-from evener.engine.trace.graph import Node
+from evener.graph.nodes import Node
+from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.ops.states import REPLICATED, Partial, Sharded, State, is_shardable
 
 COMBINE = {
     "UnsortedSegmentSum": "sum",

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import (
+from evener.engine.sharding.rules.own_rows import gather_from_own, gather_nd_from_own
+from evener.engine.trace.matrices import matrix_of
+from evener.engine.trace.shape_rules import TakenSlice, slices
+from evener.graph.dims import BATCH, Size, divide, has_batch, product
+from evener.graph.nodes import Node
+from evener.ops.builder import Builder
+from evener.ops.decision import (
     PARTIALS,
     ROWS,
     WHOLE,
@@ -14,8 +19,7 @@ from evener.engine.sharding.decision import (
     partial_rule,
     rule,
 )
-from evener.engine.sharding.rules.own_rows import gather_from_own, gather_nd_from_own
-from evener.engine.sharding.states import (
+from evener.ops.states import (
     PART_BATCH,
     PART_OFFSET,
     REPLICATED,
@@ -27,13 +31,6 @@ from evener.engine.sharding.states import (
     part_sizes,
     rows_per_sample,
 )
-from evener.engine.trace.dims import BATCH, Size, divide, has_batch, product
-from evener.engine.trace.graph import Node
-from evener.engine.trace.matrices import matrix_of
-from evener.engine.trace.shape_rules import TakenSlice, slices
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
 
 Shape = tuple[Size, ...]
 
@@ -319,7 +316,7 @@ def _part_slices(
 def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     """The same operation with all places said in numbers."""
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shrink = sum(1 << k for k, one in enumerate(taken) if one is not None and one.is_index)
         new = sum(1 << k for k, one in enumerate(taken) if one is None)
         masks = {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0}

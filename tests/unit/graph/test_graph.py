@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.dims import BATCH
-from evener.engine.trace.graph import Graph, Node, Tensor, constant_array
 from evener.engine.trace.step import repack, trace_step
+from evener.graph.dims import BATCH
+from evener.graph.nodes import Graph, Node, Tensor, constant_array
 
 FLOATS = tf.TensorSpec([None, 3])
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from evener.engine.trace.dims import (
+from evener.graph.dims import (
     BATCH,
     Dim,
     divide,

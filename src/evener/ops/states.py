@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from evener.engine.trace.dims import (
+from evener.graph.dims import (
     BATCH,
     Dim,
     PartSymbol,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from evener.engine.sharding.states import (
+from evener.graph.dims import BATCH, Size
+from evener.graph.nodes import Node, Tensor
+from evener.ops.builder import Builder
+from evener.ops.states import (
     REPLICATED,
     SUM,
     Numbers,
@@ -16,14 +19,9 @@ from evener.engine.sharding.states import (
     State,
     Unset,
 )
-from evener.engine.trace.dims import BATCH, Size
-from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
 
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
-
-Lower: TypeAlias = "Callable[[FunctionBuilder, Node, Sequence[str]], Sequence[str]]"
+Lower: TypeAlias = "Callable[[Builder, Node, Sequence[str]], Sequence[str]]"
 """Adds what a part computes in place of an operation: builder, node, inputs -> outputs."""
 
 

@@ -7,16 +7,14 @@ never touch TensorFlow's own objects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.trace.dims import Size
+from evener.graph.dims import Size
+from evener.graph.row_loop import RowLoop
 from evener.tf_compat import graphs
-
-if TYPE_CHECKING:
-    from evener.engine.trace.row_loops import RowLoop
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})

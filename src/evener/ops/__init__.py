@@ -1,0 +1,1 @@
+"""Operations of TensorFlow: one file per family, with all that is known of each operation."""
