@@ -9,17 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evener.graph.nodes import Node
-from evener.ops.decision import ROWS, WHOLE, Decision, rule
-from evener.ops.states import (
-    FIRST,
-    REPLICATED,
-    SUM,
-    UNSET,
-    Sharded,
-    State,
-    Unset,
-    is_shardable,
-)
+from evener.graph.symbols import SymbolTable
+from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.registry import Shapes, Trait, rule, shape_rule, traits
+from evener.ops.states import FIRST, REPLICATED, SUM, UNSET, Sharded, State, Unset, is_shardable
+
+
+@shape_rule("CudnnRNNV3")
+def _forward_shape(table: SymbolTable, node: Node) -> Shapes:
+    """``input, h, c, ...`` to ``output, h, c, reserved, reserved on the host``."""
+    (data, hidden, cell), static = (t.shape for t in node.inputs[:3]), node.static_shapes[0]
+    if data is None or static is None or static[-1] is None:
+        return [None, hidden, cell, None, None]
+    return [(*data[:-1], static[-1]), hidden, cell, None, None]
+
+
+@shape_rule("CudnnRNNBackpropV3")
+def _backward_shape(table: SymbolTable, node: Node) -> Shapes:
+    return [tensor.shape for tensor in node.inputs[:4]]
 
 
 @rule("CudnnRNNV3", inputs=(ROWS, ROWS, ROWS, WHOLE, ROWS))
@@ -61,3 +68,6 @@ def _rows(node: Node) -> Sharded:
 def _cell(node: Node) -> State:
     """Return the state of what only an LSTM has; of the others it is a scalar without meaning."""
     return _rows(node) if node.text_attr("rnn_mode") == "lstm" else REPLICATED
+
+
+traits("CudnnRNNV3", Trait.OF_LAYERS)

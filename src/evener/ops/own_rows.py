@@ -10,14 +10,25 @@ Such positions need no rows of other samples. What comes from the data is not ce
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from evener.engine.trace.shape_rules import slices
 from evener.graph.dims import BATCH, Size, divide, product
 from evener.graph.nodes import Node, Tensor
-
-COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
-VIEWS = frozenset({"Reshape", "ExpandDims", "Squeeze"})
+from evener.ops.builder import Builder
+from evener.ops.decision import Decision, Lower
+from evener.ops.registry import COPY, Trait, has_trait
+from evener.ops.states import (
+    FIRST,
+    PART_OFFSET,
+    REPLICATED,
+    Numbers,
+    Sharded,
+    State,
+    is_shardable,
+    part_sizes,
+)
+from evener.ops.strided_slices import slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +62,11 @@ def own_rows(tensor: Tensor) -> OwnRows | None:
     node = tensor.node
     if node.op == "Range":
         return _of_range(node)
-    if node.op in COPIES:
+    if has_trait(node, COPY):
         return own_rows(node.inputs[0])
     if node.op == "Cast":
         return own_rows(node.inputs[0]) if tensor.dtype.size >= 4 else None
-    if node.op in VIEWS or node.op in ("Tile", "BroadcastTo"):
+    if has_trait(node, Trait.RESHAPES) or node.op in ("Tile", "BroadcastTo"):
         return _moved(node)
     if node.op == "StridedSlice" and _takes_all(node):
         return _moved(node)
@@ -80,7 +91,7 @@ def first_of_positions(positions: Tensor) -> OwnRows | None:
     node, rank = positions.node, positions.rank
     if rank is None or positions.shape is None:
         return None
-    while node.op in COPIES or (node.op == "Cast" and positions.dtype.size >= 4):
+    while has_trait(node, COPY) or (node.op == "Cast" and positions.dtype.size >= 4):
         positions = node.inputs[0]
         node = positions.node
     if node.op == "Pack" and node.int_attr("axis") in (-1, rank - 1):
@@ -108,7 +119,7 @@ def _moved(node: Node, source: Tensor | None = None) -> OwnRows | None:
     before, after, own = source.shape, node.outputs[0].shape, own_rows(source)
     if own is None or before is None or after is None:
         return None
-    if node.op in VIEWS or node.op == "StridedSlice":
+    if has_trait(node, Trait.RESHAPES) or node.op == "StridedSlice":
         axis = _axis_after(before, after, own.axis)
         return None if axis is None else replace(own, axis=axis)
     axis = own.axis + len(after) - len(before)
@@ -159,7 +170,7 @@ def largest(tensor: Tensor) -> int | None:
     if tensor.value:
         numbers = [number for number in tensor.value if isinstance(number, int) and number >= 0]
         return max(numbers) if len(numbers) == len(tensor.value) else None
-    if node.op in COPIES or node.op in VIEWS or node.op in ("Tile", "BroadcastTo"):
+    if has_trait(node, COPY | Trait.RESHAPES) or node.op in ("Tile", "BroadcastTo"):
         return largest(node.inputs[0])
     if node.op == "Cast":
         is_integer = node.inputs[0].dtype.is_integer and tensor.dtype.size >= 4
@@ -172,3 +183,102 @@ def largest(tensor: Tensor) -> int | None:
         size = shape[axis] if isinstance(axis, int) else None
         return size - 1 if isinstance(size, int) else None
     return None
+
+
+def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
+    """Return the operation with positions that count from the part's first row.
+
+    Args:
+        index: Which input holds the positions.
+        step: The rows of a sample.
+        depth: How many numbers a position has, along the last axis; 0 if it is a number itself.
+    """
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        dtype = node.inputs[index].dtype
+        before = PART_OFFSET * step
+        if depth > 1:
+            first = builder.vector([before, *[0] * (depth - 1)], dtype)
+        else:
+            first = builder.number(before, dtype)
+        local = builder.op("Sub", [inputs[index], first], {"T": dtype})[0]
+        given = [local if k == index else one for k, one in enumerate(inputs)]
+        return builder.copy(node.op, node.name, given, node.attrs)
+
+    return lower
+
+
+def is_of_batch(state: State) -> bool:
+    """Return whether a state has rows of the samples of the batch."""
+    return isinstance(state, Sharded) and state.rows == BATCH
+
+
+def gather_from_own(node: Node) -> Decision | None:
+    """Return what the parts compute of a GatherV2 of rows along the first axis, or None."""
+    data, indices = node.inputs[:2]
+    if not in_own_rows(indices) or not is_shardable(data.shape, FIRST) or data.shape is None:
+        return None
+    if data.shape[0] != BATCH or not is_shardable(indices.shape, FIRST):
+        return None
+    return Decision(inputs=(FIRST, FIRST, REPLICATED), outputs=(FIRST,), lower=with_own_rows(1))
+
+
+def gather_nd_from_own(node: Node) -> Decision | None:
+    """Return what the parts compute of a GatherNd whose first numbers are rows of the sample."""
+    data, positions = node.inputs
+    own, depth = _own(positions), _depth(positions)
+    if own is None or depth is None or not _has_rows(data, own):
+        return None
+    state = Sharded(own.axis)
+    if not is_shardable(positions.shape, state):
+        return None
+    lower = with_own_rows(1, step=own.step, depth=depth)
+    return Decision(inputs=(FIRST, state), outputs=(state,), lower=lower)
+
+
+def scatter_to_own(node: Node) -> Decision | None:
+    """Return what the parts compute of a ScatterNd to rows of the samples, or None."""
+    positions, updates = node.inputs[:2]
+    own, depth, result = _own(positions), _depth(positions), node.outputs[0]
+    if own is None or depth is None or result.shape is None or not _has_rows(result, own):
+        return None
+    state = Sharded(own.axis)
+    if not is_shardable(positions.shape, state) or not is_shardable(updates.shape, state):
+        return None
+    return Decision(
+        inputs=(state, state, Numbers(part_sizes(result.shape, FIRST))),
+        outputs=(FIRST,),
+        lower=with_own_rows(0, step=own.step, depth=depth),
+    )
+
+
+def segments_of_own(node: Node) -> Decision | None:
+    """Return what the parts compute of sums by labels that are rows of the samples, or None."""
+    data, ids = node.inputs[:2]
+    own, result = own_rows(ids), node.outputs[0]
+    if own is None or not own.is_within or result.shape is None or not _has_rows(result, own):
+        return None
+    state = Sharded(own.axis)
+    if not is_shardable(ids.shape, state) or not is_shardable(data.shape, state):
+        return None
+    count = part_sizes(result.shape, FIRST)[:1]
+    return Decision(
+        inputs=(state, state, Numbers(count)),
+        outputs=(FIRST,),
+        lower=with_own_rows(1, step=own.step),
+    )
+
+
+def _own(positions: Tensor) -> OwnRows | None:
+    own = first_of_positions(positions)
+    return own if own is not None and own.is_within else None
+
+
+def _depth(positions: Tensor) -> int | None:
+    size = positions.shape[-1] if positions.shape else None
+    return size if isinstance(size, int) else None
+
+
+def _has_rows(table: Tensor, own: OwnRows) -> bool:
+    """Return whether a table has as many rows for every sample as the positions say."""
+    return table.shape is not None and bool(table.shape) and table.shape[0] == BATCH * own.step

@@ -35,11 +35,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.sharding.rules.shapes import Shape, first_batch_axis
 from evener.graph.dims import BATCH, Size, divide, product
 from evener.graph.nodes import Node
+from evener.ops.axes import first_batch_axis, given_by_input
 from evener.ops.builder import Builder
-from evener.ops.decision import ROWS, WHOLE, Decision, Lower, rule
+from evener.ops.decision import ROWS, WHOLE, Decision, Lower
+from evener.ops.registry import Shape, gathered, rule, shape_rule
 from evener.ops.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -58,13 +59,48 @@ WITH_SEED = (
     "StatelessRandomUniformInt",
     "StatelessRandomUniformFullInt",
 )
+
+
 WITH_COUNTER = tuple(f"{op}V2" for op in WITH_SEED)
+
+
 PHILOX, AUTO_SELECT = 1, 3
+
+
 ASKS_DEVICE = ("StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
+
+
 COUNTS_FROM_ZERO = ("StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg")
 """Their counters have a lower half of 0: a part's share of it is too small for a carry."""
+
+
 BLOCKS_PER_GAMMA = 256
+
+
 BLOCKS_PER_TRUNCATED = 64
+
+
+shape_rule(
+    *WITH_SEED,
+    *WITH_COUNTER,
+    "StatelessRandomGammaV2",
+    "StatelessRandomGammaV3",
+    "StatelessRandomPoisson",
+    "StatelessRandomBinomial",
+    "StatelessParameterizedTruncatedNormal",
+    "RandomUniform",
+    "RandomStandardNormal",
+    "RandomUniformInt",
+    "TruncatedNormal",
+)(given_by_input(0))
+gathered("StatelessMultinomial", "Its kernels draw by the number of threads, or otherwise on GPUs.")
+gathered(
+    """
+    Multinomial RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
+    TruncatedNormal
+    """,
+    "It draws one sample of numbers or classes for the whole batch, by a state of its own.",
+)
 
 
 @rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)

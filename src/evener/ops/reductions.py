@@ -4,26 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.trace.shape_rules import reduced_axes
-from evener.graph.dims import product
+from evener.graph.dims import Size, product
 from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import reduced_axes, scalar
 from evener.ops.builder import Builder
-from evener.ops.decision import (
-    EXTREMES,
-    ROWS,
-    SUMS,
-    WHOLE,
-    Decision,
-    partial_rule,
-    rule,
-)
+from evener.ops.decision import EXTREMES, ROWS, SUMS, WHOLE, Decision
+from evener.ops.registry import TOTAL, Shapes, partial_rule, rule, shape_rule, traits, value_rule
 from evener.ops.states import REPLICATED, SUM, Partial, Sharded, State
 
 COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all", "Any": "any"}
 
 
+@shape_rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")
+def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, axes = node.inputs[0].shape, node.inputs[1].value
+    if shape is None or axes is None:
+        return None
+    gone = reduced_axes(shape, axes)
+    if gone is None:
+        return None
+    if node.bool_attr("keep_dims"):
+        return [tuple(1 if k in gone else size for k, size in enumerate(shape))]
+    return [tuple(size for k, size in enumerate(shape) if k not in gone)]
+
+
+@value_rule("Prod", "Sum", "Max", "Min")
+def _reduce(table: SymbolTable, node: Node) -> Shapes:
+    value, shape = node.inputs[0].value, node.inputs[0].shape
+    if value is None or shape is None:
+        return None
+    axes = reduced_axes(shape, node.inputs[1].value)
+    if axes is None:
+        return None
+    if shape and not axes:
+        return [value]
+    if node.op == "Prod":
+        return [(product(value),)]
+    if node.op == "Sum":
+        total: Size = 0
+        for number in value:
+            total = number + total
+        return [(total,)]
+    if len(set(value)) == 1:
+        return [value[:1]]
+    numbers = [number for number in value if isinstance(number, int)]
+    if len(numbers) < len(value) or not numbers:
+        return None
+    return [(max(numbers) if node.op == "Max" else min(numbers),)]
+
+
 @rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin", inputs=(ROWS, WHOLE))
-def reduction(node: Node, states: Sequence[State]) -> Decision | None:
+def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
     """Over other axes every part by itself; over the batch a partial result."""
     shape, state = node.inputs[0].shape, states[0]
     if shape is None or not isinstance(state, Sharded):
@@ -75,3 +107,7 @@ def _of_partial(node: Node, states: Sequence[State]) -> Decision | None:
     if states[0] == Partial(combine):
         return Decision(inputs=tuple(states), outputs=(states[0],))
     return None
+
+
+shape_rule("L2Loss")(scalar)
+traits("All Any L2Loss Max Mean Min Prod Sum", TOTAL)

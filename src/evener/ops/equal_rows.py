@@ -6,17 +6,9 @@ rows of both, or as many rows of the whole.
 
 from __future__ import annotations
 
-from evener.engine.trace.shape_rules import BROADCASTING, reduced_axes
 from evener.graph.nodes import Node, Tensor
-
-_OF_EVERY_ELEMENT = frozenset(BROADCASTING) | frozenset(
-    """
-    Abs AddN Cast Exp Identity Log Log1p LogicalNot Neg PreventGradient Reciprocal Rsqrt Select Sign
-    Sigmoid Snapshot Sqrt Square StopGradient Tanh
-    """.split()
-)
-_OF_ONE_NUMBER = frozenset({"Fill", "OnesLike", "ZerosLike"})
-
+from evener.ops.axes import reduced_axes
+from evener.ops.registry import EVERY_ELEMENT, Trait, has_trait
 
 _MOST_TENSORS = 100
 """Number of tensors that an answer may depend on; beyond, it is not certain."""
@@ -52,9 +44,9 @@ class _Answers:
         node, shape = tensor.node, tensor.shape
         if shape is None or not 0 <= axis < len(shape):
             return False
-        if shape[axis] == 1 or node.op in _OF_ONE_NUMBER:
+        if shape[axis] == 1 or has_trait(node, Trait.EQUAL_ELEMENTS):
             return True
-        if node.op in ("Tile", "BroadcastTo") or node.op in _OF_EVERY_ELEMENT:
+        if has_trait(node, EVERY_ELEMENT):
             return all(self._is_stretched(operand, axis, node) for operand in _operands(node))
         if node.op in ("Reshape", "ExpandDims", "Squeeze"):
             # Axes behind it may be others.

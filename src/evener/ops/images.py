@@ -1,14 +1,15 @@
-"""Images: transforms, crops, boxes, pooling with positions, blocks of space as rows."""
+"""Images: sizes, colours, transforms, crops and boxes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evener.engine.sharding.rules.own_rows import with_own_rows
-from evener.engine.trace.own_rows import in_own_rows
-from evener.graph.dims import Size, divide, has_batch, product
-from evener.graph.nodes import Node, Tensor
-from evener.ops.decision import ROWS, WHOLE, Decision, rule
+from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import all_first, batch_first, behind, given_by_input, like_input
+from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.own_rows import in_own_rows, with_own_rows
+from evener.ops.registry import Shapes, Trait, gathered, rule, shape_rule, traits
 from evener.ops.states import (
     FIRST,
     REPLICATED,
@@ -16,15 +17,39 @@ from evener.ops.states import (
     Numbers,
     Sharded,
     State,
+    first_of,
     is_first,
     is_shardable,
     part_sizes,
 )
 
+ADJUST = "AdjustContrastv2 AdjustHue AdjustSaturation".split()
 
-def all_first(tensors: Sequence[Tensor]) -> bool:
-    """Return whether the first axis of all tensors counts samples."""
-    return all(is_shardable(tensor.shape, FIRST) for tensor in tensors)
+
+RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
+
+
+@rule("RGBToHSV", "HSVToRGB", "ExtractImagePatches", inputs=ROWS)
+@rule(*ADJUST, inputs=(ROWS, WHOLE))
+def _pixels(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded) or state.axis > rank - 4:
+        return None
+    others = (REPLICATED,) * (len(states) - 1)
+    return Decision(inputs=(state, *others), outputs=(state,), needs_samples=True)
+
+
+@rule(*RESIZE, "ResizeNearestNeighborGrad", inputs=(ROWS, WHOLE))
+@rule("ResizeBilinearGrad", "ResizeBicubicGrad", inputs=ROWS)
+def _resize(node: Node, states: Sequence[State]) -> Decision | None:
+    rows = first_of(states[0])
+    if rows is None or not is_shardable(node.outputs[0].shape, rows):
+        return None
+    others = [
+        rows if is_shardable(t.shape, rows) and (t.rank or 0) > 1 else REPLICATED
+        for t in node.inputs[1:]
+    ]
+    return Decision(inputs=(rows, *others), outputs=(rows,), needs_samples=True)
 
 
 @rule("ImageProjectiveTransformV2", inputs=(ROWS, ROWS, WHOLE))
@@ -81,45 +106,6 @@ def _gradient_of_scale(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
 
 
-@rule("MaxPoolWithArgmax", inputs=ROWS)
-@rule("MaxPoolGradWithArgmax", inputs=ROWS)
-def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None:
-    """Positions in every image; positions in the whole batch are not those of a part."""
-    if node.bool_attr("include_batch_in_index") or not all_first(node.inputs):
-        return None
-    if not any(is_first(state) for state in states):
-        return None
-    outputs = (FIRST,) * len(node.outputs)
-    return Decision(inputs=(FIRST,) * len(states), outputs=outputs, needs_samples=True)
-
-
-@rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
-def _gradient_of_fractional(node: Node, states: Sequence[State]) -> Decision | None:
-    if not any(is_first(state) for state in states[:3]) or not all_first(node.inputs[:3]):
-        return None
-    wanted = (FIRST, FIRST, FIRST, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
-
-
-@rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
-def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_first(states[1]) or not is_shardable(shape, FIRST):
-        return None
-    wanted = (Numbers(part_sizes(shape, FIRST)), FIRST, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
-
-
-@rule("Dilation2DBackpropInput", "Dilation2DBackpropFilter", inputs=(ROWS, WHOLE, ROWS))
-def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | None:
-    if not all_first([node.inputs[0], node.inputs[2]]):
-        return None
-    if not (is_first(states[0]) or is_first(states[2])):
-        return None
-    state = FIRST if node.op == "Dilation2DBackpropInput" else SUM
-    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(state,), needs_samples=True)
-
-
 @rule("CropAndResize", inputs=(ROWS, ROWS, ROWS, WHOLE))
 def _crop(node: Node, states: Sequence[State]) -> Decision | None:
     """Boxes by rows. Which image a box is of is in the data, unless it is its own row."""
@@ -167,19 +153,27 @@ def _images_of_crops(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=wanted, outputs=(SUM,), needs_samples=True)
 
 
-@rule("SpaceToBatchND", "BatchToSpaceND", inputs=(ROWS, WHOLE, WHOLE))
-def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
-    """Positions of a block become blocks of the whole batch, one behind the other, or back."""
-    state, block, result = states[0], node.inputs[1].value, node.outputs[0].shape
-    if not isinstance(state, Sharded) or state.axis != 0 or block is None or result is None:
-        return None
-    count = product(block)
-    if not isinstance(count, int) or not is_shardable(node.inputs[0].shape, state):
-        return None
-    outer: Size | None = state.outer * count
-    if node.op == "BatchToSpaceND":
-        outer = divide(state.outer, count)
-    if outer is None or has_batch(outer) or not is_shardable(result, state.with_blocks(0, outer)):
-        return None
-    wanted = (state, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(state.with_blocks(0, outer),), needs_samples=True)
+@shape_rule("CropAndResize")
+def _crops_shape(table: SymbolTable, node: Node) -> Shapes:
+    boxes = node.inputs[1].shape
+    return None if boxes is None else [behind(table, node.outputs[0], boxes[:1])]
+
+
+@shape_rule("ResizeBilinearGrad", "ResizeNearestNeighborGrad", "ResizeBicubicGrad")
+@shape_rule("DrawBoundingBoxes", "DrawBoundingBoxesV2", "CombinedNonMaxSuppression")
+@shape_rule("ExtractGlimpse", "ExtractGlimpseV2", "ScaleAndTranslate", "ImageProjectiveTransformV2")
+def _behind_images(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return [behind(table, tensor, shape[:1]) for tensor in node.outputs] if shape else None
+
+
+shape_rule(*RESIZE, "ExtractImagePatches", "ImageProjectiveTransformV3")(batch_first)
+shape_rule(*ADJUST, "HSVToRGB", "RGBToHSV")(like_input(0))
+shape_rule("ScaleAndTranslateGrad")(like_input(1))
+shape_rule("CropAndResizeGradBoxes")(like_input(2))
+shape_rule("CropAndResizeGradImage")(given_by_input(3))
+traits("NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5", Trait.SIZED_BY_DATA)
+gathered(
+    "NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5",
+    "It compares, sorts or permutes the samples of a batch.",
+)

@@ -7,23 +7,73 @@ are computed group by group.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
 
+from evener.graph.counts import num_elements, sizes_of
 from evener.graph.dims import Size
 from evener.graph.nodes import Node, Tensor
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import all_first, batch_first, given_by_input, like_input
 from evener.ops.builder import Builder
-from evener.ops.decision import ROWS, WHOLE, Decision, Lower, rule
+from evener.ops.decision import ROWS, WHOLE, Decision, Lower
+from evener.ops.registry import Shapes, Trait, flops_rule, rule, shape_rule, traits
 from evener.ops.states import (
+    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     Sharded,
     State,
+    is_first,
     is_shardable,
     part_sizes,
 )
+
+CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
+OF_IMAGES = ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
+OF_FILTERS = (
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropFilterV2",
+    "DepthwiseConv2dNativeBackpropFilter",
+)
+
+
+@shape_rule(*CONVOLUTIONS)
+def _convolution_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, static = node.inputs[0].shape, node.static_shapes[0]
+    if not shape or not static or static[0] is not None:
+        return None
+    sizes = [_windows(node, k) if size is None else size for k, size in enumerate(static[1:], 1)]
+    result = node.outputs[0]
+    rest = (table.new_symbol(result, k) if s is None else s for k, s in enumerate(sizes, 1))
+    return [(shape[0], *rest)]
+
+
+def _windows(node: Node, axis: int) -> int | None:
+    """Return the windows of a convolution along an axis that TensorFlow takes for unknown."""
+    images, kernel = (t.shape for t in node.inputs)
+    strides, dilations = node.ints_attr("strides"), node.ints_attr("dilations")
+    is_last = node.text_attr("data_format") in ("NHWC", "NDHWC")
+    if images is None or kernel is None or not is_last or axis >= len(images) - 1:
+        return None
+    size, extent, stride = images[axis], kernel[axis - 1], strides[axis]
+    if not isinstance(size, int) or not isinstance(extent, int):
+        return None
+    if node.text_attr("padding") == "SAME":
+        return -(-size // stride)
+    if node.text_attr("padding") != "VALID":
+        return None
+    covered = (extent - 1) * dilations[axis] + 1
+    return max(0, (size - covered) // stride + 1)
+
+
+shape_rule(*OF_IMAGES)(given_by_input(0))
+shape_rule("Dilation2D")(batch_first)
+shape_rule("Dilation2DBackpropInput")(like_input(0))
+traits("Conv2D Conv3D DepthwiseConv2dNative", Trait.COSTLY | Trait.OF_LAYERS)
 
 
 def _images(state: State) -> Sharded | None:
@@ -31,7 +81,7 @@ def _images(state: State) -> Sharded | None:
     return state if isinstance(state, Sharded) and state.axis == 0 else None
 
 
-@rule("Conv2D", "Conv3D", "DepthwiseConv2dNative", "Dilation2D", inputs=(ROWS, WHOLE))
+@rule(*CONVOLUTIONS, "Dilation2D", inputs=(ROWS, WHOLE))
 def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     rows = _images(states[0])
     if rows is None or not is_shardable(node.inputs[0].shape, rows):
@@ -39,12 +89,7 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
 
 
-@rule(
-    "Conv2DBackpropInput",
-    "Conv3DBackpropInputV2",
-    "DepthwiseConv2dNativeBackpropInput",
-    inputs=(WHOLE, WHOLE, ROWS),
-)
+@rule(*OF_IMAGES, inputs=(WHOLE, WHOLE, ROWS))
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     shape, rows = node.outputs[0].shape, _images(states[2])
     if shape is None or rows is None or not is_shardable(shape, rows):
@@ -59,12 +104,7 @@ def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-@rule(
-    "Conv2DBackpropFilter",
-    "Conv3DBackpropFilterV2",
-    "DepthwiseConv2dNativeBackpropFilter",
-    inputs=(ROWS, WHOLE, ROWS),
-)
+@rule(*OF_FILTERS, inputs=(ROWS, WHOLE, ROWS))
 def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
     rows = _images(states[0]) or _images(states[2])
     if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
@@ -76,6 +116,16 @@ def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
         lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),
         lower_rows=rows.rows,
     )
+
+
+@rule("Dilation2DBackpropInput", "Dilation2DBackpropFilter", inputs=(ROWS, WHOLE, ROWS))
+def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | None:
+    if not all_first([node.inputs[0], node.inputs[2]]):
+        return None
+    if not (is_first(states[0]) or is_first(states[2])):
+        return None
+    state = FIRST if node.op == "Dilation2DBackpropInput" else SUM
+    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(state,), needs_samples=True)
 
 
 def _groups(node: Node, images: Tensor, kernel: Tensor) -> int:
@@ -140,3 +190,31 @@ def _join(builder: Builder, values: Sequence[str], dtype: tf.DType) -> str:
     axis = builder.constant(3, tf.int32)
     attrs = {"T": dtype, "N": len(values), "Tidx": tf.int32}
     return builder.op("ConcatV2", [*values, axis], attrs)[0]
+
+
+@flops_rule("Conv2D", "Conv3D")
+def _convolution_flops(node: Node, num_samples: int) -> float:
+    """Every element of the result is a sum over the filter and its input channels."""
+    return _by_filter(sizes_of(node.inputs[1], num_samples), node.outputs[0], num_samples)
+
+
+@flops_rule(*OF_IMAGES[:2])
+def _flops_of_images(node: Node, num_samples: int) -> float:
+    """The gradient of the input: as many products as the convolution itself has."""
+    return _by_filter(sizes_of(node.inputs[1], num_samples), node.inputs[2], num_samples)
+
+
+@flops_rule(*OF_FILTERS[:2])
+def _flops_of_filter(node: Node, num_samples: int) -> float:
+    """The gradient of the filter: as many products as the convolution itself has."""
+    return _by_filter(sizes_of(node.outputs[0], num_samples), node.inputs[2], num_samples)
+
+
+def _by_filter(filter_sizes: Sequence[int], result: Tensor, num_samples: int) -> float:
+    return 2 * math.prod(filter_sizes[:-1]) * num_elements(result, num_samples)
+
+
+@flops_rule("DepthwiseConv2dNative")
+def _depthwise_flops(node: Node, num_samples: int) -> float:
+    window = math.prod(sizes_of(node.inputs[1], num_samples)[:2])
+    return 2 * window * num_elements(node.outputs[0], num_samples)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from evener.engine.sharding.rules.elementwise import elementwise
-from evener.engine.trace.shape_rules import reduced_axes
 from evener.graph.dims import Size
 from evener.graph.nodes import Node
-from evener.ops.decision import RULES, Decision
+from evener.ops.axes import reduced_axes
+from evener.ops.decision import Decision
+from evener.ops.elementwise import elementwise
+from evener.ops.registry import operation
 from evener.ops.states import (
     PER_PART,
     REPLICATED,
@@ -42,7 +43,8 @@ def _rows(shape: tuple[Size, ...] | None, axes: Iterable[int]) -> Sharded | None
 
 
 def _is_elementwise(node: Node) -> bool:
-    return node.op in RULES and RULES[node.op].decide is elementwise
+    rule = operation(node.op).rule
+    return rule is not None and rule.decide is elementwise
 
 
 def elementwise_per_part(node: Node, states: Sequence[State]) -> Decision | None:
