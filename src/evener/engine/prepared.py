@@ -18,14 +18,14 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.sharding.states import Sharded
 from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck, StepChecker
-from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
-from evener.engine.trace.graph import Graph
 from evener.engine.trace.step import repack, trace_step
 from evener.engine.verify import Verifier, can_run_twice
+from evener.graph.dims import Size, evaluate, symbols_of
+from evener.graph.nodes import Graph
+from evener.ops.states import Sharded
 from evener.tf_compat.gathered import write_gathered
 
 

@@ -16,9 +16,9 @@ from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.order import pass_of
 from evener.engine.pipeline.stages import FORWARD, Scopes, find_passes, find_stages
 from evener.engine.sharding.propagate import propagate
-from evener.engine.sharding.states import Sharded
-from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
+from evener.graph.nodes import Tensor
+from evener.ops.states import Sharded
 from evener.plan import Replica, Stage
 from evener.profiler.chain import NUM_WANTED, Chain, find_chain
 from evener.profiler.variables import LayerVariable, find_variables

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.stages import BACKWARD, FORWARD
-from evener.engine.trace.graph import Node
+from evener.graph.nodes import Node
 
 Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
 """For each node those it waits for, and whether both can be in one task."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.graph.nodes import Graph, Node, Tensor
 
 
 def merge_reads(graph: Graph) -> None:

@@ -12,9 +12,9 @@ from evener.engine.partition.tasks import make_tasks
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.stages import Scopes
 from evener.engine.sharding.propagate import propagate
-from evener.engine.sharding.states import Sharded
-from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
+from evener.graph.nodes import Tensor
+from evener.ops.states import Sharded
 
 
 def partition_step(

@@ -27,13 +27,13 @@ from evener.engine.partition.levels import find_levels
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.recompute import recompute
 from evener.engine.pipeline.stages import WEIGHTS, Scopes, find_passes, find_stages
-from evener.engine.sharding.decision import Sharding, rows_of
 from evener.engine.sharding.reads import is_known_to_parts, requests_of, symbols_read
-from evener.engine.sharding.states import REPLICATED, SUM, Numbers, Partial, State, serves
 from evener.engine.trace.data_sizes import sizes_of_data
-from evener.engine.trace.dims import BATCH, Size, symbols_of
-from evener.engine.trace.graph import CHECKS, Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
+from evener.graph.dims import BATCH, Size, symbols_of
+from evener.graph.nodes import CHECKS, Graph, Node, Tensor
+from evener.ops.decision import Sharding, rows_of
+from evener.ops.states import REPLICATED, SUM, Numbers, Partial, State, serves
 
 PARTS = "parts"
 PARTS_WITH_SAMPLES = "parts with samples"

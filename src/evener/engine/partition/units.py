@@ -8,9 +8,9 @@ from evener.engine.partition.functions import Argument, NumberArgument, TensorAr
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
 from evener.engine.pipeline.stages import FORWARD
-from evener.engine.sharding.states import Numbers, Sharded, State, serves
-from evener.engine.trace.dims import symbol, symbols_of, symbols_of_step
-from evener.engine.trace.graph import Tensor
+from evener.graph.dims import symbol, symbols_of, symbols_of_step
+from evener.graph.nodes import Tensor
+from evener.ops.states import Numbers, Sharded, State, serves
 
 
 def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Unit]:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from evener.engine.pipeline.layout import Layout, Stages
 from evener.engine.pipeline.stages import BACKWARD, FORWARD, Scopes
-from evener.engine.sharding.decision import Sharding
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import Sharding
 
 
 def recompute(

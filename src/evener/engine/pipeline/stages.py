@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from evener.engine.pipeline.layout import Layout, Stages
-from evener.engine.sharding.decision import Sharding
-from evener.engine.trace.graph import Node
 from evener.errors import EngineError, did_you_mean, listed
+from evener.graph.nodes import Node
+from evener.ops.decision import Sharding
 from evener.plan.layer_paths import matches, parts_of_path
 
 _GRADIENTS = ("gradient_tape/", "gradients/")

@@ -11,8 +11,8 @@ from keras import layers
 
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.stages import BACKWARD, FORWARD, WEIGHTS, Scopes
-from evener.engine.trace.graph import Node
 from evener.errors import EngineError
+from evener.graph.nodes import Node
 from evener.plan import Plan
 from unit.engine.pipeline.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
