@@ -28,16 +28,6 @@ NOT_YET = (
     "src/evener/engine",
     "src/evener/launch",
     "src/evener/tf_compat",
-    "benchmarks",
-    "tests/cli",
-    "tests/conformance",
-    "tests/conftest.py",
-    "tests/examples",
-    "tests/exactness",
-    "tests/gpu",
-    "tests/multi_device",
-    "tests/programs",
-    "tests/unit",
 )
 QUESTIONS = ("What", "How", "Where", "Which")
 NO_NOUNS = frozenset(

@@ -176,7 +176,7 @@ class HereFirst(FirstStep):
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
-    """What the process of ``steps:NAME`` would answer, without starting one."""
+    """Return the answer of the process for ``steps:NAME``, without starting one."""
     import keras
 
     # Which it replaces.
@@ -198,7 +198,7 @@ def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> Non
     audit = evener.Audit.from_json(answer_of(name, monkeypatch, meant_for="gpu")["audit"])
     assert {"forward", "gradient", "optimizer"} == {op.kind for op in audit.operations}
     # Meant for GPUs: none is here, and that is no finding.
-    assert {one.reason for one in audit.findings} == {"no_kernel_for_dtype"}
+    assert {finding.reason for finding in audit.findings} == {"no_kernel_for_dtype"}
 
 
 @pytest.mark.usefixtures("logical_cpus")

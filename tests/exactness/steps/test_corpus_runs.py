@@ -34,11 +34,11 @@ def run_steps(built: BuiltStep) -> Run:
     return returned, before, as_arrays(list(built.variables))
 
 
-def differ(one: Arrays, two: Arrays, *, same_bits: bool = True) -> bool:
+def differ(first: Arrays, second: Arrays, *, same_bits: bool = True) -> bool:
     """Return whether two lists of arrays are unlike, in any bit or by more than rounding."""
-    if len(one) != len(two):
+    if len(first) != len(second):
         return True
-    for a, b in zip(one, two, strict=True):
+    for a, b in zip(first, second, strict=True):
         if a.dtype != b.dtype or a.shape != b.shape:
             return True
         if same_bits or not np.issubdtype(a.dtype, np.floating):

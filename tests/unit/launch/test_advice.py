@@ -1,4 +1,4 @@
-"""What a script is told of a training step that runs on one device."""
+"""Advice to a script about a training step that runs on one device."""
 
 from __future__ import annotations
 

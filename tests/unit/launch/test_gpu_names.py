@@ -18,7 +18,7 @@ LEFT_ALONE = {"experimental_connect_to_cluster", "experimental_connect_to_host"}
 
 
 class Said(list[str]):
-    """What was told, without the places."""
+    """Return the warnings without their source lines."""
 
     def __call__(self, text: str, line: UserLine | None) -> None:
         self.append(text)
@@ -118,9 +118,9 @@ def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
 
     graph = step.get_concrete_function(tf.ones(())).graph
     found = {
-        one.type: (one.device, getattr(one, ASKED, None))
-        for one in graph.get_operations()
-        if one.type in ("Sin", "Cos", "Tan", "Exp")
+        operation.type: (operation.device, getattr(operation, ASKED, None))
+        for operation in graph.get_operations()
+        if operation.type in ("Sin", "Cos", "Tan", "Exp")
     }
     assert found == {
         "Sin": ("/device:CPU:2", "gpu:1"),
