@@ -22,6 +22,8 @@ from evener.plan.parts import (
     OwnerRule,
     Owners,
     PlanDevice,
+    Predicted,
+    Rejected,
     Replica,
     Stage,
 )
@@ -30,8 +32,23 @@ from evener.plan.shares import split_batch
 from evener.profile import Cluster, ModelCosts
 
 
-def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan:
-    """Return an assignment as a plan with the names of devices and layers."""
+def plan_of(
+    assignment: Assignment,
+    model: ModelCosts,
+    cluster: Cluster,
+    *,
+    predicted: Predicted | None = None,
+    rejected: tuple[Rejected, ...] = (),
+) -> Plan:
+    """Return an assignment as a plan with the names of devices and layers.
+
+    Args:
+        assignment: Layers that each device computes and owns.
+        model: Layers.
+        cluster: Devices.
+        predicted: Prediction for the assignment, if there is one.
+        rejected: Rejected alternatives.
+    """
     used = sorted(
         {span.device for replica in assignment.replicas for span in replica.spans}
         | {owner for owner in assignment.owners if owner >= 0}
@@ -70,6 +87,8 @@ def plan_of(assignment: Assignment, model: ModelCosts, cluster: Cluster) -> Plan
         owners=_owners(assignment, model, cluster),
         recompute=recompute,
         batch_norm="synchronized" if assignment.has_barriers else "per_device",
+        predicted=predicted,
+        rejected=rejected,
     )
 
 

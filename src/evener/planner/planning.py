@@ -78,10 +78,11 @@ def plan_profile(
     if found.best is None:
         raise _nothing_fits(profile, num_samples, found, choices)
     best = found.best
-    plan = plan_of(best.assignment, profile.model, profile.cluster)
     return Planned(
-        plan=dataclasses.replace(
-            plan,
+        plan=plan_of(
+            best.assignment,
+            profile.model,
+            profile.cluster,
             predicted=predicted(best.assignment, best.prediction, profile),
             rejected=rejected(best, found.considered, profile),
         ),
