@@ -18,14 +18,14 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import Strategy
-from evener.engine.arguments import has_batch
 from evener.launch.advice import advice_for
 from evener.launch.hoisting import Hoister
 from evener.launch.notes import Notes
 from evener.launch.replace import instead_of
 from evener.launch.user_line import UserLine, callers, line_of, user_line
 from evener.own_code import is_own
+from evener.strategy import Strategy
+from evener.strategy.arguments import has_batch
 from evener.tf_compat.dataset_loops import running_bodies
 
 # The modules in whose hands an optimizer is part of `fit`.

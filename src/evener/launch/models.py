@@ -15,10 +15,10 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import Strategy
 from evener.launch.notes import Notes
 from evener.launch.replace import instead_of
 from evener.launch.user_line import user_line
+from evener.strategy import Strategy
 
 
 def attach_models(strategy: Strategy, notes: Notes) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 import evener
-from evener.engine import Strategy
 from evener.errors import RunError
 from evener.launch.notes import Notes
 from evener.launch.user_line import user_line
 from evener.own_code import is_own
+from evener.strategy import Strategy
 
 REPLACED = (
     "MirroredStrategy",

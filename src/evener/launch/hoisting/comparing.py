@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine import Strategy
 from evener.launch.hoisting.code import Observed, keep_operation_seeds
 from evener.launch.hoisting.reads import Call, ChangesArrays
 from evener.launch.hoisting.state import State, differences, is_rounding, numbers_of
 from evener.launch.hoisting.values import CannotHoist, same
 from evener.launch.hoisting.variant import Variant
+from evener.strategy import Strategy
 
 
 class AsWritten(Exception):

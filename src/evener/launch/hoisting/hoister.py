@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.analysis.hoisting import Hoisted, Obstacle
-from evener.engine import Strategy
 from evener.launch.hoisting.code import Observed
 from evener.launch.hoisting.comparing import AsWritten, Comparison
 from evener.launch.hoisting.reads import Body, Call, check_arrays, check_shown, reads_of
@@ -35,6 +34,7 @@ from evener.launch.hoisting.values import CannotHoist, Scalar
 from evener.launch.hoisting.variant import Variant, traced
 from evener.launch.notes import Notes
 from evener.launch.user_line import UserLine
+from evener.strategy import Strategy
 
 _MOST_VARIANTS = 5
 # A variant costs about as much as some steps save: those that change by epochs pay.
