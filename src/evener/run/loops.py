@@ -18,14 +18,14 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import Strategy
-from evener.engine.arguments import has_batch
 from evener.own_code import is_own
 from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import UserLine, callers, line_of, user_line
+from evener.strategy import Strategy
+from evener.strategy.arguments import has_batch
 from evener.tf_compat.dataset_loops import running_bodies
 
 # An optimizer that these modules call is part of `fit`.

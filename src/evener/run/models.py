@@ -15,10 +15,10 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine import Strategy
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import user_line
+from evener.strategy import Strategy
 
 
 def attach_models(strategy: Strategy, notes: Notes) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import tensorflow as tf
 
 import evener
-from evener.engine import Strategy
 from evener.errors import RunError
 from evener.own_code import is_own
 from evener.run.notes import Notes
 from evener.run.user_line import user_line
+from evener.strategy import Strategy
 
 REPLACED = (
     "MirroredStrategy",

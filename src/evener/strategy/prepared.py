@@ -11,14 +11,12 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices.names import device_name, tf_device
-from evener.engine.arguments import Arguments
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck, StepChecker
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
 from evener.engine.trace.step import repack, trace_step
@@ -26,6 +24,8 @@ from evener.engine.verify import Verifier, can_run_twice
 from evener.graph.dims import Size, evaluate, symbols_of
 from evener.graph.nodes import Graph
 from evener.ops.states import Sharded
+from evener.strategy.arguments import Arguments
+from evener.strategy.sharing import Sharing
 from evener.tf_compat.gathered import write_gathered
 
 

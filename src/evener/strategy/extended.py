@@ -11,7 +11,7 @@ import tensorflow as tf
 from evener.devices.names import tf_device
 
 if TYPE_CHECKING:
-    from evener.engine.strategy import Strategy
+    from evener.strategy.strategy import Strategy
 
 
 class Extended(tf.compat.v1.distribute.StrategyExtended):

@@ -18,10 +18,10 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.arguments import Arguments, read_arguments
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.times import Recorder, read_clock
 from evener.errors import DataError
+from evener.strategy.arguments import Arguments, read_arguments
 
 
 @tf.autograph.experimental.do_not_convert

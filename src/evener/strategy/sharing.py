@@ -21,7 +21,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from evener.engine.memory.limits import MemoryLimits
-from evener.engine.step_history import StepHistory
 from evener.feedback import (
     Rebalanced,
     ShareRebalancer,
@@ -29,6 +28,7 @@ from evener.feedback import (
 )
 from evener.feedback.run_times import StepRecord
 from evener.feedback.speeds import ideal_shares
+from evener.strategy.step_history import StepHistory
 
 WINDOW = 8
 """Steps between two looks at the measured times."""

@@ -20,25 +20,13 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices.names import tf_device
-from evener.engine.distribute import DistributedStep
-from evener.engine.extended import Extended
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
-from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
-from evener.engine.ownership import OwnerRegistry
 from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
-from evener.engine.plans import (
-    data_parallel_plan,
-    refuse_with_plan,
-    use_devices_of,
-    used_devices,
-)
 from evener.engine.report import StepReport
-from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck
 from evener.engine.verify import Verification
-from evener.engine.whole_step import run_timed
 from evener.errors import EngineError
 from evener.own_code import is_own
 from evener.plan import (
@@ -46,6 +34,18 @@ from evener.plan import (
     Plan,
     check_shares,
 )
+from evener.strategy.distribute import DistributedStep
+from evener.strategy.exhausted import add_note_on_memory
+from evener.strategy.extended import Extended
+from evener.strategy.ownership import OwnerRegistry
+from evener.strategy.plans import (
+    data_parallel_plan,
+    refuse_with_plan,
+    use_devices_of,
+    used_devices,
+)
+from evener.strategy.sharing import Sharing
+from evener.strategy.whole_step import run_timed
 from evener.tf_compat.patches import owns_a_model, patch_keras
 
 HOST = "cpu:0"

@@ -10,25 +10,12 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices.names import tf_device
-from evener.engine.arguments import (
-    FOUND,
-    Arguments,
-    different_sizes,
-    feeds_itself,
-    has_batch,
-    read_arguments,
-)
-from evener.engine.memory.exhausted import add_note_on_memory
 from evener.engine.origin import warn_at_user_line
-from evener.engine.own_loops import warn_of_one_device
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
 from evener.engine.pipeline.layout import Layout
-from evener.engine.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
-from evener.engine.prepared import PreparedStep
 from evener.engine.report import StepReport
-from evener.engine.sharing import Sharing
 from evener.engine.spot_check.check import SpotCheck
 from evener.engine.verify import Verification, Verifier, chosen_verification
 from evener.plan import (
@@ -37,6 +24,19 @@ from evener.plan import (
     check_shares,
     split_batch,
 )
+from evener.strategy.arguments import (
+    FOUND,
+    Arguments,
+    different_sizes,
+    feeds_itself,
+    has_batch,
+    read_arguments,
+)
+from evener.strategy.exhausted import add_note_on_memory
+from evener.strategy.own_loops import warn_of_one_device
+from evener.strategy.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
+from evener.strategy.prepared import PreparedStep
+from evener.strategy.sharing import Sharing
 from evener.tf_compat.dataset_loops import running_bodies
 from evener.tf_compat.shapes import noticing_unknown_sizes
 

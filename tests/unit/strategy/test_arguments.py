@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.arguments import FOUND, Arguments, read_arguments
 from evener.errors import DataError
+from evener.strategy.arguments import FOUND, Arguments, read_arguments
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 # Arrays: tensors must not be made before the devices are.

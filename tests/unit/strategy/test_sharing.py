@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener import PlanError, Strategy
-from evener.engine.sharing import WINDOW, Sharing
+from evener.strategy.sharing import WINDOW, Sharing
 
 
 def record(sharing: Sharing, samples: list[float], seconds: list[float]) -> None:

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 import evener
 from evener.devices.names import tf_device
-from evener.engine import distribute as distribute_module
-from evener.engine.distribute import DistributedStep
 from evener.errors import DataError, DeviceError, PlanError
+from evener.strategy import distribute as distribute_module
+from evener.strategy.distribute import DistributedStep
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 
