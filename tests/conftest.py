@@ -35,10 +35,13 @@ ON_LOGICAL_CPUS = (
     TESTS / "conformance",
     TESTS / "exactness",
     TESTS / "multi_device",
+    TESTS / "unit" / "checking",
     TESTS / "unit" / "engine",
     TESTS / "unit" / "profiler",
+    TESTS / "unit" / "strategy",
     ROOT / "src" / "evener" / "engine",
     ROOT / "src" / "evener" / "profiler",
+    ROOT / "src" / "evener" / "strategy",
 )
 # Files whose single tests take longest. They run first: a worker that got one at the end would
 # go on alone while the others have nothing left to do.
@@ -152,7 +155,7 @@ def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import keras
 
-    from evener.engine import strategy
+    from evener.strategy import strategy
 
     # What a module's fixtures hold is not what the program of this test left unused.
     strategy._STRATEGIES.clear()

@@ -26,7 +26,7 @@ NOT_YET = (
     "src/evener/_tf_private.py",
     "src/evener/analysis/hoisting",
     "src/evener/engine",
-    "src/evener/launch",
+    "src/evener/run/hoisting",
     "src/evener/tf_compat",
 )
 QUESTIONS = ("What", "How", "Where", "Which")

@@ -97,7 +97,7 @@ class Planned:
 
         import evener
         from evener.cost_model import predict_plan
-        from evener.cost_model.assignment import assignment_of
+        from evener.cost_model.conversion import assignment_of
         from evener.cost_model.prediction import update_seconds
 
         plan = PLANS[name](self._trained)
@@ -117,9 +117,7 @@ class Planned:
         profile, size = self._profile, self._trained.batch_size
         assignment = assignment_of(plan, profile.model, profile.cluster, size)
         updates = update_seconds(assignment, profile)
-        passes = [
-            used * replica.seconds for replica in found.replicas for used in replica.utilization
-        ]
+        passes = [seconds for replica in found.replicas for seconds in replica.busy_seconds]
         return Expected(
             seconds=found.step_seconds,
             core_seconds=sum(passes) + sum(updates.values()) + profile.step_overhead_seconds,

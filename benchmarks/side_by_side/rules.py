@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from evener.clusters import ClusterDescription
 from evener.cost_model import Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile, Curve
 

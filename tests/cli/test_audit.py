@@ -15,12 +15,12 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.launch import answer
-from evener.launch.audit_request import TargetError
-from evener.launch.audit_subprocess import audit_in_subprocess, request_for
-from evener.launch.child_process import ProcessResult, run_child_process
-from evener.launch.first_step import FirstStep
-from evener.launch.named import step_of
+from evener.subprocess import answer
+from evener.subprocess.audit import audit_in_subprocess, request_for
+from evener.subprocess.audited_step import FirstStep
+from evener.subprocess.child_process import ProcessResult, run_child_process
+from evener.subprocess.named import step_of
+from evener.subprocess.request import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -125,9 +125,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        request = request_for(
-            args[0], args[1:], devices="cpu:2", assume_gpus=False, batch_size=None
-        )
+        request = request_for(args[0], args[1:], devices="cpu:2")
         audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
@@ -177,8 +175,8 @@ class Answered(Exception):
 class HereFirst(FirstStep):
     """As in the process of a program, but here."""
 
-    def answer(self, found):
-        raise Answered(found)
+    def answer(self, outcome, *, found=None, line=""):
+        raise Answered({"outcome": outcome, "line": line, **(found or {})})
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
@@ -194,7 +192,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     first = HereFirst(request)
     module, _, function = request.target.partition(":")
     with pytest.raises(Answered) as answered:
-        first.run(lambda: step_of(importlib.import_module, module, function, request, first))
+        first.run(lambda: step_of(importlib.import_module, module, function, request, first.found))
     return answered.value.args[0]
 
 

@@ -71,7 +71,7 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
         return OneDevice()
     if CANDIDATE == "mirrored":
         return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
-    from evener.engine import Strategy
+    from evener.strategy import Strategy
 
     if CANDIDATE == "cut":
         return Strategy(_cut(num_devices, None if isinstance(shares, str) else shares))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import keras
 
-from evener.engine import Strategy
 from evener.plan import (
     Plan,
     PlanDevice,
@@ -16,6 +15,7 @@ from evener.plan import (
     Stage,
     owner_rules,
 )
+from evener.strategy import Strategy
 
 from .candidates import MakePlace
 from .harness import start

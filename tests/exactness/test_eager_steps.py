@@ -14,8 +14,8 @@ import tensorflow as tf
 import evener
 from evener.analysis.hoisting import hoist_steps
 from evener.analysis.hoisting.rewrite import HOOK
-from evener.launch.hoisting import Hoister
-from evener.launch.notes import Notes
+from evener.run.hoisting import Hoister
+from evener.run.notes import Notes
 
 from .eager_steps import CASES, PRELUDE
 

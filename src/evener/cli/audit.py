@@ -62,7 +62,7 @@ def audit(
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.cli.status import status
     from evener.devices.spec import spec_from
-    from evener.launch.audit_subprocess import audit_in_subprocess, request_for
+    from evener.subprocess.audit import audit_in_subprocess, request_for
     from evener.versions import check_installed
 
     if graph is not None and graph.suffix not in (".svg", ".dot"):
@@ -81,7 +81,7 @@ def audit(
     )
     check_installed()
     with status(f"Running {target} up to its first training step"):
-        found, _ = audit_in_subprocess(request, limit_seconds=time_limit)
+        found = audit_in_subprocess(request, limit_seconds=time_limit)
     if graph is not None:
         from evener.report.traffic import draw
 

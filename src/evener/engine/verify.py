@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition.homes import HOST
-from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.errors import EngineError, warn
+from evener.graph.nodes import Graph, Node, Tensor
 
 VARIABLE = "EVENER_VERIFY"
 """Of the environment: decides for steps whose ``verify`` is None."""

@@ -58,7 +58,7 @@ def test_runs_on_one_device(name: str) -> None:
         if np.issubdtype(array.dtype, np.floating):
             assert np.isfinite(array).all()
     assert differ(before, after) or any(differ(returned[0], other) for other in returned[1:])
-    # TensorFlow itself may need several runs to give the same once more, and any may be the odd one.
+    # TensorFlow itself may need several runs to give the same once more: any may be the odd one.
     runs = [(returned, before, after)]
     for _ in range(built.references):
         again = run_steps(CASES[name]())

@@ -14,9 +14,9 @@ from evener.engine.partition.step import partition_step
 from evener.engine.partition.tasks import Partition
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.sharding.states import Numbers, Partial, Sharded
-from evener.engine.trace.graph import Node
 from evener.engine.trace.step import trace_step
+from evener.graph.nodes import Node
+from evener.ops.states import Numbers, Partial, Sharded
 from multi_device.public_names.recipe import Function, Recipe
 from unit.engine.sharding.op_case import B
 

@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import HOST_OWNER, holders_of, spread_owners
+from evener.cost_model.assignment import HOST_OWNER
 from evener.cost_model.memory import shortages
+from evener.cost_model.ownership import holders_of, spread_owners
 from evener.cost_model.stage_memory import entering_bytes
 from evener.profile import CostProfile
 

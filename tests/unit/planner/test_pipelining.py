@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.plan import Plan
 from evener.planner import Choices, plan_profile, search_plan
 from evener.planner.alternatives import describe

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.planner.recut import recut
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of

@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras import layers
 
 from evener.engine.partition.functions import TensorArgument
-from evener.engine.sharding.states import Sharded
 from evener.engine.trace.step import TracedStep
+from evener.ops.states import Sharded
 from evener.profiler.indices import index_limits
 from evener.profiler.keras_step import trace_keras_step
 from evener.profiler.split import split_step

@@ -11,10 +11,13 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision, Sharding
 from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
 from evener.engine.sharding.row_loops import decide_row_loop
-from evener.engine.sharding.states import (
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.graph.dims import symbols_of, symbols_of_step
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.decision import Decision, Sharding
+from evener.ops.states import (
     REPLICATED,
     Numbers,
     Partial,
@@ -24,9 +27,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
-from evener.engine.trace.dims import symbols_of, symbols_of_step
-from evener.engine.trace.functional import LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node, Tensor
 
 ShardBody: TypeAlias = Callable[[Graph, Sequence[State], Symbols], Sharding]
 _MOST_ROUNDS = 8

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from evener.engine.sharding.decision import Sharding
-from evener.engine.sharding.states import REPLICATED, Numbers, Sharded, State
-from evener.engine.trace.dims import Size, symbols_of_step
-from evener.engine.trace.graph import Node, Tensor
-from evener.engine.trace.inference import SymbolSource
+from evener.graph.dims import Size, symbols_of_step
+from evener.graph.nodes import Node, Tensor
+from evener.graph.symbols import SymbolSource
+from evener.ops.decision import Sharding
+from evener.ops.states import REPLICATED, Numbers, Sharded, State
 
 Symbols = Mapping[str, SymbolSource]
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision
-from evener.engine.sharding.states import Numbers, Sharded
-from evener.engine.trace.dims import BATCH, PartSymbol, Size, has_batch, symbols_of
-from evener.engine.trace.graph import Node
+from evener.graph.dims import BATCH, PartSymbol, Size, has_batch, symbols_of
+from evener.graph.nodes import Node
+from evener.ops.decision import Decision
+from evener.ops.states import Numbers, Sharded
 
 
 def is_of_rows(node: Node, decision: Decision, rows: Size) -> bool:

@@ -34,9 +34,9 @@ from evener.engine.spot_check.cost import begins_after, estimated_seconds
 from evener.engine.spot_check.obstacle import find_obstacle, num_bytes, num_parts
 from evener.engine.spot_check.sides import Extent, Sides, extent_of, written_names
 from evener.engine.trace.first_sizes import fits_one_batch_size
-from evener.engine.trace.graph import Tensor
 from evener.engine.trace.step import TracedStep
 from evener.errors import EvenerWarning, warn
+from evener.graph.nodes import Tensor
 
 LARGEST_ARGUMENTS = 1 << 26
 """Bytes of arguments that are."""

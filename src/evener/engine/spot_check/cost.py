@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from evener.engine.flops.flops import node_flops
-from evener.engine.trace.graph import Node
+from evener.graph.nodes import Node
 
 PART_OF_RUN = 0.01
 """A check begins when it takes less than this part of the run so far."""

@@ -21,11 +21,11 @@ import tensorflow as tf
 from evener.engine.partition.functions import FunctionBuilder, TensorArgument
 from evener.engine.partition.nested import copy_functional
 from evener.engine.partition.values import Values
-from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.reads import symbols_read
-from evener.engine.sharding.states import REPLICATED
-from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.decision import Sharding
+from evener.ops.states import REPLICATED
 
 _STATELESS_DRAWS = {
     "RandomUniform": "StatelessRandomUniform",

@@ -27,8 +27,8 @@ from evener.engine.partition.homes import HOST
 from evener.engine.partition.tasks import TaskFunction
 from evener.engine.partition.units import sources_of
 from evener.engine.spot_check.reference import build_reference, known_nodes
-from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.step import TracedStep
+from evener.graph.nodes import Node, Tensor
 from evener.tf_compat import graphs
 
 _NOT_COMPARED = (tf.resource, tf.variant, tf.string)

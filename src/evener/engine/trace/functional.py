@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.predication import can_be_predicated, predicate
+from evener.graph.nodes import Graph, Node, Tensor
 
 LOOPS = frozenset({"While", "StatelessWhile"})
 CONDITIONS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})

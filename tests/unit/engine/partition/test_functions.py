@@ -13,10 +13,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from evener.engine.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
-from evener.engine.sharding.states import REPLICATED
-from evener.engine.trace.dims import BATCH, evaluate, product, symbol
-from evener.engine.trace.graph import Node
 from evener.engine.trace.inference import Inference
+from evener.graph.dims import BATCH, evaluate, product, symbol
+from evener.graph.nodes import Node
+from evener.ops.states import REPLICATED
 from evener.tf_compat import graphs
 
 T = symbol("T")

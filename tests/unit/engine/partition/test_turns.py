@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from evener.engine.partition import build
 from evener.engine.partition.build import is_added_inside
-from evener.engine.partition.tasks import Place, Task
+from evener.engine.partition.places import Place
+from evener.engine.partition.tasks import Task
 from evener.engine.partition.turns import Turns
 from evener.engine.pipeline import layout
 from evener.plan import Plan

@@ -15,8 +15,8 @@ from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.step import partition_step
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.graph import Node
 from evener.engine.trace.step import TracedStep, trace_step
+from evener.graph.nodes import Node
 from evener.plan import Plan
 
 WIDTH = 8

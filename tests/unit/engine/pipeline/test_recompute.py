@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener.engine.partition.tasks import Task
-from evener.engine.pipeline.stages import BACKWARD, FORWARD
+from evener.engine.pipeline.passes import BACKWARD, FORWARD
 from evener.plan import Plan
 from unit.engine.pipeline.steps import Step, is_gradient, name_of, stack, step_of
 
@@ -43,7 +43,7 @@ def plan(*recompute: str, **how: Any) -> Plan:
 
 
 def copies(step: Step) -> list[Any]:
-    return [node for node in step.partition.task_of if node.name.endswith("/again")]
+    return [node for node in step.partition.task_of if node.name.endswith("/recompute")]
 
 
 def kept_for_backward(step: Step, layer: str) -> set[str]:
@@ -92,16 +92,18 @@ def test_copies_run_in_the_backward_pass_of_the_stage() -> None:
     assert {"Tanh", "MatMul"} <= {node.op for node in found}
     tasks: set[Task] = {step.partition.task_of[node] for node in found}
     assert {(task.place.stages, task.place.role) for task in tasks} == {((0,), BACKWARD)}
-    assert {step.partition.passes[node] for node in found} == {BACKWARD}
+    assert {step.partition.staged.passes[node] for node in found} == {BACKWARD}
 
 
 def test_gradients_read_the_copies() -> None:
     step = step_of(plan("a0"), blocks())
     (product,) = (node for node in step.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
-    assert [t.node.name.endswith("/again") for t in product.inputs if t.node.op == "Tanh"] == [True]
+    assert [t.node.name.endswith("/recompute") for t in product.inputs if t.node.op == "Tanh"] == [
+        True
+    ]
     whole = step_of(plan("b0"), blocks())
     (product,) = (node for node in whole.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
-    assert not [t for t in product.inputs if t.node.name.endswith("/again")]
+    assert not [t for t in product.inputs if t.node.name.endswith("/recompute")]
 
 
 def test_nothing_is_copied_without_a_pattern() -> None:

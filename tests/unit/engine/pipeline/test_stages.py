@@ -10,9 +10,10 @@ import tensorflow as tf
 from keras import layers
 
 from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.stages import BACKWARD, FORWARD, WEIGHTS, Scopes
-from evener.engine.trace.graph import Node
+from evener.engine.pipeline.passes import BACKWARD, FORWARD, WEIGHTS
+from evener.engine.pipeline.scopes import Scopes
 from evener.errors import EngineError
+from evener.graph.nodes import Node
 from evener.plan import Plan
 from unit.engine.pipeline.steps import NAMES, WIDTH, Step, dense, is_gradient, stack, step_of
 
@@ -204,7 +205,7 @@ def test_passes_are_told_apart() -> None:
         for node in step.nodes(name):
             if step.partition.task_of[node].is_parts:
                 expected = BACKWARD if is_gradient(node) else FORWARD
-                assert step.partition.passes[node] == expected
+                assert step.partition.staged.passes[node] == expected
 
 
 def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
@@ -212,7 +213,7 @@ def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
         {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2, schedule="zero_bubble"
     )
     step = step_of(plan)
-    passes = step.partition.passes
+    passes = step.partition.staged.passes
     kernels = dict.fromkeys(NAMES, 0)
     for name in NAMES:
         for product in step.nodes(name, "MatMul"):
@@ -231,7 +232,7 @@ def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
 
 def test_a_step_without_gradients_is_all_forward() -> None:
     step = step_of(TWO, function=stack())
-    assert set(step.partition.passes.values()) == {FORWARD}
+    assert set(step.partition.staged.passes.values()) == {FORWARD}
 
 
 def check(plan: Plan, paths: dict[str, str], *variables: str) -> None:

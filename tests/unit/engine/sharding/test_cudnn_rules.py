@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from evener.engine.partition import partition_step
 from evener.engine.pipeline.layout import Layout
-from evener.engine.sharding.states import SUM, UNSET, Sharded
 from evener.engine.trace.step import trace_step
+from evener.ops.states import SUM, UNSET, Sharded
 from evener.plan import Plan
 
 UNITS, FEATURES, LENGTH = 5, 3, 7

@@ -12,10 +12,10 @@ import tensorflow as tf
 from hypothesis import given
 
 import evener
-from evener.engine.sharding.rules import random
-from evener.engine.sharding.states import Numbers
-from evener.engine.trace.dims import symbols_of
-from evener.engine.trace.graph import Node
+from evener.graph.dims import symbols_of
+from evener.graph.nodes import Node
+from evener.ops import random
+from evener.ops.states import Numbers
 
 Step = Callable[[tf.Tensor], Any]
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.sharding import decision as rules
-from evener.engine.sharding.decision import Decision, Sharding, rows_of
-from evener.engine.sharding.states import Sharded, rows_per_sample
-from evener.engine.trace.dims import BATCH
+from evener.graph.dims import BATCH
+from evener.ops.decision import ROWS, Decision, Rule, Sharding, rows_of
+from evener.ops.registry import OPERATIONS
+from evener.ops.states import Sharded, rows_per_sample
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 WEIGHTS = np.random.default_rng(0).normal(size=[6, 4]).astype("float32")
@@ -114,9 +114,8 @@ def test_a_rule_that_knows_of_samples_alone_is_not_used(monkeypatch: pytest.Monk
         lower = lambda builder, node, inputs: builder.op(node.op, inputs, node.attrs)  # noqa: E731
         return Decision(inputs=(states[0],), outputs=(states[0],), lower=lower)
 
-    known = rules.RULES["Softplus"]
-    ignorant = rules.Rule(decide=of_samples, inputs=known.inputs)
-    monkeypatch.setitem(rules.RULES, "Softplus", ignorant)
+    ignorant = Rule(decide=of_samples, inputs=(ROWS,))
+    monkeypatch.setattr(OPERATIONS["Softplus"], "rule", ignorant)
 
     def step(x: tf.Tensor) -> Any:
         noise = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS

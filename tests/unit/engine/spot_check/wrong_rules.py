@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import (
-    PARTIAL_RULES,
+from evener.graph.nodes import Node
+from evener.ops.decision import (
     PARTIALS,
     ROWS,
-    RULES,
     Decision,
     Rule,
 )
-from evener.engine.sharding.states import (
+from evener.ops.registry import OPERATIONS, operation
+from evener.ops.states import (
     FIRST,
     PART_BATCH,
     REPLICATED,
@@ -25,7 +25,6 @@ from evener.engine.sharding.states import (
     State,
     part_sizes,
 )
-from evener.engine.trace.graph import Node
 from evener.tf_compat import graphs
 
 Decide = Callable[[Node, Sequence[State]], Decision | None]
@@ -49,9 +48,10 @@ class WrongRule:
 
     def install(self, monkeypatch: Any) -> None:
         """Put it in the place of the rule."""
-        table = PARTIAL_RULES if self.is_partial else RULES
         takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
-        monkeypatch.setitem(table, self.op, Rule(decide=self.decide, inputs=takes))
+        field = "partial_rule" if self.is_partial else "rule"
+        wrong = {field: Rule(decide=self.decide, inputs=takes)}
+        monkeypatch.setitem(OPERATIONS, self.op, replace(operation(self.op), **wrong))
 
 
 def gives(state: State) -> Decide:

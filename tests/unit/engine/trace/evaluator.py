@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.trace.dims import Size, evaluate, symbols_of
 from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node, Tensor
 from evener.engine.trace.inference import Inference
 from evener.engine.trace.step import TracedStep
+from evener.graph.dims import Size, evaluate, symbols_of
+from evener.graph.nodes import Graph, Node, Tensor
 from evener.tf_compat import graphs
 
 OPAQUE = (tf.resource, tf.variant)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.dims import BATCH
 from evener.engine.trace.step import trace_step
+from evener.graph.dims import BATCH
 
 ROWS = tf.TensorSpec([None, 3])
 NUMBERS = tf.TensorSpec([None])

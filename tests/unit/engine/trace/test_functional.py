@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading, open_functions
-from evener.engine.trace.graph import Graph, Node
+from evener.graph.nodes import Graph, Node
 
 FLOATS = tf.TensorSpec([None, 3])
 

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from evener.engine.sharding.propagate import propagate
-from evener.engine.sharding.states import Sharded, is_shardable
-from evener.engine.trace.dims import BATCH
 from evener.engine.trace.step import TracedStep, trace_step
+from evener.graph.dims import BATCH
+from evener.ops.states import Sharded, is_shardable
 from unit.engine.trace import (
     corner_cases,
     image_cases,

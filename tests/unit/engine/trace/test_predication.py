@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import evener
 from evener.engine.trace.functional import CONDITIONS, LOOPS, open_functions
-from evener.engine.trace.graph import Graph
+from evener.graph.nodes import Graph
 
 DEVICES = ["cpu:0", "cpu:1"]
 
