@@ -49,14 +49,14 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Return ``file:line``, the file relative to the current folder."""
         below, here = Path(self.file), Path.cwd()
         short = str(below.relative_to(here)) if below.is_relative_to(here) else self.file
         return f"{short}:{self.line}" if self.line else short
 
     def __str__(self) -> str:
-        return house_form(self.code, f"{self.place}: {self.what}", self.why, self.fix)
+        return house_form(self.code, f"{self.location}: {self.what}", self.why, self.fix)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as ``--json`` prints it."""

@@ -50,7 +50,7 @@ def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None
 def _print_finding(finding: Finding, console: Console) -> None:
     head = Text()
     head.append(finding.severity.value.upper(), style=_STYLES[finding.severity])
-    head.append(f"  {finding.place}", style="bold")
+    head.append(f"  {finding.location}", style="bold")
     head.append(f"  [{finding.code}]")
     console.print(head, soft_wrap=True)
     _print_indented(finding.what[:1].upper() + finding.what[1:], console)
