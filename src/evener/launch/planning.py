@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
 
 from evener.devices.spec import spec_from
 from evener.launch.plan_subprocess import StepCosts, measure_in_subprocess
@@ -13,30 +13,14 @@ from evener.profiler.known import warn_of_estimates
 from evener.versions import check_installed
 
 
-def measured_profile(
-    script: str,
-    args: Sequence[str] = (),
-    *,
-    as_module: bool = False,
-    devices: str | None = None,
-    batch_size: int | None = None,
-    gpu_names: bool = True,
-    time_limit: float,
-    remeasure: bool = False,
-) -> StepCosts:
+def measured_profile(request: CostRequest, *, time_limit: float) -> StepCosts:
     """Run a script up to its first training step in a subprocess, and measure the step.
 
     Warns (PROF-020) if the times of layers are estimated. This process does not import TensorFlow.
 
     Args:
-        script: The path of the script, or the name of the module.
-        args: Its command line arguments.
-        as_module: Whether it is a module, which runs as ``python -m`` does.
-        devices: A device spec; None for ``EVENER_DEVICES``, else all.
-        batch_size: The most samples to measure, at least 1; None for the batch of the script.
-        gpu_names: Whether CPU devices appear as GPUs to the script, where there is no GPU.
+        request: The script, and what to measure; without devices, those of ``EVENER_DEVICES``.
         time_limit: Seconds for the script and the measuring together.
-        remeasure: Whether layers are measured again that were measured on such devices before.
 
     Returns:
         The profile, and the samples of the script's own batch if they are known.
@@ -47,18 +31,12 @@ def measured_profile(
         EvenerError: Any other error that the subprocess raised.
     """
     # Before the subprocess imports TensorFlow, which takes seconds.
-    read(script, as_module=as_module)
-    spec = spec_from(devices, os.environ)
+    read(request.script, as_module=request.as_module)
+    spec = spec_from(request.devices, os.environ)
     check_installed()
-    request = CostRequest(
-        script=script,
-        as_module=as_module,
-        args=tuple(args),
-        devices=None if spec.source == "default" else str(spec),
-        batch_size=batch_size,
-        gpu_names=gpu_names,
-        remeasure=remeasure,
+    devices = None if spec.source == "default" else str(spec)
+    found = measure_in_subprocess(
+        dataclasses.replace(request, devices=devices), limit_seconds=time_limit
     )
-    found = measure_in_subprocess(request, limit_seconds=time_limit)
     warn_of_estimates(found.not_measured)
     return found

@@ -30,17 +30,17 @@ class CostRequest(SubprocessRequest):
         script: The path of the script, or the name of the module.
         as_module: Whether it is a module.
         devices: A device spec; None for ``EVENER_DEVICES``, else all.
-        batch_size: The most samples to measure; None for the batch of the script.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
+        batch_size: The most samples to measure; None for the batch of the script.
         remeasure: Whether layers are measured that were measured before.
     """
 
     script: str
     as_module: bool
     devices: str | None
-    batch_size: int | None
     gpu_names: bool
-    remeasure: bool
+    batch_size: int | None = None
+    remeasure: bool = False
 
 
 def main() -> None:
