@@ -10,6 +10,7 @@ from typing import TypeAlias
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.builder import Builder
+from evener.ops.known import UnknownError
 from evener.ops.states import (
     REPLICATED,
     SUM,
@@ -138,7 +139,10 @@ class Rule:
             state if kind_of(state) & ~taken == WHOLE else REPLICATED
             for state, taken in zip(states, takes, strict=True)
         ]
-        decision = self.decide(node, seen)
+        try:
+            decision = self.decide(node, seen)
+        except UnknownError:
+            return None
         if decision is not None:
             wanted = zip(decision.inputs, takes, strict=True)
             assert all(isinstance(w, Numbers) or not kind_of(w) & ~t for w, t in wanted), node

@@ -11,6 +11,7 @@ from evener.ops.axes import given_by_input, like_input, without_minus_one
 from evener.ops.builder import Builder
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision, Lower
 from evener.ops.joining import rearranged_partial
+from evener.ops.known import first_sharded, integers_of, numbers_of, shape_of, sharded
 from evener.ops.registry import (
     FREE,
     Matrix,
@@ -37,9 +38,11 @@ from evener.ops.values import matrix_of
 
 @shape_rule("Slice")
 def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, begin, size = node.inputs[0].shape, node.inputs[1].value, node.inputs[2].value
-    if shape is None or begin is None or size is None:
-        return None
+    shape, begin, size = (
+        shape_of(node.inputs[0]),
+        numbers_of(node.inputs[1]),
+        numbers_of(node.inputs[2]),
+    )
     size = without_minus_one(table, node.outputs[0], size, shape)
     return [
         tuple(
@@ -51,34 +54,25 @@ def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Slice")
 def _slice_value(table: SymbolTable, node: Node) -> Shapes:
-    value, begin, size = (t.value for t in node.inputs)
-    if value is None or begin is None or size is None or node.inputs[0].rank != 1:
+    if node.inputs[0].rank != 1:
         return None
-    if not isinstance(begin[0], int) or not isinstance(size[0], int):
-        return None
-    end = len(value) if size[0] == -1 else begin[0] + size[0]
-    return [value[begin[0] : end]]
+    value, (begin,), (size,) = numbers_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
+    return [value[begin : len(value) if size == -1 else begin + size]]
 
 
 @matrix_rule("Slice")
 def _slice_matrix(node: Node) -> Matrix | None:
-    array, begin, size = matrix_of(node.inputs[0]), node.inputs[1].value, node.inputs[2].value
-    if array is None or begin is None or size is None:
+    array, begin, size = matrix_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
+    if array is None or min(begin, default=0) < 0:
         return None
-    taken: list[slice] = []
-    for start, count in zip(begin, size, strict=True):
-        if not isinstance(start, int) or not isinstance(count, int) or start < 0:
-            return None
-        taken.append(slice(start, None if count == -1 else start + count))
-    return array[tuple(taken)]
+    pairs = zip(begin, size, strict=True)
+    return array[tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)]
 
 
 @rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
 def _slice(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
     begin, size = node.inputs[1].value, node.inputs[2].value
-    if shape is None or result is None or not isinstance(state, Sharded):
-        return None
     if begin is None or size is None:
         return None
     one = TakenSlice(state.axis)
@@ -111,8 +105,8 @@ def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("StridedSlice")
 def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
-    value, shape = node.inputs[0].value, node.inputs[0].shape
-    if value is None or shape is None or len(shape) != 1:
+    value, shape = numbers_of(node.inputs[0]), shape_of(node.inputs[0])
+    if len(shape) != 1:
         return None
     taken = slices(node, shape)
     if taken is None or len(taken) != 1 or taken[0] is None:
@@ -127,9 +121,9 @@ def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
     taken = None if shape is None else slices(node, shape)
-    if taken is None or shape is None or result is None or not isinstance(state, Sharded):
+    if taken is None:
         return None
     axis = 0
     for one in taken:
@@ -217,9 +211,13 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
 @rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
-    result, gradient, state = node.outputs[0].shape, node.inputs[4].shape, states[4]
+    result, gradient, state = (
+        shape_of(node.outputs[0]),
+        shape_of(node.inputs[4]),
+        sharded(states[4]),
+    )
     taken = None if result is None else slices(node, result)
-    if taken is None or result is None or gradient is None or not isinstance(state, Sharded):
+    if taken is None:
         return None
     if any(one is not None and not _is_certain(one) for one in taken):
         return None
@@ -258,10 +256,8 @@ def _in_part(size: Size, state: Sharded) -> Size:
 @rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
 def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """All samples get an update, at the same place of the other axes."""
-    shape, update, begin = node.inputs[0].shape, node.inputs[1].shape, node.inputs[2].value
-    state = next((s for s in states[:2] if isinstance(s, Sharded)), None)
-    if state is None or shape is None or update is None or begin is None:
-        return None
+    shape, update = map(shape_of, node.inputs[:2])
+    begin, state = numbers_of(node.inputs[2]), first_sharded(states[:2])
     if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:
         return None
     return Decision(inputs=(state, state, REPLICATED), outputs=(state,))
