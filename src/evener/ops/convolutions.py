@@ -147,7 +147,7 @@ def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
         of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
-        kernels, errors = (_split(builder, one, groups, dtype) for one in inputs[1:])
+        kernels, errors = (_split(builder, given, groups, dtype) for given in inputs[1:])
         gradients = [
             builder.copy(node.op, node.name, [of_group, kernel, error], node.attrs)[0]
             for kernel, error in zip(kernels, errors, strict=True)

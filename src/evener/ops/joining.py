@@ -148,7 +148,7 @@ def _sizes_beside(node: Node) -> Iterator[tuple[Size, Size]]:
 
 @value_rule("ConcatOffset")
 def _concat_offset(table: SymbolTable, node: Node) -> Shapes:
-    """Where each of several shapes begins when they are joined along an axis."""
+    """Offsets of several shapes that are joined along an axis."""
     shapes = [numbers_of(t) for t in node.inputs[1:]]
     axis = axis_of(node.inputs[0], len(shapes[0]))
     begin: Size = 0

@@ -113,7 +113,7 @@ def _equations(node: Node, states: Sequence[State]) -> Decision | None:
         if tensor.shape[state.axis] != result[target.axis]:
             continue
         wanted = [operand_state(t.shape, result, target) for t in node.inputs]
-        known = tuple(one for one in wanted if one is not None)
+        known = tuple(needed for needed in wanted if needed is not None)
         if len(known) < len(wanted):
             return None
         return Decision(inputs=known, outputs=(target,), needs_samples=True)

@@ -99,7 +99,7 @@ class Operation:
         equal_sizes: Yields sizes of the inputs that its kernel needs to be equal.
         index_limit: Finds an input with indices, and what they are below.
         index_inputs: The inputs whose integers are below a limit of the result.
-        traits: What holds whatever the inputs are.
+        traits: Facts that hold whatever the inputs are.
         gathered: The reason why the parts cannot compute it, if there is one.
     """
 

@@ -45,15 +45,15 @@ def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
     full_b = (None,) * (rank - len(b)) + b
     over_a: list[Size] = []
     over_b: list[Size] = []
-    for axis, (one, other) in enumerate(zip(full_a, full_b, strict=True)):
-        if one == other:
-            if one == 1:
+    for axis, (left, right) in enumerate(zip(full_a, full_b, strict=True)):
+        if left == right:
+            if left == 1:
                 over_a.append(axis)
                 over_b.append(axis)
             continue
-        if one in (None, 1):
+        if left in (None, 1):
             over_a.append(axis)
-        elif other in (None, 1):
+        elif right in (None, 1):
             over_b.append(axis)
         else:
             # 8 and B: B is 8, or it is 1 and its gradient is summed.

@@ -75,9 +75,9 @@ def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     begin, size = node.inputs[1].value, node.inputs[2].value
     if begin is None or size is None:
         return None
-    one = TakenSlice(state.axis)
-    one.begin, one.length = begin[state.axis], result[state.axis]
-    target = _blocks(one, shape[state.axis], state, state.axis)
+    span = TakenSlice(state.axis)
+    span.begin, span.length = begin[state.axis], result[state.axis]
+    target = _blocks(span, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None
     axis, rows = state.axis, part_sizes(result, target)[state.axis]
@@ -93,13 +93,13 @@ def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
     if taken is None:
         return None
     sizes: list[Size] = []
-    for one in taken:
-        if one is None:
+    for span in taken:
+        if span is None:
             sizes.append(1)
-        elif one.length is None:
+        elif span.length is None:
             sizes.append(table.new_symbol(node.outputs[0], len(sizes)))
-        elif not one.is_index:
-            sizes.append(one.length)
+        elif not span.is_index:
+            sizes.append(span.length)
     return [tuple(sizes)]
 
 
@@ -111,12 +111,12 @@ def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
     taken = slices(node, shape)
     if taken is None or len(taken) != 1 or taken[0] is None:
         return None
-    one = taken[0]
-    if not isinstance(one.begin, int) or not isinstance(one.length, int):
+    span = taken[0]
+    if not isinstance(span.begin, int) or not isinstance(span.length, int):
         return None
-    if one.is_index and not 0 <= one.begin < len(value):
+    if span.is_index and not 0 <= span.begin < len(value):
         return None
-    return [tuple(value[one.begin + k * one.stride] for k in range(one.length))]
+    return [tuple(value[span.begin + k * span.stride] for k in range(span.length))]
 
 
 @rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
@@ -126,23 +126,23 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     if taken is None:
         return None
     axis = 0
-    for one in taken:
-        if one is not None and one.axis == state.axis:
+    for span in taken:
+        if span is not None and span.axis == state.axis:
             break
-        axis += one is None or not one.is_index
-    samples = next(one for one in taken if one is not None and one.axis == state.axis)
+        axis += span is None or not span.is_index
+    samples = next(span for span in taken if span is not None and span.axis == state.axis)
     if samples.is_whole:
         target: Sharded | None = state.at(axis)
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
     if target is None or not is_shardable(result, target):
         return None
-    if any(one is not None and not _is_certain(one) for one in taken):
+    if any(span is not None and not _is_certain(span) for span in taken):
         # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
         # an end behind the last row is the last row.
         whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
         return whole if samples.is_whole else None
-    numbers = [Numbers(one) for one in _part_slices(taken, state)]
+    numbers = [Numbers(span) for span in _part_slices(taken, state)]
     return Decision(
         inputs=(state, *numbers),
         outputs=(target,),
@@ -151,8 +151,8 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-def _is_certain(one: TakenSlice) -> bool:
-    return one.begin is not None and one.length is not None
+def _is_certain(span: TakenSlice) -> bool:
+    return span.begin is not None and span.length is not None
 
 
 def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
@@ -176,22 +176,22 @@ def _part_slices(
     begins: list[Size] = []
     ends: list[Size] = []
     strides: list[Size] = []
-    for one in taken:
-        if one is None:
+    for span in taken:
+        if span is None:
             begins, ends, strides = [*begins, 0], [*ends, 1], [*strides, 1]
             continue
-        assert one.begin is not None and one.length is not None
-        begin, length = one.begin, one.length
-        if one.axis == state.axis:
+        assert span.begin is not None and span.length is not None
+        begin, length = span.begin, span.length
+        if span.axis == state.axis:
             begin, length = _in_part(begin, state), _in_part(length, state)
         end = begin + length
-        if one.stride != 1 and not one.is_index:
+        if span.stride != 1 and not span.is_index:
             assert isinstance(begin, int) and isinstance(length, int)
-            end = begin + length * one.stride
+            end = begin + length * span.stride
             # A negative end would count from the back.
             end = end if end >= 0 else -(2**30)
         begins, ends = [*begins, begin], [*ends, end]
-        strides.append(1 if one.is_index else one.stride)
+        strides.append(1 if span.is_index else span.stride)
     return tuple(begins), tuple(ends), tuple(strides)
 
 
@@ -199,8 +199,8 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     """The same operation with all places said in numbers."""
 
     def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
-        shrink = sum(1 << k for k, one in enumerate(taken) if one is not None and one.is_index)
-        new = sum(1 << k for k, one in enumerate(taken) if one is None)
+        shrink = sum(1 << k for k, span in enumerate(taken) if span is not None and span.is_index)
+        new = sum(1 << k for k, span in enumerate(taken) if span is None)
         masks = {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0}
         masks |= {"shrink_axis_mask": shrink, "new_axis_mask": new}
         return builder.op(op, inputs, {"T": node.attrs["T"], "Index": node.attrs["Index"], **masks})
@@ -219,9 +219,9 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
     taken = None if result is None else slices(node, result)
     if taken is None:
         return None
-    if any(one is not None and not _is_certain(one) for one in taken):
+    if any(span is not None and not _is_certain(span) for span in taken):
         return None
-    kept = [one for one in taken if one is None or not one.is_index]
+    kept = [span for span in taken if span is None or not span.is_index]
     if len(kept) != len(gradient) or kept[state.axis] is None:
         return None
     samples = kept[state.axis]
@@ -237,7 +237,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
             return None
     if not is_shardable(result, target):
         return None
-    numbers = [Numbers(one) for one in _part_slices(taken, target)]
+    numbers = [Numbers(span) for span in _part_slices(taken, target)]
     return Decision(
         inputs=(Numbers(part_sizes(result, target)), *numbers, state),
         outputs=(target,),
