@@ -36,6 +36,7 @@ ON_LOGICAL_CPUS = (
     TESTS / "exactness",
     TESTS / "multi_device",
     TESTS / "unit" / "engine",
+    TESTS / "unit" / "ops",
     TESTS / "unit" / "profiler",
     ROOT / "src" / "evener" / "engine",
     ROOT / "src" / "evener" / "profiler",
