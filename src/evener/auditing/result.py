@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from evener.auditing.gathered import GatheredOperation
 from evener.auditing.records import (
     KINDS,
     VERSION,
@@ -18,7 +19,6 @@ from evener.auditing.records import (
     Traffic,
 )
 from evener.auditing.serialise import read_fields, write_audit
-from evener.tf_compat.gathered import GatheredOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

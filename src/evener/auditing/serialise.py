@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evener.auditing.gathered import GatheredOperation
 from evener.auditing.records import VERSION, Collective, Copy, Fallback, Line, Operation
 from evener.errors import PlacementError
-from evener.tf_compat.gathered import GatheredOperation
 
 if TYPE_CHECKING:
     from evener.auditing.result import Audit

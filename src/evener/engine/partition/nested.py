@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.partition.functions import (
     FunctionBuilder,
     TensorArgument,
@@ -22,7 +23,6 @@ from evener.engine.sharding.decision import Decision, Sharding
 from evener.engine.sharding.states import REPLICATED, Numbers, State
 from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
 from evener.engine.trace.graph import Graph, Node
-from evener.tf_compat import graphs
 
 
 def add_functional(

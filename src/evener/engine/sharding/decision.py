@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from evener._tf_private import operation_types
 from evener.engine.sharding.states import (
     REPLICATED,
     SUM,
@@ -18,7 +19,6 @@ from evener.engine.sharding.states import (
 )
 from evener.engine.trace.dims import BATCH, Size
 from evener.engine.trace.graph import Node, Tensor
-from evener.tf_compat import graphs
 
 if TYPE_CHECKING:
     from evener.engine.partition.functions import FunctionBuilder
@@ -147,7 +147,7 @@ class Rule:
         return decision
 
     def _of_tensors(self, node: Node) -> list[Takes]:
-        counts = graphs.input_counts(node.op, node.attrs)
+        counts = operation_types.input_counts(node.op, node.attrs)
         pairs = zip(self.inputs, counts, strict=True)
         return [taken for taken, count in pairs for _ in range(count)]
 
@@ -200,7 +200,7 @@ def _register(
     def register(function: Decide) -> Decide:
         for op in ops:
             assert op not in table, op
-            names = graphs.input_names(op)
+            names = operation_types.input_names(op)
             takes = (inputs,) * len(names) if isinstance(inputs, Takes) else tuple(inputs)
             assert len(takes) == len(names), f"{op} has the inputs {names}, not {takes}"
             table[op] = Rule(decide=function, inputs=takes, inexact=inexact)

@@ -124,7 +124,7 @@ class StepChecker:
             variable_bytes=num_bytes(traced),
         )
         # Nothing may read the clock where all operations have to be deterministic.
-        self._is_timed = not _tf_private.is_deterministic()
+        self._is_timed = not _tf_private.random_numbers.is_deterministic()
         self._delay = begins_after(seconds)
         self._begin = time.time() + self._delay if self._is_timed else 0.0
 
@@ -148,7 +148,7 @@ class StepChecker:
             return
         if self._due is None:
             with tf.init_scope(), tf.device(HOST):
-                self._due = _tf_private.plain_variable(self._begin, tf.float64)
+                self._due = _tf_private.variables.plain_variable(self._begin, tf.float64)
         due = self._due
         outer = [one for one in self._traced.captures if _is_value_of_outer_graph(one)]
 
@@ -243,7 +243,9 @@ class StepChecker:
         # One after the other, so that no device holds more than one of them twice.
         values = [variable.numpy() for variable in variables.values()]
         with tf.device(HOST):
-            copies = [_tf_private.plain_variable(one, tf.as_dtype(one.dtype)) for one in values]
+            copies = [
+                _tf_private.variables.plain_variable(one, tf.as_dtype(one.dtype)) for one in values
+            ]
         closed |= {tensor: copy.handle for tensor, copy in zip(variables, copies, strict=True)}
         numbers = [*fed.values(), *values]
         specs = {tensor: tf.TensorSpec(one.shape, tensor.dtype) for tensor, one in fed.items()}
@@ -292,7 +294,7 @@ class StepChecker:
                 continue
             elif id(capture) in by_handle:
                 variables[tensor] = by_handle[id(capture)]
-            elif _tf_private.is_eager_tensor(capture):
+            elif _tf_private.tensors.is_eager_tensor(capture):
                 closed[tensor] = capture
             else:
                 raise _NotDoneError("the step uses a resource of the function around it")
@@ -336,7 +338,7 @@ def _epsilon(traced: TracedStep) -> float:
 def _is_value_of_outer_graph(capture: Any) -> bool:
     """Return whether a step uses a value of the function that it is called in."""
     is_value = capture.dtype not in (tf.resource, tf.variant)
-    return is_value and not _tf_private.is_eager_tensor(capture)
+    return is_value and not _tf_private.tensors.is_eager_tensor(capture)
 
 
 def _text(error: Exception) -> str:

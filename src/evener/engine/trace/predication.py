@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.trace.graph import Graph, Node, Tensor, constant_array
-from evener.tf_compat import graphs
 
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
 """What an operation writes that leaves a variable as it is, bit by bit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from evener._tf_private import graphs, operation_types
 from evener.engine.sharding.decision import (
     INSIDE_RULES,
     PARTIAL_RULES,
@@ -20,7 +21,6 @@ from evener.engine.sharding.decision import (
 from evener.engine.sharding.propagate import decide
 from evener.engine.sharding.states import FIRST, REPLICATED, SUM, Partial, State
 from evener.engine.trace.graph import Node, Tensor
-from evener.tf_compat import graphs
 
 TABLES = [RULES, PARTIAL_RULES, INSIDE_RULES]
 # What the definitions call the dtype of a size, a position, an axis or a count.
@@ -46,14 +46,16 @@ OF_SAMPLES = {
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
 def test_every_input_is_declared(table: dict[str, Rule]) -> None:
     for op, found in table.items():
-        assert len(found.inputs) == len(graphs.input_names(op)), op
+        assert len(found.inputs) == len(operation_types.input_names(op)), op
 
 
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
 def test_sizes_and_positions_are_those_of_the_whole_batch(table: dict[str, Rule]) -> None:
     fixed = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
     for op, found in table.items():
-        for arg, takes in zip(graphs.op_definition(op).input_arg, found.inputs, strict=True):
+        for arg, takes in zip(
+            operation_types.op_definition(op).input_arg, found.inputs, strict=True
+        ):
             is_number = arg.type in fixed or arg.type_attr in NUMBER_TYPES
             if is_number and (op, arg.name) not in OF_SAMPLES:
                 assert takes == WHOLE, f"{op}: {arg.name}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import operation_types
 from evener.engine.sharding.decision import (
     PARTIAL_RULES,
     PARTIALS,
@@ -26,7 +27,6 @@ from evener.engine.sharding.states import (
     part_sizes,
 )
 from evener.engine.trace.graph import Node
-from evener.tf_compat import graphs
 
 Decide = Callable[[Node, Sequence[State]], Decision | None]
 
@@ -50,7 +50,7 @@ class WrongRule:
     def install(self, monkeypatch: Any) -> None:
         """Put it in the place of the rule."""
         table = PARTIAL_RULES if self.is_partial else RULES
-        takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
+        takes = (ROWS | PARTIALS,) * len(operation_types.input_names(self.op))
         monkeypatch.setitem(table, self.op, Rule(decide=self.decide, inputs=takes))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from evener._tf_private import operation_types
 from evener.engine.trace.inference import SHAPE_RULES, VALUE_RULES
-from evener.tf_compat import graphs
 
 
 @pytest.mark.parametrize("table", [SHAPE_RULES, VALUE_RULES], ids=["shapes", "values"])
 def test_every_operation_exists(table: dict[str, object]) -> None:
     assert table
-    assert [op for op in table if not graphs.is_operation(op)] == []
+    assert [op for op in table if not operation_types.is_operation(op)] == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from evener._tf_private.batch_norm import PER_PART_SCOPE
 from evener.engine.sharding.decision import RULES, Decision
 from evener.engine.sharding.rules.elementwise import elementwise
 from evener.engine.sharding.states import (
@@ -20,7 +21,6 @@ from evener.engine.sharding.states import (
 from evener.engine.trace.dims import Size
 from evener.engine.trace.graph import Node
 from evener.engine.trace.shape_rules import reduced_axes
-from evener.tf_compat.batch_norm import PER_PART_SCOPE
 
 
 def mean_per_part(node: Node, states: Sequence[State]) -> Decision | None:
