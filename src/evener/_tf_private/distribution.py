@@ -6,6 +6,16 @@ from typing import Any
 
 from tensorflow.python.distribute import values
 
+from evener._tf_private.patches import Patch, Wrap
+
+_RUNS = Patch(
+    "runs of a watched program",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.run",
+    why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
+    "this base class, which has no public name.",
+    if_it_changes="The doctor does not know the number of replicas of custom loops.",
+)
+
 
 def local_values(value: Any) -> tuple[Any, ...]:
     """Return the values of all replicas of a distributed value, in the order of replicas."""
@@ -17,3 +27,8 @@ def local_values(value: Any) -> tuple[Any, ...]:
 def is_per_replica(value: Any) -> bool:
     """Return whether a value is a distributed one, with a value for each replica."""
     return isinstance(value, values.DistributedValues)
+
+
+def replace_runs(wrap: Wrap) -> None:
+    """Replace ``run`` of every strategy, for a watched program."""
+    _RUNS.apply(wrap)

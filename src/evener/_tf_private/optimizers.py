@@ -4,12 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.optimizer import TFOptimizer
 from tensorflow.python.distribute import distribute_lib
 
-from evener._tf_private.patches import Wrap
+from evener._tf_private.patches import Patch, Wrap
+
+_NAME = "_distribution_strategy"
+
+_APPLY = Patch(
+    "updates of variables",
+    "keras:optimizers.Optimizer.apply",
+    "keras:optimizers.LossScaleOptimizer.apply",
+    why="An update runs on the device of its variable. Keras has no hook for it.",
+    if_it_changes="Updates run on the first device.",
+)
+_AUDITED = Patch(
+    "updates of audited programs",
+    "keras:optimizers.Optimizer.apply",
+    why="An audit ends a program at its first eager step, which ends with an update.",
+    if_it_changes="Audits of eager programs find no training step.",
+)
+_SLOT = Patch(
+    "slots of variables",
+    "keras:optimizers.Optimizer.add_variable_from_reference",
+    why="A slot is made on the device of its variable. Keras has no hook for it.",
+    if_it_changes="Slots are made on the first device.",
+)
+_REDUCE = Patch(
+    "sums of gradients over replicas",
+    "keras:optimizers.Optimizer._all_reduce_sum_gradients",
+    why="It passes all gradients through one operation, even where there is nothing to reduce, and "
+    "has no public name.",
+    if_it_changes="All gradients go through the first device.",
+)
+_FOLLOWING = Patch(
+    "strategies of optimizers",
+    f"keras.src.backend.tensorflow.optimizer:TFOptimizer.{_NAME}",
+    why="Keras fixes the strategy when an optimizer is made, and refuses to make its slots under "
+    "another; on one device it does not matter where an optimizer is made.",
+    if_it_changes='Such optimizers fail with TensorFlow\'s error "Mixing different strategies".',
+    is_new=True,
+)
 
 
 def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
@@ -18,33 +53,15 @@ def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
     Args:
         apply: Wraps ``apply`` of both kinds of optimizers.
         slot: Wraps ``add_variable_from_reference``.
-        reduce: Wraps ``_all_reduce_sum_gradients``, which passes all gradients through one
-            operation, even where there is nothing to reduce.
-
-    Why: the last has no public name. If it changes: all gradients go through the first device.
+        reduce: Wraps ``_all_reduce_sum_gradients``.
     """
-    for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
-        kind.apply = apply(kind.apply)
-    kind = keras.optimizers.Optimizer
-    kind.add_variable_from_reference = slot(kind.add_variable_from_reference)
-    kind._all_reduce_sum_gradients = reduce(kind._all_reduce_sum_gradients)
-
-
-_NAME = "_distribution_strategy"
+    _APPLY.apply(apply)
+    _SLOT.apply(slot)
+    _REDUCE.apply(reduce)
 
 
 def let_optimizers_follow(kind: type[tf.distribute.Strategy]) -> None:
-    """Let optimizers that were made under no strategy work under one of this kind.
-
-    Safe to call again. Elsewhere nothing changes.
-
-    Why: Keras fixes the strategy when an optimizer is made, and refuses to make its slots under
-    another; on one device it does not matter where an optimizer is made.
-    If it changes: such optimizers fail with TensorFlow's error "Mixing different strategies".
-    """
-    if isinstance(vars(TFOptimizer).get(_NAME), property):
-        return
-
+    """Let optimizers that were made under no strategy work under strategies of this class."""
     default = distribute_lib._get_default_strategy()
 
     def get(optimizer: Any) -> Any:
@@ -58,4 +75,9 @@ def let_optimizers_follow(kind: type[tf.distribute.Strategy]) -> None:
     def set_(optimizer: Any, strategy: Any) -> None:
         vars(optimizer)[_NAME] = strategy
 
-    setattr(TFOptimizer, _NAME, property(get, set_))
+    _FOLLOWING.apply(lambda _: property(get, set_))
+
+
+def replace_audited_updates(wrap: Wrap) -> None:
+    """Replace ``apply`` of Keras's optimizers, for an audited program."""
+    _AUDITED.apply(wrap)

@@ -2,7 +2,7 @@
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
 does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
-changed in Keras stands in one list, `evener._tf_private.strategies.PATCHES`.
+changed in Keras is in `evener._tf_private.strategies`.
 """
 
 from __future__ import annotations

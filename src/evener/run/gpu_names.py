@@ -11,15 +11,15 @@ Calls from evener, TensorFlow and Keras are not changed: Keras selects cuDNN ker
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-import evener
 from evener import _tf_private
+from evener._tf_private.patches import Patch
 from evener.auditing.device_names import ASKED
 from evener.run.emulated_gpus import EmulatedGpus, Report, joined
 from evener.run.replace import instead_of
@@ -59,11 +59,61 @@ STRATEGIES = {
 }
 """The strategies of ``tf.distribute`` that take devices, and the names of these arguments."""
 
-# `import tensorflow.config` would make a second module, without the replacements.
 _IMPORTED_AS = (
     *("config", "config.experimental", "test", "data", "data.experimental"),
     *("compat", "compat.v1", "compat.v2"),
 )
+
+
+def _attribute(module: Any, path: str) -> Any:
+    return functools.reduce(getattr, filter(None, path.split(".")), module)
+
+
+def _targets(path: str, apis: Sequence[str] = ("", "compat.v1.", "compat.v2.")) -> Iterator[str]:
+    """Yield the public modules that have a function or class, as targets of a patch."""
+    folder, _, name = path.rpartition(".")
+    for api in apis:
+        if hasattr(_attribute(tf, f"{api}{folder}"), name):
+            yield f"tensorflow:{api}{path}"
+
+
+def _each_class_once(name: str) -> Iterator[str]:
+    apis = ("distribute.", "distribute.experimental.", "compat.v1.distribute.")
+    targets = {
+        _attribute(tf, f"{api}{name}"): target for api in apis for target in _targets(name, [api])
+    }
+    yield from (f"{target}.__init__" for target in targets.values())
+
+
+_FUNCTIONS = Patch(
+    "functions that name GPUs",
+    *(target for path in REPLACED for target in _targets(path)),
+    why="Programs for GPUs find and name them by these functions.",
+    if_it_changes="Programs for GPUs do not run where there are none.",
+)
+_IMPORTED = Patch(
+    "modules that name GPUs",
+    *(f"sys:modules[tensorflow.{name}]" for name in _IMPORTED_AS),
+    why="`import tensorflow.config` would make a second module, without the replacements.",
+    if_it_changes=_FUNCTIONS.if_it_changes,
+    is_new=True,
+)
+_PIN = Patch(
+    "evener.pin in scripts",
+    "evener:pin",
+    why="A GPU name selects its stand-in there too.",
+    if_it_changes=_FUNCTIONS.if_it_changes,
+)
+_STRATEGIES = {
+    name: Patch(
+        f"devices of {name}",
+        *_each_class_once(name),
+        why="A GPU name selects its stand-in there too, and so does the default, all GPUs.",
+        if_it_changes="Strategies of TensorFlow train on one device where there is no GPU.",
+    )
+    for name in STRATEGIES
+}
+
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
 _AUTOGRAPH = "tensorflow.python.autograph."
@@ -85,40 +135,15 @@ def answer_as_gpus(
     if stand_ins is not None and used.are_not_needed:
         return
     replacements = _Replacements(used, report, are_trained_on=are_trained_on)
-    for module, path in _replaced_functions():
-        name = path.rpartition(".")[2]
-        setattr(module, name, replacements.instead_of(getattr(module, name), name))
-    for name in _IMPORTED_AS:
-        sys.modules[f"tensorflow.{name}"] = _attribute(tf, name)
-    own: Any = evener
-    own.pin = replacements.of_pin(own.pin)
+    _FUNCTIONS.apply_by_name(replacements.instead_of)
+    _IMPORTED.apply_by_name(lambda _, name: _attribute(tf, name.removeprefix("tensorflow.")))
+    _PIN.apply(replacements.of_pin)
     _tf_private.devices.replace_local_devices(replacements.of_local_devices)
     if not are_trained_on:
-        for kind, arguments in _strategies():
-            kind.__init__ = replacements.of_strategy_init(kind.__init__, arguments)
-
-
-def _replaced_functions() -> Iterator[tuple[Any, str]]:
-    """Yield every public module that has one of the functions, with the path of the function."""
-    for api in (tf, tf.compat.v1, tf.compat.v2):
-        for path in REPLACED:
-            folder, _, name = path.rpartition(".")
-            module = _attribute(api, folder)
-            if hasattr(module, name):
-                yield module, path
-
-
-def _strategies() -> Iterator[tuple[Any, tuple[str, ...]]]:
-    apis = (tf.distribute, tf.distribute.experimental, tf.compat.v1.distribute)
-    for name, arguments in STRATEGIES.items():
-        kinds = {getattr(api, name) for api in apis if hasattr(api, name)}
-        yield from ((kind, arguments) for kind in kinds)
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in filter(None, path.split(".")):
-        module = getattr(module, name)
-    return module
+        for name, patch in _STRATEGIES.items():
+            patch.apply(
+                functools.partial(replacements.of_strategy_init, arguments=STRATEGIES[name])
+            )
 
 
 def _is_called_by_script() -> bool:
