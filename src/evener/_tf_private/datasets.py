@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
@@ -83,14 +83,9 @@ _ITERATORS = (
     "tensorflow.python.distribute.input_lib:DistributedIteratorBase",
 )
 _NEXT = ("__next__", "get_next", "get_next_as_optional")
-_NEXT_BATCHES = Patch(
+NEXT_BATCHES = Patch(
     "batches of iterators",
     *(f"{kind}.{name}" for kind in _ITERATORS for name in _NEXT),
     why="To time the wait for batches, in Python and in graphs. The classes have no public names.",
     if_it_changes="The doctor takes all pipelines to be quick.",
 )
-
-
-def replace_next_batches(wrap: Wrap) -> None:
-    """Replace the functions by which iterators of `tf.data` and `tf.distribute` give a batch."""
-    _NEXT_BATCHES.apply(wrap)

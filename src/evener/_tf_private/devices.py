@@ -10,7 +10,7 @@ from tensorflow.python.ops import (
     control_flow_util,
 )
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
 
 def explicit_device() -> str:
@@ -50,15 +50,10 @@ def in_xla(graph: Any) -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-_LOCAL_DEVICES = Patch(
+LOCAL_DEVICES = Patch(
     "the old list of devices",
     "tensorflow.python.client.device_lib:list_local_devices",
     why="Many programs count their GPUs by ``device_lib.list_local_devices``, which never had a "
     "public name.",
     if_it_changes="Such programs do not find stand-ins as GPUs.",
 )
-
-
-def replace_local_devices(wrap: Wrap) -> None:
-    """Replace the function by which programs list devices without ``tf.config``."""
-    _LOCAL_DEVICES.apply(wrap)

@@ -6,9 +6,9 @@ from typing import Any
 
 from tensorflow.python.distribute import values
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
-_RUNS = Patch(
+RUNS = Patch(
     "runs of a watched program",
     "tensorflow.python.distribute.distribute_lib:StrategyBase.run",
     why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
@@ -27,8 +27,3 @@ def local_values(value: Any) -> tuple[Any, ...]:
 def is_per_replica(value: Any) -> bool:
     """Return whether a value is a distributed one, with a value for each replica."""
     return isinstance(value, values.DistributedValues)
-
-
-def replace_runs(wrap: Wrap) -> None:
-    """Replace ``run`` of every strategy, for a watched program."""
-    _RUNS.apply(wrap)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
 
 def is_traced_function(fn: Any) -> bool:
@@ -80,19 +80,19 @@ _AROUND_RUNS = Patch(
     why="It shows how long a program's functions run, whoever calls them. There is no public hook.",
     if_it_changes="`evener run` does not say that a function ran on one device.",
 )
-_CALLS_OF_SCRIPTS = Patch(
+CALLS_OF_SCRIPTS = Patch(
     "traced functions that a script calls",
     _CALL,
     why="`evener run` passes them to `strategy.run`, and there is no public name for their class.",
     if_it_changes="Custom loops of unchanged scripts run on one device.",
 )
-_MADE_AND_WATCHED = Patch(
+MADE_AND_WATCHED = Patch(
     "traced functions that a watched program makes",
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__init__",
     why="To see how often they are traced. There is no public name for the class.",
     if_it_changes="The doctor sees no functions.",
 )
-_CALLED_AND_WATCHED = Patch(
+CALLED_AND_WATCHED = Patch(
     "traced functions that a watched program calls",
     _CALL,
     why="To see how often they are traced. There is no public name for the class.",
@@ -163,17 +163,6 @@ def trained_variables() -> Iterator[list[tf.Variable]]:
     with record.VariableWatcher() as watcher:
         yield found
     found.extend(watcher.watched_variables())
-
-
-def replace_traced_call(wrap: Wrap) -> None:
-    """Replace the call of every `tf.function`, for a script."""
-    _CALLS_OF_SCRIPTS.apply(wrap)
-
-
-def replace_traced_function(wrap_init: Wrap, wrap_call: Wrap) -> None:
-    """Replace ``__init__`` and ``__call__`` of every `tf.function`, for a watched program."""
-    _MADE_AND_WATCHED.apply(wrap_init)
-    _CALLED_AND_WATCHED.apply(wrap_call)
 
 
 _REFUSED = re.compile("Trying to access resource .* located in device .* from device")

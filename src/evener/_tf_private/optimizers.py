@@ -7,30 +7,30 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.distribute import distribute_lib
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
 _NAME = "_distribution_strategy"
 
-_APPLY = Patch(
+UPDATES = Patch(
     "updates of variables",
     "keras:optimizers.Optimizer.apply",
     "keras:optimizers.LossScaleOptimizer.apply",
     why="An update runs on the device of its variable. Keras has no hook for it.",
     if_it_changes="Updates run on the first device.",
 )
-_AUDITED = Patch(
+AUDITED_UPDATES = Patch(
     "updates of audited programs",
     "keras:optimizers.Optimizer.apply",
     why="An audit ends a program at its first eager step, which ends with an update.",
     if_it_changes="Audits of eager programs find no training step.",
 )
-_SLOT = Patch(
+SLOTS = Patch(
     "slots of variables",
     "keras:optimizers.Optimizer.add_variable_from_reference",
     why="A slot is made on the device of its variable. Keras has no hook for it.",
     if_it_changes="Slots are made on the first device.",
 )
-_REDUCE = Patch(
+SUMS = Patch(
     "sums of gradients over replicas",
     "keras:optimizers.Optimizer._all_reduce_sum_gradients",
     why="It passes all gradients through one operation, even where there is nothing to reduce, and "
@@ -45,19 +45,6 @@ _FOLLOWING = Patch(
     if_it_changes='Such optimizers fail with TensorFlow\'s error "Mixing different strategies".',
     is_new=True,
 )
-
-
-def replace_optimizer_steps(*, apply: Wrap, slot: Wrap, reduce: Wrap) -> None:
-    """Replace parts of Keras's optimizers.
-
-    Args:
-        apply: Wraps ``apply`` of both kinds of optimizers.
-        slot: Wraps ``add_variable_from_reference``.
-        reduce: Wraps ``_all_reduce_sum_gradients``.
-    """
-    _APPLY.apply(apply)
-    _SLOT.apply(slot)
-    _REDUCE.apply(reduce)
 
 
 def let_optimizers_follow(kind: type[tf.distribute.Strategy]) -> None:
@@ -76,8 +63,3 @@ def let_optimizers_follow(kind: type[tf.distribute.Strategy]) -> None:
         vars(optimizer)[_NAME] = strategy
 
     _FOLLOWING.apply(lambda _: property(get, set_))
-
-
-def replace_audited_updates(wrap: Wrap) -> None:
-    """Replace ``apply`` of Keras's optimizers, for an audited program."""
-    _AUDITED.apply(wrap)

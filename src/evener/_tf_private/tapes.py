@@ -33,30 +33,36 @@ def _patch(name: str, *targets: str, changed: Callable[[], object] | None = None
     return Patch(name, *targets, why=_WHY, if_it_changes=_IF_IT_CHANGES, changed=changed)
 
 
-_RECORD_GRADIENT = _patch(
+# (op_name, inputs, attrs, outputs)
+RECORD_GRADIENT = _patch(
     "gradients that tapes record", "tensorflow.python.eager.execute:record_gradient"
 )
-_RECORD_OPERATION = _patch(
+# (op_type, output_tensors, input_tensors, backward_function)
+RECORD_OPERATION = _patch(
     "operations that tapes record",
     "tensorflow.python.eager.record:record_operation",
     "tensorflow.python.eager.record:record_operation_backprop_only",
 )
-_BEGIN_TAPE = _patch("tapes that begin", "tensorflow:GradientTape._push_tape")
-_EXECUTE_FAST = _patch(
+BEGIN_TAPE = _patch("tapes that begin", "tensorflow:GradientTape._push_tape")
+# (context, op_name, name, *arguments), in C++
+EXECUTE_FAST = _patch(
     "the fast way of eager operations", "tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute"
 )
-_GRADIENT_FUNCTION = _patch(
+GRADIENT_FUNCTION = _patch(
     "gradients of single operations",
     "tensorflow.python.eager.backprop:_gradient_function",
     changed=lambda: pywrap_tfe.TFE_Py_RegisterGradientFunction(backprop._gradient_function),
 )
-_TAPE_GRADIENT = _patch(
+# (tape, target, sources, ...)
+TAPE_GRADIENT = _patch(
     "backward passes of tapes", "tensorflow.python.eager.imperative_grad:imperative_grad"
 )
-_SYMBOLIC = _patch(
+# The context in which an operation gets its gradient, in `tf.gradients`, functions, branches and
+# loops: (operation, gradient_uid, colocate).
+SYMBOLIC_GRADIENT = _patch(
     "gradients in graphs", "tensorflow.python.ops.gradients_util:_maybe_colocate_with"
 )
-_ZEROS_LIKE = _patch(
+ZEROS_LIKE = _patch(
     "gradients that begin in loops",
     "tensorflow.python.ops.default_gradient:zeros_like",
     "tensorflow.python.ops.while_v2:_zeros_like",
@@ -69,42 +75,6 @@ _ARITHMETIC = Patch(
     if_it_changes="The sums of gradients run on the first device.",
     changed=lambda: pywrap_tfe.TFE_Py_RegisterVSpace(backprop._default_vspace),
 )
-
-
-def replace_recording(
-    *, record_gradient: Wrap, record_operation: Wrap, execute_fast: Wrap, begin_tape: Wrap
-) -> None:
-    """Replace the functions by which operations are recorded on tapes.
-
-    Args:
-        record_gradient: Wraps ``(op_name, inputs, attrs, outputs)``.
-        record_operation: Wraps ``(op_type, output_tensors, input_tensors, backward_function)``.
-        execute_fast: Wraps ``(context, op_name, name, *arguments)``, the fast way of eager
-            operations, in C++.
-        begin_tape: Wraps ``(tape)``, with which a `tf.GradientTape` begins to record.
-    """
-    _RECORD_GRADIENT.apply(record_gradient)
-    _RECORD_OPERATION.apply(record_operation)
-    _BEGIN_TAPE.apply(begin_tape)
-    _EXECUTE_FAST.apply(execute_fast)
-
-
-def replace_backward(
-    *, gradient_function: Wrap, tape_gradient: Wrap, symbolic: Wrap, zeros_like: Wrap
-) -> None:
-    """Replace the functions that make gradients of recorded operations.
-
-    Args:
-        gradient_function: Wraps the one that tapes call for every operation.
-        tape_gradient: Wraps ``(tape, target, sources, ...)``, a whole backward pass.
-        symbolic: Wraps the context in which a graph's operation gets its gradient,
-            ``(operation, gradient_uid, colocate)``: in `tf.gradients`, functions, branches, loops.
-        zeros_like: Wraps ``(tensor, ...)``, with which the gradient of a variable in a loop begins.
-    """
-    _GRADIENT_FUNCTION.apply(gradient_function)
-    _TAPE_GRADIENT.apply(tape_gradient)
-    _SYMBOLIC.apply(symbolic)
-    _ZEROS_LIKE.apply(zeros_like)
 
 
 def replace_tape_arithmetic(*, aggregate: Wrap, fill: Wrap, num_elements: Wrap) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import wrapt  # of TensorFlow
 from tensorflow.python.framework import ops as framework_ops
 
-from evener._tf_private.patches import Patch, Wrap
+from evener._tf_private.patches import Patch
 
 # Why: an argument of a step may be a sparse, ragged or other composite tensor, which is made of
 # tensors, and there is no public name for the class.
@@ -33,7 +33,7 @@ _LENGTHS = Patch(
     why="Eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.",
     if_it_changes="Steps with `len(batch)` are not hoisted, and run as they are written.",
 )
-_HOST_READS = Patch(
+HOST_READS = Patch(
     "reads of tensors on the host",
     "tensorflow.python.framework.ops:_EagerTensorBase._numpy",
     why="`numpy()`, `float()`, `bool()`, `print` and `np.array` all end there.",
@@ -61,8 +61,3 @@ def unwrapped(value: Any) -> Any:
     that use such an attribute are not hoisted.
     """
     return value.__wrapped__ if issubclass(type(value), wrapt.ObjectProxy) else value
-
-
-def replace_host_reads(wrap: Wrap) -> None:
-    """Replace the one function by which an eager tensor is brought to the host."""
-    _HOST_READS.apply(wrap)

@@ -18,9 +18,9 @@ from evener.pinning.colocation.wrapping import wrap_with
 
 def install() -> None:
     """Let optimizers run on the devices of their variables. Safe to call again."""
-    _tf_private.optimizers.replace_optimizer_steps(
-        apply=wrap_with(_apply), slot=wrap_with(_slot), reduce=wrap_with(_reduce)
-    )
+    _tf_private.optimizers.UPDATES.apply(wrap_with(_apply))
+    _tf_private.optimizers.SLOTS.apply(wrap_with(_slot))
+    _tf_private.optimizers.SUMS.apply(wrap_with(_reduce))
 
 
 def _apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

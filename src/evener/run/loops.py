@@ -92,7 +92,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             and not _tf_private.tapes.tape_is_recording()
         )
 
-    _tf_private.functions.replace_traced_call(wrap)
+    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:

@@ -36,7 +36,7 @@ class FirstStep:
         from evener import _tf_private
         from evener.subprocess.eager_loops import EagerLoops
 
-        _tf_private.optimizers.replace_audited_updates(self._stopping)
+        _tf_private.optimizers.AUDITED_UPDATES.apply(self._stopping)
         loops = EagerLoops(lambda line: self.answer("eager", line=line))
         with _tf_private.functions.before_functions_run(self._before_function), loops.watching():
             returned = program()

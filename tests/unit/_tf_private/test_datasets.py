@@ -116,7 +116,7 @@ def test_iterators_give_batches_through_known_functions(patches_undone: None) ->
     drawn: list[str] = []
     data = tf.data.Dataset.range(8).batch(2)
     plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    _tf_private.datasets.replace_next_batches(
+    _tf_private.datasets.NEXT_BATCHES.apply(
         noting(lambda iterator, _: drawn.append(type(iterator).__name__))
     )
     next(iter(data))

@@ -23,7 +23,7 @@ def test_the_call_of_traced_functions_is_wrapped(patches_undone: None) -> None:
 
         return call
 
-    _tf_private.functions.replace_traced_call(wrapper)
+    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrapper)
     total = tf.function(tf.reduce_sum)
     assert float(total([1.0, 2.0])) == 3.0
     assert seen == [total]
@@ -77,7 +77,8 @@ def test_traced_functions_are_made_and_called_through_known_functions(patches_un
 
         return wrap
 
-    _tf_private.functions.replace_traced_function(replace("made"), replace("called"))
+    _tf_private.functions.MADE_AND_WATCHED.apply(replace("made"))
+    _tf_private.functions.CALLED_AND_WATCHED.apply(replace("called"))
     inner = tf.function(lambda x: x + 1)
     assert seen == ["made"]
     outer = tf.function(lambda x: inner(x) if x > 0 else x)

@@ -61,7 +61,7 @@ def test_containers_of_a_module_are_taken_out_of_their_wrappers() -> None:
 def test_every_way_to_the_host_is_one_function(patches_undone: None) -> None:
     seen: list[Any] = []
     tensor = tf.constant(2.0)
-    _tf_private.tensors.replace_host_reads(noting(lambda _, value: seen.append(value)))
+    _tf_private.tensors.HOST_READS.apply(noting(lambda _, value: seen.append(value)))
     for read in (float, int, bool, str, repr, lambda value: value.numpy(), "{:.1f}".format):
         seen.clear()
         read(tensor)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from evener._tf_private.patches import owner_of
 from evener.auditing.device_names import ASKED
-from evener.run import gpu_names
+from evener.run import gpu_functions, gpu_names
 from evener.run.emulated_gpus import EmulatedGpus
 from evener.run.user_line import UserLine
 
@@ -180,14 +180,14 @@ def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch
 
 def functions() -> dict[str, Any]:
     """Return the functions that may be replaced, by target."""
-    found = {target: owner_of(target) for target in gpu_names._FUNCTIONS.targets}
+    found = {target: owner_of(target) for target in gpu_functions.FUNCTIONS.targets}
     return {target: getattr(module, name) for target, (module, name) in found.items()}
 
 
 def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> None:
-    there = {target.partition(":")[2] for target in gpu_names._FUNCTIONS.targets}
+    there = {target.partition(":")[2] for target in gpu_functions.FUNCTIONS.targets}
     there = {path.removeprefix("compat.v1.").removeprefix("compat.v2.") for path in there}
-    assert there == set(gpu_names.REPLACED)
+    assert there == set(gpu_functions.REPLACED)
     for folder, module in (("config", tf.config), ("config.experimental", tf.config.experimental)):
         names = {
             name
@@ -197,4 +197,4 @@ def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> No
         }
         settings = {name for name in names if name.endswith(("_placement", "_policy"))}
         left = names - settings - LEFT_ALONE
-        assert {f"{folder}.{name}" for name in left} <= set(gpu_names.REPLACED)
+        assert {f"{folder}.{name}" for name in left} <= set(gpu_functions.REPLACED)

@@ -52,8 +52,9 @@ class Functions:
 
     def watch(self) -> None:
         """Begin to notice calls."""
-        _tf_private.functions.replace_traced_function(self._around_init, self._around_call)
-        _tf_private.distribution.replace_runs(_left_to_autograph(self._around_run))
+        _tf_private.functions.MADE_AND_WATCHED.apply(self._around_init)
+        _tf_private.functions.CALLED_AND_WATCHED.apply(self._around_call)
+        _tf_private.distribution.RUNS.apply(_left_to_autograph(self._around_run))
         _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
         _UPDATES.apply(_left_to_autograph(self._around_apply))
 
