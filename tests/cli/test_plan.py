@@ -168,7 +168,7 @@ def test_what_a_run_on_one_device_measured_flows_back(folder: Path, run_forked: 
     steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
     assert predicted is not None
     assert steps["num_steps"] == 24
-    measured = {name: one * 100 / 120 for name, one in steps["busy_seconds"].items()}
+    measured = {name: seconds * 100 / 120 for name, seconds in steps["busy_seconds"].items()}
     assert dict(predicted.busy_seconds) == pytest.approx(measured)
 
 

@@ -254,7 +254,7 @@ def test_strategies_give_that_of_evener(run: Run, tmp_path: Path) -> None:
     done = run(STRATEGIES)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "evener.engine.strategy 1",
+        "evener.strategy.strategy 1",
         "['CPU:0', 'CPU:1']",
         "left alone",
     ]

@@ -25,11 +25,11 @@ from evener import _tf_private
 from evener._tf_private.patches import Patch
 from evener.auditing.training import trains
 from evener.devices.names import device_name
-from evener.engine import Strategy
 from evener.engine.report import NEARLY_ALL
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import UserLine, user_line
+from evener.strategy import Strategy
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
 

@@ -20,14 +20,14 @@ import tensorflow as tf
 from evener import _tf_private
 from evener._tf_private.datasets import running_bodies
 from evener._tf_private.patches import Patch
-from evener.engine import Strategy
-from evener.engine.arguments import has_batch
 from evener.own_code import is_own
 from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import UserLine, callers, line_of, user_line
+from evener.strategy import Strategy
+from evener.strategy.arguments import has_batch
 
 # An optimizer that these modules call is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")

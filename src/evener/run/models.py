@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener._tf_private.patches import Patch
-from evener.engine import Strategy
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import user_line
+from evener.strategy import Strategy
 
 _MODELS = Patch(
     "models of scripts",

@@ -16,7 +16,7 @@ from evener.run.script import Script, run_as_main
 from evener.versions import check_installed
 
 if TYPE_CHECKING:
-    from evener.engine import Strategy
+    from evener.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def prepare(
 
     _check_backend(keras.config.backend())
     from evener.devices import use_devices
-    from evener.engine import Strategy
+    from evener.strategy import Strategy
 
     devices = layout.devices
     if layout.plan is not None and devices is not None:

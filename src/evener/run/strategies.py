@@ -13,11 +13,11 @@ import tensorflow as tf
 
 import evener
 from evener._tf_private.patches import Patch
-from evener.engine import Strategy
 from evener.errors import RunError
 from evener.own_code import is_own
 from evener.run.notes import Notes
 from evener.run.user_line import user_line
+from evener.strategy import Strategy
 
 REPLACED = (
     "MirroredStrategy",

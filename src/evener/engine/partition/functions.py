@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs, operation_types
-from evener.engine.sharding.states import State
-from evener.engine.trace.dims import Dim, Size, symbols_of
-from evener.engine.trace.graph import Tensor
 from evener.engine.trace.inference import Inference
+from evener.graph.dims import Dim, Size, symbols_of
+from evener.graph.nodes import Tensor
+from evener.ops.states import State
 
 
 @dataclass(frozen=True, slots=True)

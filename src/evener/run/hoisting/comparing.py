@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine import Strategy
 from evener.run.hoisting.code import Observed, keep_operation_seeds
 from evener.run.hoisting.reads import Call, ChangesArrays
 from evener.run.hoisting.state import State, differences, is_rounding, numbers_of
 from evener.run.hoisting.values import CannotHoist, same
 from evener.run.hoisting.variant import Variant
+from evener.strategy import Strategy
 
 
 class AsWritten(Exception):

@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.analysis.hoisting import Hoisted, Obstacle
-from evener.engine import Strategy
 from evener.run.hoisting.code import Observed
 from evener.run.hoisting.comparing import AsWritten, Comparison
 from evener.run.hoisting.reads import Body, Call, check_arrays, check_shown, reads_of
@@ -35,6 +34,7 @@ from evener.run.hoisting.values import CannotHoist, Scalar
 from evener.run.hoisting.variant import Variant, traced
 from evener.run.notes import Notes
 from evener.run.user_line import UserLine
+from evener.strategy import Strategy
 
 _MOST_VARIANTS = 5
 # A variant costs about as much as some steps save: those that change by epochs pay.

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.analysis.hoisting import Region
-from evener.engine import Strategy
 from evener.run.hoisting.expressions import Condition, Given, Operation, hold
 from evener.run.hoisting.graph import check_operations
 from evener.run.hoisting.reads import Body, Call, Reads
@@ -27,6 +26,7 @@ from evener.run.hoisting.values import (
     results_apart,
     same,
 )
+from evener.strategy import Strategy
 
 _MOST_TRACES = 12
 
