@@ -148,6 +148,18 @@ def logical_cpus() -> tuple[str, ...]:
     return make_logical_cpus()
 
 
+@pytest.fixture
+def patches_undone() -> Iterator[None]:
+    """Undo the patches of TensorFlow and Keras that the test has applied."""
+    from evener._tf_private import patches
+
+    before = [patch for patch in patches.registered().values() if patch.is_applied]
+    yield
+    for patch in patches.registered().values():
+        if patch.is_applied and patch not in before:
+            patch.undo()
+
+
 @pytest.fixture(autouse=True)
 def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
     """Start every test that trains from one seed, in float32, with no layer names in use."""

@@ -103,7 +103,7 @@ DEVICE = {"kind": "DeviceError", "code": "DEV-010", "what": "No gpu:5.", "why": 
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches_undone: None) -> Path:
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     (tmp_path / "steps.py").write_text(textwrap.dedent(STEPS), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -181,10 +181,6 @@ class HereFirst(FirstStep):
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     """Return the answer of the process for ``steps:NAME``, without starting one."""
-    import keras
-
-    # Which it replaces.
-    monkeypatch.setattr(keras.optimizers.Optimizer, "apply", keras.optimizers.Optimizer.apply)
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     given = {"devices": None, "assume_gpus": False, "batch_size": None, **choices}

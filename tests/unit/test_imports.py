@@ -14,7 +14,6 @@ KNOWN_CIRCLES = (
     ("evener.engine.extended", "evener.engine.strategy"),
     ("evener.engine.trace.graph", "evener.engine.trace.row_loops"),
     ("evener.engine.trace.inference", "evener.engine.trace.first_sizes"),
-    ("evener.launch.first_step", "evener.launch.named"),
 )
 # Folders of more than three files without a contract; the list is to become empty.
 NO_CONTRACT = {
@@ -26,7 +25,7 @@ NO_CONTRACT = {
     "evener.engine.sharding.rules",
     "evener.engine.spot_check",
     "evener.engine.trace",
-    "evener.launch.hoisting",
+    "evener.run.hoisting",
     "evener.profiler",
 }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from evener._tf_private.patches import Patch
 
 PER_PART_SCOPE = "evener_per_part"
 """The name scope of the means that every part takes of its own samples."""
@@ -19,13 +21,8 @@ _IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", de
 
 @contextlib.contextmanager
 def per_device_batch_norm() -> Iterator[None]:
-    """Mark the statistics of BatchNormalization in the step that this thread traces.
-
-    Why: in the graph of a step, the mean of a normalization looks like any other mean, and its
-    gradient has to use the samples of one device too.
-    If it changes: the statistics are those of the global batch, as without it.
-    """
-    _mark_statistics()
+    """Mark the statistics of BatchNormalization in the step that this thread traces."""
+    _CALLS.apply(_marking_statistics)
     token = _IS_PER_DEVICE.set(True)
     try:
         yield
@@ -33,12 +30,17 @@ def per_device_batch_norm() -> Iterator[None]:
         _IS_PER_DEVICE.reset(token)
 
 
-def _mark_statistics() -> None:
-    """Patch the layer, once. Outside of `per_device_batch_norm` nothing changes."""
-    layer_type = keras.layers.BatchNormalization
-    original = layer_type.call
-    if hasattr(original, "_evener_original"):
-        return
+_CALLS = Patch(
+    "statistics of BatchNormalization",
+    "keras:layers.BatchNormalization.call",
+    why="In the graph of a step, the mean of a normalization looks like any other mean, and its "
+    "gradient has to use the samples of one device too.",
+    if_it_changes='With batch_norm="per_device" the statistics are those of the global batch.',
+)
+
+
+def _marking_statistics(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of the layer that is as before outside of `per_device_batch_norm`."""
 
     @functools.wraps(original)
     def call(self: Any, inputs: Any, training: Any = None, mask: Any = None) -> Any:
@@ -48,8 +50,7 @@ def _mark_statistics() -> None:
             return original(self, inputs, training=training, mask=mask)
         return _call(self, inputs)
 
-    vars(call)["_evener_original"] = original
-    layer_type.call = call
+    return call
 
 
 def _call(layer: Any, inputs: Any) -> Any:

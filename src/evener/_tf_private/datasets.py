@@ -8,49 +8,39 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from tensorflow.python.autograph.operators import control_flow
-from tensorflow.python.data.ops import dataset_ops, iterator_ops
-from tensorflow.python.distribute import input_lib
-
-from evener._tf_private.patches import Wrap
+from evener._tf_private.patches import Patch
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
 
-_FEEDS = (dataset_ops.DatasetV2, iterator_ops.OwnedIterator)
 _here = threading.local()
-_lock = threading.Lock()
-_is_replaced = False
+
+
+_LOOPS = Patch(
+    "loops over datasets",
+    *(
+        f"tensorflow.python.autograph.operators.control_flow:for_loop_registry._registry[{kind}]"
+        for kind in ("DatasetV2", "OwnedIterator")
+    ),
+    why="A traced function that loops over its data holds all steps in one operation. AutoGraph "
+    "has a registry of how to loop over what, and no public name for it.",
+    if_it_changes="Such functions train on one device, and `evener run` says so at its end.",
+)
 
 
 @contextlib.contextmanager
 def running_bodies(run: RunBody | None) -> Iterator[None]:
     """Let bodies of loops over datasets be run by ``run``, where this thread traces them.
 
-    Why: a traced function that loops over its data holds all steps in one operation. AutoGraph has
-    a registry of how to loop over what, and no public name for it.
-    If it changes: such functions train on one device, and `evener run` says so at its end.
-
     Args:
-        run: Runs a body; None for bodies as they are written.
+        run: Function that runs a body; None for bodies as they are written.
     """
-    _replace_once()
+    _LOOPS.apply(_with_other_body)
     before, _here.run = getattr(_here, "run", None), run
     try:
         yield
     finally:
         _here.run = before
-
-
-def _replace_once() -> None:
-    global _is_replaced
-    with _lock:
-        if _is_replaced:
-            return
-        _is_replaced = True
-        registry = control_flow.for_loop_registry._registry
-        for kind in _FEEDS:
-            registry[kind] = _with_other_body(registry[kind])
 
 
 def _with_other_body(original: Callable[..., None]) -> Callable[..., None]:
@@ -88,12 +78,14 @@ def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable
     return run_body
 
 
-def replace_next_batches(wrap: Wrap) -> None:
-    """Replace the functions by which iterators of `tf.data` and `tf.distribute` give a batch.
-
-    Why: to time the wait for batches, in Python and in graphs. The classes have no public
-    names. If it changes: the doctor takes all pipelines to be quick.
-    """
-    for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
-        for name in ("__next__", "get_next", "get_next_as_optional"):
-            setattr(kind, name, wrap(getattr(kind, name)))
+_ITERATORS = (
+    "tensorflow.python.data.ops.iterator_ops:OwnedIterator",
+    "tensorflow.python.distribute.input_lib:DistributedIteratorBase",
+)
+_NEXT = ("__next__", "get_next", "get_next_as_optional")
+NEXT_BATCHES = Patch(
+    "batches of iterators",
+    *(f"{kind}.{name}" for kind in _ITERATORS for name in _NEXT),
+    why="To time the wait for batches, in Python and in graphs. The classes have no public names.",
+    if_it_changes="The doctor takes all pipelines to be quick.",
+)

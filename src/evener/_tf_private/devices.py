@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.client import device_lib
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.ops import (
     control_flow_util,
 )
 
-from evener._tf_private.patches import Wrap
+from evener._tf_private.patches import Patch
 
 
 def explicit_device() -> str:
@@ -51,10 +50,10 @@ def in_xla(graph: Any) -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def replace_local_devices(wrap: Wrap) -> None:
-    """Replace the function by which programs list devices without ``tf.config``.
-
-    Why: many programs count their GPUs by ``device_lib.list_local_devices``, which never had a
-    public name. If it changes: such programs do not find stand-ins as GPUs.
-    """
-    vars(device_lib)["list_local_devices"] = wrap(device_lib.list_local_devices)
+LOCAL_DEVICES = Patch(
+    "the old list of devices",
+    "tensorflow.python.client.device_lib:list_local_devices",
+    why="Many programs count their GPUs by ``device_lib.list_local_devices``, which never had a "
+    "public name.",
+    if_it_changes="Such programs do not find stand-ins as GPUs.",
+)

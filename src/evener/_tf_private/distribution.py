@@ -6,6 +6,16 @@ from typing import Any
 
 from tensorflow.python.distribute import values
 
+from evener._tf_private.patches import Patch
+
+RUNS = Patch(
+    "runs of a watched program",
+    "tensorflow.python.distribute.distribute_lib:StrategyBase.run",
+    why="A step under a strategy is one call of ``run``. Strategies of TensorFlow 1 share only "
+    "this base class, which has no public name.",
+    if_it_changes="The doctor does not know the number of replicas of custom loops.",
+)
+
 
 def local_values(value: Any) -> tuple[Any, ...]:
     """Return the values of all replicas of a distributed value, in the order of replicas."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
-from tensorflow.python.eager.polymorphic_function import atomic_function, polymorphic_function
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-from evener._tf_private.patches import Wrap
+from evener._tf_private.patches import Patch
 
 
 def is_traced_function(fn: Any) -> bool:
@@ -64,50 +64,91 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
     return graphs
 
 
-@contextlib.contextmanager
-def before_functions_run(watch: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
+_CALL_FLAT = "tensorflow.python.eager.polymorphic_function.atomic_function:AtomicFunction.call_flat"
+_CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
+
+_BEFORE_RUNS = Patch(
+    "functions that an audit stops",
+    _CALL_FLAT,
+    why="An audit needs the function that a call ends in, with the tensors it is given, and must "
+    "not run it. There is no public hook.",
+    if_it_changes="Audits run the step, and say that they found none.",
+)
+_AROUND_RUNS = Patch(
+    "times of functions",
+    _CALL_FLAT,
+    why="It shows how long a program's functions run, whoever calls them. There is no public hook.",
+    if_it_changes="`evener run` does not say that a function ran on one device.",
+)
+CALLS_OF_SCRIPTS = Patch(
+    "traced functions that a script calls",
+    _CALL,
+    why="`evener run` passes them to `strategy.run`, and there is no public name for their class.",
+    if_it_changes="Custom loops of unchanged scripts run on one device.",
+)
+MADE_AND_WATCHED = Patch(
+    "traced functions that a watched program makes",
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__init__",
+    why="To see how often they are traced. There is no public name for the class.",
+    if_it_changes="The doctor sees no functions.",
+)
+CALLED_AND_WATCHED = Patch(
+    "traced functions that a watched program calls",
+    _CALL,
+    why="To see how often they are traced. There is no public name for the class.",
+    if_it_changes="The doctor sees no steps in custom loops.",
+)
+_COMPILED = Patch(
+    "compiled functions outside of run",
+    _CALL,
+    why="XLA compiles a function with ``jit_compile=True`` for one device, and refuses variables "
+    "of others; so compiled inference of a model would fail outside of ``run``. XLA finds it out "
+    "before anything runs, and has no type of error for it.",
+    if_it_changes="Such functions fail with TensorFlow's error.",
+)
+
+
+def before_functions_run(
+    watch: Callable[[Any, tuple[Any, ...]], None],
+) -> contextlib.AbstractContextManager[None]:
     """Call ``watch(function, inputs)`` before every traced function that is run from Python.
 
-    Why: an audit needs the function that a call ends in, with the tensors it is given, and
-    must not run it: what ``watch`` raises comes out of the call. There is no public hook.
-    If it changes: audits run the step, and say that they found none.
+    An exception of ``watch`` comes out of the call, and the function does not run.
+
+    Returns:
+        The context that this holds in.
     """
-    kind = atomic_function.AtomicFunction
-    original = kind.call_flat
 
-    @functools.wraps(original)
-    def call_flat(self: Any, *inputs: Any) -> Any:
-        if tf.executing_eagerly():
-            watch(self, inputs)
-        return original(self, *inputs)
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call_flat(self: Any, *inputs: Any) -> Any:
+            if tf.executing_eagerly():
+                watch(self, inputs)
+            return original(self, *inputs)
 
-    kind.call_flat = call_flat
-    try:
-        yield
-    finally:
-        kind.call_flat = original
+        return call_flat
+
+    return _BEFORE_RUNS.applied(wrap)
 
 
-def around_functions_run(wrap: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
+def around_functions_run(scope: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> None:
     """Run every traced function that is run from Python inside a context, from now on.
 
-    Why: it shows how long a program's functions run, whoever calls them. There is no public hook.
-    If it changes: `evener run` does not say that a function ran on one device.
-
     Args:
-        wrap: Called with the function; returns the context.
+        scope: Function of the traced function that returns the context.
     """
-    kind: Any = atomic_function.AtomicFunction
-    original = kind.call_flat
 
-    @functools.wraps(original)
-    def call_flat(self: Any, *inputs: Any) -> Any:
-        if not tf.executing_eagerly():
-            return original(self, *inputs)
-        with wrap(self):
-            return original(self, *inputs)
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call_flat(self: Any, *inputs: Any) -> Any:
+            if not tf.executing_eagerly():
+                return original(self, *inputs)
+            with scope(self):
+                return original(self, *inputs)
 
-    kind.call_flat = call_flat
+        return call_flat
+
+    _AROUND_RUNS.apply(wrap)
 
 
 @contextlib.contextmanager
@@ -124,69 +165,43 @@ def trained_variables() -> Iterator[list[tf.Variable]]:
     found.extend(watcher.watched_variables())
 
 
-def replace_traced_call(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap the call of every `tf.function`.
-
-    Why: `evener run` passes the traced functions that a script calls to `strategy.run`, and there
-    is no public name for their class.
-    If it changes: custom loops of unchanged scripts run on one device.
-    """
-    kind: Any = polymorphic_function.Function
-    kind.__call__ = wrapper(kind.__call__)
-
-
-def replace_traced_function(wrap_init: Wrap, wrap_call: Wrap) -> None:
-    """Replace how a `tf.function` is made and called.
-
-    Why: to see how often a program's functions are traced. There is no public name for the
-    class. If it changes: the doctor sees no functions and, in loops of one's own, no steps.
-    """
-    kind: Any = polymorphic_function.Function
-    kind.__init__ = wrap_init(kind.__init__)
-    kind.__call__ = wrap_call(kind.__call__)
-
-
 _REFUSED = re.compile("Trying to access resource .* located in device .* from device")
 
 
 def let_compiled_functions_follow(kind: type[Any]) -> None:
     """Let a compiled function whose variables are on other devices run by their strategy.
 
-    Why: XLA compiles a `tf.function` with ``jit_compile=True`` for one device, and refuses
-    variables of others; so compiled inference of a model would fail outside of ``run``. XLA finds
-    it out before anything runs, and has no type of error for it.
-    If it changes: such functions fail with TensorFlow's error.
-
     Args:
-        kind: Has a class method ``owning``, called with variables, which returns the strategy of
-            one of them or None, and a method ``run_compiled``.
+        kind: Class of strategies. It has a class method ``owning``, called with variables, which
+            returns the strategy of one of them or None, and a method ``run_compiled``.
     """
-    function_kind: Any = polymorphic_function.Function
-    original = function_kind.__call__
-    if getattr(original, "_evener_kind", None) is kind:
-        return
     following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
-    @functools.wraps(original)
-    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        is_in_replica = (
-            tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
-        )
-        if is_in_replica or not tf.executing_eagerly():
-            return original(function, *args, **kwargs)
-        strategy = following.get(function)
-        if strategy is None:
-            try:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            is_in_replica = (
+                tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context()
+            )
+            if is_in_replica or not tf.executing_eagerly():
                 return original(function, *args, **kwargs)
-            except tf.errors.InvalidArgumentError as error:
-                if not _REFUSED.search(str(error)):
-                    raise
-                concrete = function.get_concrete_function(*args, **kwargs)
-                strategy = kind.owning(concrete.variables)
-                if strategy is None:
-                    raise
-            following[function] = strategy
-        return strategy.run_compiled(function, args, kwargs)
+            strategy = following.get(function)
+            if strategy is None:
+                try:
+                    return original(function, *args, **kwargs)
+                except tf.errors.InvalidArgumentError as error:
+                    strategy = _strategy_of(function, args, kwargs, error)
+                    if strategy is None:
+                        raise
+                following[function] = strategy
+            return strategy.run_compiled(function, args, kwargs)
 
-    vars(call).update(_evener_kind=kind, autograph_info__={"artifact": True})
-    function_kind.__call__ = call
+        vars(call)["autograph_info__"] = {"artifact": True}
+        return call
+
+    def _strategy_of(function: Any, args: Any, kwargs: Any, error: Exception) -> Any:
+        if not _REFUSED.search(str(error)):
+            return None
+        return kind.owning(function.get_concrete_function(*args, **kwargs).variables)
+
+    _COMPILED.apply(wrap)

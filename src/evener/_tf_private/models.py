@@ -5,11 +5,39 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+
+from evener._tf_private.patches import Patch
+
+# Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
+# If it changes: such models train on one device under `evener run`.
+Trainer: Any = TensorFlowTrainer
+
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+TRAINER_INIT = f"{_TRAINER}.__init__"
+"""Target of patches that are told of each new trainer."""
+
+_STEPS = Patch(
+    "steps of models",
+    f"{_TRAINER}._make_function",
+    why="Keras compiles the function around `strategy.run`, and XLA compiles for one device. What "
+    "is given to `run` says instead that it is to be compiled.",
+    if_it_changes="Models with ``jit_compile=True`` are refused with ENG-084.",
+)
+_BUILDING = Patch(
+    "building of models",
+    f"{_TRAINER}._maybe_symbolic_build",
+    why="Under a strategy Keras takes a batch from the data to build a model, so that shuffled "
+    "data has another order, and a generator loses its first batch. Without a strategy it leaves "
+    "the building to the first step, which TensorFlow then traces twice.",
+    if_it_changes="Data comes in another order than on one device, or the first step takes twice "
+    "as long to begin.",
+)
 
 
 def compile_parts(kind: type[Any]) -> None:
@@ -17,39 +45,34 @@ def compile_parts(kind: type[Any]) -> None:
 
     Errors that say that memory ran out get a note of the strategy's as well.
 
-    Why: Keras compiles the function around `strategy.run`, and XLA compiles for one device. What
-    is given to `run` says instead that it is to be compiled.
-    If it changes: models with ``jit_compile=True`` are refused with ENG-084.
-
     Args:
-        kind: Has a property ``is_plain``, which tells whether a step runs as without a strategy, a
-            method ``explain_exhausted_memory``, and a class method
+        kind: Class of strategies. It has a property ``is_plain``, which tells whether a step runs
+            as without a strategy, a method ``explain_exhausted_memory``, and a class method
             ``warn_about_unused_strategies``, called with the name of a model that begins to train
             without any strategy.
     """
-    original = TensorFlowTrainer._make_function
-    if getattr(original, "_evener_kind", None) is kind:
-        return
 
-    @functools.wraps(original)
-    def make(model: Any, step_function: Any) -> Any:
-        strategy = model._distribute_strategy
-        has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
-        if not has_strategy and _trains(step_function):
-            kind.warn_about_unused_strategies(model.name)
-        if type(strategy) is not kind or model.run_eagerly or strategy.is_plain:
-            return original(model, step_function)
-        if not model.jit_compile:
-            return _explaining(strategy, original(model, step_function))
-        compiled = tf.function(step_function, jit_compile=True, autograph=False)
-        model._jit_compile = False
-        try:
-            return _explaining(strategy, original(model, compiled))
-        finally:
-            model._jit_compile = True
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(model: Any, step_function: Any) -> Any:
+            strategy = model._distribute_strategy
+            has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
+            if not has_strategy and _trains(step_function):
+                kind.warn_about_unused_strategies(model.name)
+            if type(strategy) is not kind or model.run_eagerly or strategy.is_plain:
+                return original(model, step_function)
+            if not model.jit_compile:
+                return _explaining(strategy, original(model, step_function))
+            compiled = tf.function(step_function, jit_compile=True, autograph=False)
+            model._jit_compile = False
+            try:
+                return _explaining(strategy, original(model, compiled))
+            finally:
+                model._jit_compile = True
 
-    vars(make)["_evener_kind"] = kind
-    TensorFlowTrainer._make_function = make
+        return make
+
+    _STEPS.apply(wrap)
 
 
 def _trains(step_function: Any) -> bool:
@@ -84,42 +107,29 @@ def _explaining(strategy: Any, function: Any) -> Any:
 
 
 def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
-    """Let models of strategies of this kind be built from the shapes of their batches.
+    """Let models of strategies of this kind be built from the shapes of their batches."""
 
-    Why: under a strategy Keras takes a batch from the data to build a model, so that the order
-    of shuffled data is another one, and a generator loses its first batch. Without a strategy it
-    leaves the building to the first step, which TensorFlow then traces twice.
-    If it changes: data comes in another order than on one device, or the first step takes twice
-    as long to begin.
-    """
-    original = TensorFlowTrainer._maybe_symbolic_build
-    if getattr(original, "_evener_kind", None) is kind:
-        return
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def build(model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+            if not isinstance(model._distribute_strategy, kind):
+                return original(model, iterator=iterator, data_batch=data_batch)
+            is_built = all(layer.built for layer in model._flatten_layers())
+            if is_built and iterator is not None and _has_steps_of_keras(model):
+                with contextlib.suppress(Exception), model.distribute_strategy.scope():
+                    # What fails here fails in the step too, which says so as on one device.
+                    model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
+            return None
 
-    @functools.wraps(original)
-    def build(model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if not isinstance(model._distribute_strategy, kind):
-            return original(model, iterator=iterator, data_batch=data_batch)
-        is_built = all(layer.built for layer in model._flatten_layers())
-        if is_built and iterator is not None and _has_steps_of_keras(model):
-            with contextlib.suppress(Exception), model.distribute_strategy.scope():
-                # What fails here fails in the step too, which says so as it does on one device.
-                model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
-        return None
+        return build
 
-    vars(build)["_evener_kind"] = kind
-    TensorFlowTrainer._maybe_symbolic_build = build
+    _BUILDING.apply(wrap)
 
 
 def _has_steps_of_keras(model: Any) -> bool:
     """Return whether the step of a model consists of Keras's own methods only."""
     names = ("train_step", "test_step", "compute_loss", "compute_metrics", "_symbolic_build")
     return all(getattr(type(model), name) is getattr(keras.Model, name) for name in names)
-
-
-# Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
-# If it changes: such models train on one device under `evener run`.
-Trainer: Any = TensorFlowTrainer
 
 
 def model_strategy(model: keras.Model) -> tf.distribute.Strategy | None:

@@ -1,9 +1,185 @@
-"""Replacements of functions of TensorFlow and Keras."""
+"""All patches: attributes of TensorFlow, Keras and evener that are replaced, each with its reason.
+
+    NEW = Patch("new variables", "keras:Variable._initialize", why=..., if_it_changes=...)
+
+    NEW.apply(wrap)             replaced once, until NEW.undo()
+    with NEW.applied(wrap):     replaced until the end of the block
+
+The replacement is what ``wrap`` returns for the original. Patches of the same attribute lie upon
+each other::
+
+    Optimizer.apply     original  <-  pinning  <-  loops
+                                                   calls the one below
+
+A patch that is undone below others stays in their calls until those are undone too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Returns the replacement of a function."""
+Wrap = Callable[[Any], Any]
+"""Function that returns the replacement of an original."""
+
+_ABSENT = object()
+_lock = threading.RLock()
+_patches: dict[str, Patch] = {}
+# The replacements of each attribute, the latest last, by the id of the owner and the key in it.
+_replacements: dict[tuple[int, Any], list[_Replacement]] = {}
+
+
+@dataclass(slots=True, eq=False)
+class _Replacement:
+    owner: Any
+    key: Any
+    before: Any
+    value: Any
+    is_undone: bool = False
+
+
+class Patch:
+    """A reason to replace attributes; declared once, where it is needed.
+
+    Args:
+        name: Name, unique among all patches.
+        *targets: Attributes as ``"module:path.name"``, items of dictionaries as
+            ``"module:path[key]"``. The path begins at the module.
+        why: Reason for the patch.
+        if_it_changes: Behaviour of evener if TensorFlow or Keras does not have the attribute, or
+            does not use it any more.
+        is_new: Whether the attributes are added; their original is None.
+        changed: Function to call after each change of the attributes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *targets: str,
+        why: str,
+        if_it_changes: str,
+        is_new: bool = False,
+        changed: Callable[[], object] | None = None,
+    ) -> None:
+        assert name not in _patches, f"two patches are named {name!r}"
+        self.name = name
+        self.targets = targets
+        self.why = why
+        self.if_it_changes = if_it_changes
+        self._is_new = is_new
+        self._changed = changed or _no_change
+        self._applied: list[_Replacement] = []
+        _patches[name] = self
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether `apply` has replaced the attributes."""
+        return bool(self._applied)
+
+    def apply(self, wrap: Wrap) -> None:
+        """Replace the attributes until `undo`; a patch that is applied stays as it is."""
+        self.apply_by_name(lambda original, _: wrap(original))
+
+    def apply_by_name(self, wrap: Callable[[Any, str], Any]) -> None:
+        """Replace the attributes, as `apply` does.
+
+        Args:
+            wrap: Function of the original and the name of the attribute.
+        """
+        if self._applied:
+            return
+        with _lock:
+            if not self._applied:
+                self._applied = self._replace(wrap)
+
+    def undo(self) -> None:
+        """Put the originals back."""
+        with _lock:
+            applied, self._applied = self._applied, []
+            self._put_back(applied)
+
+    @contextlib.contextmanager
+    def applied(self, wrap: Wrap) -> Iterator[None]:
+        """Replace the attributes until the end of the block; blocks may be nested."""
+        replaced = self._replace(lambda original, _: wrap(original))
+        try:
+            yield
+        finally:
+            self._put_back(replaced)
+
+    def _replace(self, wrap: Callable[[Any, str], Any]) -> list[_Replacement]:
+        with _lock:
+            replaced: list[_Replacement] = []
+            for target in self.targets:
+                owner, key = owner_of(target)
+                original = None if self._is_new else _get(owner, key)
+                value = wrap(original, key)
+                made = _Replacement(owner, key, _own(owner, key), value)
+                _set(owner, key, value)
+                _replacements.setdefault((id(owner), key), []).append(made)
+                replaced.append(made)
+            self._changed()
+            return replaced
+
+    def _put_back(self, replaced: Sequence[_Replacement]) -> None:
+        with _lock:
+            for replacement in reversed(replaced):
+                replacement.is_undone = True
+                upon = _replacements[id(replacement.owner), replacement.key]
+                while upon and upon[-1].is_undone:
+                    last = upon.pop()
+                    # Otherwise a program has put something else there.
+                    if _own(last.owner, last.key) is last.value:
+                        _set(last.owner, last.key, last.before)
+            self._changed()
+
+
+def registered() -> dict[str, Patch]:
+    """Return all declared patches by name."""
+    return dict(_patches)
+
+
+def owner_of(target: str) -> tuple[Any, Any]:
+    """Return the object and the name in it, or the dictionary and the key, of a target.
+
+    Raises:
+        AttributeError: If there is no such object.
+    """
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(module)
+    path, _, item = path.removesuffix("]").partition("[")
+    *outer, name = path.split(".")
+    for part in outer:
+        owner = getattr(owner, part)
+    if not item:
+        return owner, name
+    items = getattr(owner, name)
+    return items, next((key for key in items if getattr(key, "__name__", key) == item), item)
+
+
+def _get(owner: Any, key: Any) -> Any:
+    return owner[key] if isinstance(owner, dict) else getattr(owner, key)
+
+
+def _own(owner: Any, key: Any) -> Any:
+    return (owner if isinstance(owner, dict) else vars(owner)).get(key, _ABSENT)
+
+
+def _set(owner: Any, key: Any, value: Any) -> None:
+    if isinstance(owner, dict):
+        if value is _ABSENT:
+            del owner[key]
+        else:
+            owner[key] = value
+    elif value is _ABSENT:
+        delattr(owner, key)
+    else:
+        setattr(owner, key, value)
+
+
+def _no_change() -> None:
+    """Do nothing after a change."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -10,9 +11,8 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import (
     config,
 )
-from tensorflow.python.ops import (
-    stateful_random_ops,
-)
+
+from evener._tf_private.patches import Patch
 
 
 def is_deterministic() -> bool:
@@ -41,23 +41,23 @@ def set_operation_seeds(state: Any) -> None:
         eager_context.context()._rng.setstate(state)
 
 
+_DRAWS = Patch(
+    "generators of a strategy",
+    "tensorflow.python.ops.stateful_random_ops:Generator._preprocess_key",
+    why="Such a generator adds the number of its replica to its key, in a step, so that replicas "
+    "draw other numbers. Here one replica stands for one device, which adds nothing.",
+    if_it_changes="Numbers of such a generator are not those of the program without a strategy.",
+)
+
+
 def draw_as_one_device(kind: type[tf.distribute.Strategy]) -> None:
-    """Let generators that are made in the scope of a strategy of this kind draw as outside of it.
+    """Let generators that are made in the scope of such a strategy draw as outside of it."""
 
-    Why: such a generator adds the number of its replica to its key, in a step, so that replicas
-    draw other numbers. Here one replica stands for one device, which adds nothing.
-    If it changes: numbers of such a generator are not those of the program without a strategy.
-    """
-    generator: Any = stateful_random_ops.Generator
-    original = generator._preprocess_key
-    if getattr(original, "_evener_kind", None) is kind:
-        return
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def preprocess_key(self: Any, key: Any) -> Any:
+            return key if isinstance(self._distribution_strategy, kind) else original(self, key)
 
-    @functools.wraps(original)
-    def preprocess_key(self: Any, key: Any) -> Any:
-        if isinstance(self._distribution_strategy, kind):
-            return key
-        return original(self, key)
+        return preprocess_key
 
-    vars(preprocess_key).update(_evener_kind=kind)
-    generator._preprocess_key = preprocess_key
+    _DRAWS.apply(wrap)

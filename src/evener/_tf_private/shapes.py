@@ -13,10 +13,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private.patches import Patch
 from evener.own_code import is_own, is_rewritten
 
 _CALLS_OF_REWRITTEN = "tensorflow/python/autograph/impl/api.py"
-_METHODS = ("__getitem__", "__iter__", "as_list", "num_elements")
+_READS = Patch(
+    "reads of unknown dimensions",
+    *(
+        f"tensorflow:TensorShape.{name}"
+        for name in ("__getitem__", "__iter__", "as_list", "num_elements")
+    ),
+    why="A step that is traced for batches of any size gets None from ``x.shape[0]``, but a number "
+    "if it is traced for a fixed size. It may then compute something else without an error. There "
+    "is no public hook.",
+    if_it_changes="Such steps silently compute with None.",
+)
 _OF_KERAS = frozenset({("elastic_transform", "keras/src/backend/tensorflow/image.py")})
 """Functions of Keras, with their files, that compute something else for an unknown batch size.
 
@@ -27,7 +38,6 @@ If it changes: steps with such a layer, called with tensors, differ from one dev
 _lock = threading.Lock()
 _here = threading.local()
 _watched = 0
-_originals: dict[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -43,22 +53,14 @@ class AskedSizes:
 
 @contextlib.contextmanager
 def noticing_unknown_sizes() -> Iterator[AskedSizes]:
-    """Detect that user code of this thread gets None for a dimension.
-
-    Why: a step that is traced for batches of any size gets None from ``x.shape[0]``, but a number
-    if it is traced for a fixed size. It may then compute something else without an error. There is
-    no public hook.
-    If it changes: such steps silently compute with None.
-    """
+    """Detect that user code of this thread gets None for a dimension."""
     global _watched
     found = AskedSizes()
     before, _here.found = getattr(_here, "found", None), found
     with _lock:
         _watched += 1
         if _watched == 1:
-            for name in _METHODS:
-                _originals[name] = getattr(tf.TensorShape, name)
-                setattr(tf.TensorShape, name, _noticing(_originals[name]))
+            _READS.apply(_noticing)
     try:
         yield found
     finally:
@@ -66,8 +68,7 @@ def noticing_unknown_sizes() -> Iterator[AskedSizes]:
         with _lock:
             _watched -= 1
             if _watched == 0:
-                for name, original in _originals.items():
-                    setattr(tf.TensorShape, name, original)
+                _READS.undo()
 
 
 def _noticing(original: Callable[..., Any]) -> Callable[..., Any]:

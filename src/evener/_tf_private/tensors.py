@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import wrapt  # of TensorFlow
 from tensorflow.python.framework import ops as framework_ops
 
-from evener._tf_private.patches import Wrap
+from evener._tf_private.patches import Patch
 
 # Why: an argument of a step may be a sparse, ragged or other composite tensor, which is made of
 # tensors, and there is no public name for the class.
@@ -27,25 +27,31 @@ def is_eager_tensor(value: Any) -> bool:
     return isinstance(value, framework_ops.EagerTensor)
 
 
-@contextlib.contextmanager
-def symbolic_lengths() -> Iterator[None]:
-    """Let ``len(tensor)`` be the first size of a tensor in a graph, if that is known.
+_LENGTHS = Patch(
+    "lengths of symbolic tensors",
+    "tensorflow:__internal__.SymbolicTensor.__len__",
+    why="Eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.",
+    if_it_changes="Steps with `len(batch)` are not hoisted, and run as they are written.",
+)
+HOST_READS = Patch(
+    "reads of tensors on the host",
+    "tensorflow.python.framework.ops:_EagerTensorBase._numpy",
+    why="`numpy()`, `float()`, `bool()`, `print` and `np.array` all end there.",
+    if_it_changes="The doctor does not see what brings tensors to the host.",
+)
 
-    Why: eager code asks for it; without AutoGraph, TensorFlow refuses it even for a known size.
-    If it changes: steps with `len(batch)` are not hoisted, and run as they are written.
-    """
-    kind = tf.__internal__.SymbolicTensor
-    original = kind.__len__
 
+def symbolic_lengths() -> contextlib.AbstractContextManager[None]:
+    """Let ``len(tensor)`` be the first size of a tensor in a graph, if that is known."""
+    return _LENGTHS.applied(_known_length)
+
+
+def _known_length(original: Callable[[Any], int]) -> Callable[[Any], int]:
     def length(tensor: tf.Tensor) -> int:
         size = tensor.shape[0] if tensor.shape.rank else None
         return original(tensor) if size is None else size
 
-    kind.__len__ = length
-    try:
-        yield
-    finally:
-        kind.__len__ = original
+    return length
 
 
 def unwrapped(value: Any) -> Any:
@@ -55,13 +61,3 @@ def unwrapped(value: Any) -> Any:
     that use such an attribute are not hoisted.
     """
     return value.__wrapped__ if issubclass(type(value), wrapt.ObjectProxy) else value
-
-
-def replace_host_reads(wrap: Wrap) -> None:
-    """Replace the one function by which an eager tensor is brought to the host.
-
-    Why: `numpy()`, `float()`, `bool()`, `print` and `np.array` all end there.
-    If it changes: the doctor does not see what brings tensors to the host.
-    """
-    base: Any = framework_ops._EagerTensorBase
-    base._numpy = wrap(base._numpy)

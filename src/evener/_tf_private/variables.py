@@ -14,6 +14,7 @@ from tensorflow.python.ops import (
 )
 
 from evener._tf_private.devices import current_device
+from evener._tf_private.patches import Patch
 
 
 @contextlib.contextmanager
@@ -80,45 +81,66 @@ def plain_variable(initial_value: Any, dtype: tf.DType) -> tf.Variable:
     )
 
 
+_NEW = Patch(
+    "new variables",
+    "keras:Variable._initialize",
+    why="A `tf.variable_creator_scope` around a whole program holds in one thread only, and ends "
+    "with ``keras.utils.clear_session``, which begins a new graph.",
+    if_it_changes="The variables of an unchanged script have no owner, and are all on one device.",
+)
+_WAITING = Patch(
+    "devices of variables that wait",
+    "keras:Variable.__init__",
+    why="Keras creates the variables that a subclassed model builds in its first call after that "
+    "call, outside of every `tf.device`.",
+    if_it_changes="Such variables are made on the first device.",
+)
+_MADE_LATER = Patch(
+    "variables that have waited",
+    "keras:Variable._deferred_initialize",
+    why=_WAITING.why,
+    if_it_changes=_WAITING.if_it_changes,
+)
+
+
 def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-    """Create every Keras variable from now on inside a context, in every thread.
+    """Create every Keras variable from now on inside a context, in every thread."""
 
-    Why: a `tf.variable_creator_scope` around a whole program holds in one thread only, and
-    ends with ``keras.utils.clear_session``, which begins a new graph.
-    If it changes: the variables of an unchanged script have no owner, and are all on one device.
-    """
-    original = keras.Variable._initialize
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def initialize(self: keras.Variable, value: Any) -> None:
+            with scope():
+                original(self, value)
 
-    @functools.wraps(original)
-    def initialize(self: keras.Variable, value: Any) -> None:
-        with scope():
-            original(self, value)
+        return initialize
 
-    keras.Variable._initialize = initialize
+    _NEW.apply(wrap)
 
 
 def keep_devices_of_waiting_variables() -> None:
-    """Create Keras variables whose creation is deferred on the device that was requested.
+    """Create Keras variables whose creation is deferred on the device that was requested."""
+    _WAITING.apply(_keeping_device)
+    _MADE_LATER.apply(_on_kept_device)
 
-    Why: Keras creates the variables that a subclassed model builds in its first call after that
-    call, outside of every `tf.device`. If it changes: such variables are made on the first device.
-    """
-    kind: Any = keras.Variable
-    begin, finish = kind.__init__, kind._deferred_initialize
 
+def _keeping_device(begin: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(begin)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         if self._value is None:
             self._evener_device = current_device()
 
+    return init
+
+
+def _on_kept_device(finish: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(finish)
     def deferred_initialize(self: Any) -> None:
         device = getattr(self, "_evener_device", "")
         with tf.device(device) if device else contextlib.nullcontext():
             finish(self)
 
-    kind.__init__, kind._deferred_initialize = init, deferred_initialize
+    return deferred_initialize
 
 
 def waits_for(variable: Any, device: str) -> bool:

@@ -12,18 +12,38 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from evener import _tf_private
+from evener._tf_private.patches import Patch
 from evener.pinning.colocation.pinned_layers import pinned_device, set_pinned_device
 from evener.pinning.scope import on_device
 from evener.pinning.variable_moves import move_variables
 
-_lock = threading.Lock()
+_CALLS = Patch(
+    "calls of pinned layers",
+    "keras:Operation.__call__",
+    "keras:Layer.__call__",
+    why="A pinned layer computes on its device. Keras has no hook around a call.",
+    if_it_changes="Pinned layers compute on the first device.",
+)
+_MADE = Patch(
+    "layers in a pinned block",
+    "keras:Operation.__init__",
+    "keras:Layer.__init__",
+    why="A layer that is made in ``with evener.pin(...)`` is pinned. Keras has no hook for it.",
+    if_it_changes="Layers in such a block are not pinned.",
+)
+_WEIGHTS = Patch(
+    "weights of pinned layers",
+    "keras:Layer.add_weight",
+    why="Weights that are added outside of a call, such as those of LoRA, are made on the device "
+    "of their layer too.",
+    if_it_changes="Such weights are made on the first device.",
+)
 
 
 def install(innermost: Callable[[], str]) -> None:
@@ -32,16 +52,10 @@ def install(innermost: Callable[[], str]) -> None:
     Args:
         innermost: Returns the device of the innermost pinned block, or an empty string.
     """
-    with _lock:
-        if getattr(keras.Layer, "_evener_can_be_pinned", False):
-            return
-        keras.Layer._evener_can_be_pinned = True
-        for kind in (keras.Operation, keras.Layer):
-            kind.__call__ = _call_on_pinned_device(kind.__call__)
-        for kind in (keras.Operation, keras.Layer):
-            kind.__init__ = _init_in_pinned_block(kind.__init__, innermost)
-        keras.Layer.add_weight = _add_weight_on_pinned_device(keras.Layer.add_weight)
-        _tf_private.variables.keep_devices_of_waiting_variables()
+    _CALLS.apply(_call_on_pinned_device)
+    _MADE.apply(lambda original: _init_in_pinned_block(original, innermost))
+    _WEIGHTS.apply(_add_weight_on_pinned_device)
+    _tf_private.variables.keep_devices_of_waiting_variables()
 
 
 def pin_layer(layer: keras.Layer, device: str) -> None:
@@ -86,8 +100,6 @@ def _call_on_pinned_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_weight_on_pinned_device(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Create weights that are added outside of a call, such as those of LoRA, on the device too."""
-
     @functools.wraps(original)
     def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
         device = pinned_device(self)

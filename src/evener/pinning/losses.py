@@ -7,26 +7,26 @@ back. The targets are copied instead, which are at most as large.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
+from evener._tf_private.patches import Patch
 from evener.pinning.colocation.device_lookup import device_of_tensor, device_scope
 
-_lock = threading.Lock()
+_LOSSES = Patch(
+    "losses and metrics",
+    "keras:Model.compute_loss",
+    "keras:Model.compute_metrics",
+    why="They run on the device of the predictions. Keras has no hook for it.",
+    if_it_changes="Predictions of pinned layers are copied to the first device.",
+)
 
 
 def install() -> None:
     """Let Keras compute losses and metrics on the device of the predictions. Safe to call again."""
-    with _lock:
-        if getattr(keras.Model, "_evener_losses_colocated", False):
-            return
-        keras.Model._evener_losses_colocated = True
-        for name in ("compute_loss", "compute_metrics"):
-            setattr(keras.Model, name, _on_device_of_predictions(getattr(keras.Model, name)))
+    _LOSSES.apply(_on_device_of_predictions)
 
 
 def _on_device_of_predictions(original: Callable[..., Any]) -> Callable[..., Any]:

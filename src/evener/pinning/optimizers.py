@@ -5,7 +5,6 @@ Under a strategy nothing changes: the strategy places the updates.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,18 +15,12 @@ from evener import _tf_private
 from evener.pinning import colocation
 from evener.pinning.colocation.wrapping import wrap_with
 
-_lock = threading.Lock()
-
 
 def install() -> None:
     """Let optimizers run on the devices of their variables. Safe to call again."""
-    with _lock:
-        if getattr(keras.optimizers.Optimizer, "_evener_colocated_with_variables", False):
-            return
-        keras.optimizers.Optimizer._evener_colocated_with_variables = True
-        _tf_private.optimizers.replace_optimizer_steps(
-            apply=wrap_with(_apply), slot=wrap_with(_slot), reduce=wrap_with(_reduce)
-        )
+    _tf_private.optimizers.UPDATES.apply(wrap_with(_apply))
+    _tf_private.optimizers.SLOTS.apply(wrap_with(_slot))
+    _tf_private.optimizers.SUMS.apply(wrap_with(_reduce))
 
 
 def _apply(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@
     strategies     evener's strategy replaces those of tf.distribute
     models         Keras models and variables belong to the strategy
     gpu_names      CPU devices appear as GPUs to the script, where there are none
+    gpu_functions  functions of TensorFlow that name GPUs
     emulated_gpus  these CPU devices, and which of them the script uses
     settings       tf.config calls and environment variables that come too late
     loops          custom loops outside of strategy.run: traced functions, and notes on eager steps

@@ -11,59 +11,27 @@ Calls from evener, TensorFlow and Keras are not changed: Keras selects cuDNN ker
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-import evener
 from evener import _tf_private
 from evener.auditing.device_names import ASKED
 from evener.run.emulated_gpus import EmulatedGpus, Report, joined
+from evener.run.gpu_functions import (
+    FUNCTIONS,
+    IMPORTED,
+    PIN,
+    STRATEGIES,
+    STRATEGY_DEVICES,
+    attribute,
+)
 from evener.run.replace import instead_of
 from evener.run.user_line import callers, user_line
 
-REPLACED = {
-    "device": "a GPU name selects its stand-in",
-    "config.list_physical_devices": "lists the stand-ins as GPUs",
-    "config.list_logical_devices": "lists the visible stand-ins as GPUs",
-    "config.get_visible_devices": "lists the visible stand-ins as GPUs",
-    "config.set_visible_devices": "hides stand-ins from the lists, and renumbers the others",
-    "config.get_logical_device_configuration": "returns the configured value",
-    "config.set_logical_device_configuration": "gives one stand-in several logical names",
-    "config.experimental.list_physical_devices": "the same, under its old name",
-    "config.experimental.list_logical_devices": "the same, under its old name",
-    "config.experimental.get_visible_devices": "the same, under its old name",
-    "config.experimental.set_visible_devices": "the same, under its old name",
-    "config.experimental.get_virtual_device_configuration": "the same, under its old name",
-    "config.experimental.set_virtual_device_configuration": "the same, under its old name",
-    "config.experimental.get_memory_growth": "returns the configured value",
-    "config.experimental.set_memory_growth": "is accepted; host memory always grows",
-    "config.experimental.get_device_details": "returns the name of the stand-in",
-    "config.experimental.get_memory_info": "returns the statistics of the stand-in",
-    "config.experimental.get_memory_usage": "returns the statistics of the stand-in",
-    "config.experimental.reset_memory_stats": "resets the statistics of the stand-in",
-    "test.is_gpu_available": "returns True",
-    "test.gpu_device_name": "returns the first GPU",
-    "data.experimental.copy_to_device": "a GPU name selects its stand-in",
-    "data.experimental.prefetch_to_device": "a GPU name selects its stand-in",
-}
-"""The functions that are replaced in `tf`, `tf.compat.v1` and `tf.compat.v2`, and their effect."""
-
-STRATEGIES = {
-    "MirroredStrategy": ("devices",),
-    "OneDeviceStrategy": ("device",),
-    "CentralStorageStrategy": ("compute_devices", "parameter_device"),
-}
-"""The strategies of ``tf.distribute`` that take devices, and the names of these arguments."""
-
-# `import tensorflow.config` would make a second module, without the replacements.
-_IMPORTED_AS = (
-    *("config", "config.experimental", "test", "data", "data.experimental"),
-    *("compat", "compat.v1", "compat.v2"),
-)
 # These select GPU kernels by the same functions.
 _LIBRARIES = ("evener", "keras", "tensorflow", "tf_keras")
 _AUTOGRAPH = "tensorflow.python.autograph."
@@ -85,40 +53,15 @@ def answer_as_gpus(
     if stand_ins is not None and used.are_not_needed:
         return
     replacements = _Replacements(used, report, are_trained_on=are_trained_on)
-    for module, path in _replaced_functions():
-        name = path.rpartition(".")[2]
-        setattr(module, name, replacements.instead_of(getattr(module, name), name))
-    for name in _IMPORTED_AS:
-        sys.modules[f"tensorflow.{name}"] = _attribute(tf, name)
-    own: Any = evener
-    own.pin = replacements.of_pin(own.pin)
-    _tf_private.devices.replace_local_devices(replacements.of_local_devices)
+    FUNCTIONS.apply_by_name(replacements.instead_of)
+    IMPORTED.apply_by_name(lambda _, name: attribute(tf, name.removeprefix("tensorflow.")))
+    PIN.apply(replacements.of_pin)
+    _tf_private.devices.LOCAL_DEVICES.apply(replacements.of_local_devices)
     if not are_trained_on:
-        for kind, arguments in _strategies():
-            kind.__init__ = replacements.of_strategy_init(kind.__init__, arguments)
-
-
-def _replaced_functions() -> Iterator[tuple[Any, str]]:
-    """Yield every public module that has one of the functions, with the path of the function."""
-    for api in (tf, tf.compat.v1, tf.compat.v2):
-        for path in REPLACED:
-            folder, _, name = path.rpartition(".")
-            module = _attribute(api, folder)
-            if hasattr(module, name):
-                yield module, path
-
-
-def _strategies() -> Iterator[tuple[Any, tuple[str, ...]]]:
-    apis = (tf.distribute, tf.distribute.experimental, tf.compat.v1.distribute)
-    for name, arguments in STRATEGIES.items():
-        kinds = {getattr(api, name) for api in apis if hasattr(api, name)}
-        yield from ((kind, arguments) for kind in kinds)
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in filter(None, path.split(".")):
-        module = getattr(module, name)
-    return module
+        for name, patch in STRATEGY_DEVICES.items():
+            patch.apply(
+                functools.partial(replacements.of_strategy_init, arguments=STRATEGIES[name])
+            )
 
 
 def _is_called_by_script() -> bool:

@@ -15,13 +15,14 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.patches import Patch
 from evener.auditing.training import trains
 from evener.devices.names import device_name
 from evener.engine.report import NEARLY_ALL
@@ -31,6 +32,19 @@ from evener.run.user_line import UserLine, user_line
 from evener.strategy import Strategy
 
 _FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
+
+_BEGINS = Patch(
+    "tapes of scripts that begin",
+    "tensorflow:GradientTape.__enter__",
+    why="The time of eager gradients begins with their tape.",
+    if_it_changes="`evener run` does not say that gradients are computed on one device.",
+)
+_GRADIENTS = Patch(
+    "gradients of scripts",
+    "tensorflow:GradientTape.gradient",
+    why="The time of eager gradients ends with them.",
+    if_it_changes=_BEGINS.if_it_changes,
+)
 
 
 class IdleDevices:
@@ -147,17 +161,21 @@ class _EagerTapes:
 
     def watch(self) -> None:
         """Count from now on, until the process ends."""
-        kind: Any = tf.GradientTape
-        enter, gradient = kind.__enter__, kind.gradient
+        _BEGINS.apply(self._beginning)
+        _GRADIENTS.apply(self._computing)
 
-        @instead_of(enter)
+    def _beginning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
         def __enter__(tape: Any) -> Any:
             tape._evener_began = time.perf_counter()
-            return enter(tape)
+            return original(tape)
 
-        @instead_of(gradient)
-        def gradient_of(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            found = gradient(tape, target, sources, *args, **kwargs)
+        return __enter__
+
+    def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(tape, target, sources, *args, **kwargs)
             if tf.executing_eagerly():
                 self._see(sources)
                 now = time.perf_counter()
@@ -165,7 +183,7 @@ class _EagerTapes:
                 tape._evener_began = now
             return found
 
-        kind.__enter__, kind.gradient = __enter__, gradient_of
+        return gradient
 
     def seconds(self) -> float:
         """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener._tf_private.datasets import running_bodies
+from evener._tf_private.patches import Patch
 from evener.own_code import is_own
 from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
@@ -30,6 +31,13 @@ from evener.strategy.arguments import has_batch
 
 # An optimizer that these modules call is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+
+_UPDATES = Patch(
+    "updates of scripts",
+    "keras:optimizers.Optimizer.apply",
+    why="A training step that nobody traced ends with an update.",
+    if_it_changes="`evener run` does not say that a step runs on one device.",
+)
 
 
 def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
@@ -84,12 +92,17 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             and not _tf_private.tapes.tape_is_recording()
         )
 
-    _tf_private.functions.replace_traced_call(wrap)
+    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
     """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
-    original = keras.optimizers.Optimizer.apply
+    _UPDATES.apply(lambda original: _noticing(original, strategy, notes, hoister))
+
+
+def _noticing(
+    original: Callable[..., Any], strategy: Strategy, notes: Notes, hoister: Hoister | None
+) -> Callable[..., Any]:
     is_noted = False
 
     @instead_of(original)
@@ -111,7 +124,7 @@ def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> 
                 notes.add(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", line)
         return original(self, *args, **kwargs)
 
-    keras.optimizers.Optimizer.apply = apply
+    return apply
 
 
 def _is_outside(strategy: Strategy) -> bool:

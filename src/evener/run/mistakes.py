@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import keras
-import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.patches import Patch
 from evener.errors import RunError
 from evener.own_code import is_own
 from evener.run.replace import instead_of
@@ -27,6 +27,25 @@ _HARDWARE = "physical_device:"
 _LAYER = "keras.src.layers.layer"
 _LAYER_FILE = "/keras/src/layers/layer.py"
 
+_DEVICE = Patch(
+    "devices with names of hardware",
+    *(f"tensorflow:{api}device" for api in ("", "compat.v1.", "compat.v2.")),
+    why="TensorFlow refuses such names in words of its own, and not always at the line.",
+    if_it_changes="RUN-008 is not raised.",
+)
+_LAYERS = Patch(
+    "layers that are made in calls",
+    "keras:Layer.__init__",
+    why="A layer that is made in each call trains nothing. Keras does not notice it.",
+    if_it_changes="RUN-009 is not raised.",
+)
+_WEIGHTS = Patch(
+    "weights of layers that are made in calls",
+    "keras:Layer.add_weight",
+    why=_LAYERS.why,
+    if_it_changes=_LAYERS.if_it_changes,
+)
+
 
 def refuse_mistakes() -> None:
     """Let the mistakes of the table above end the script."""
@@ -35,8 +54,7 @@ def refuse_mistakes() -> None:
 
 
 def _refuse_names_of_hardware() -> None:
-    for module in (tf, tf.compat.v1, tf.compat.v2):
-        vars(module)["device"] = _naming_logical_devices(module.device)
+    _DEVICE.apply(_naming_logical_devices)
 
 
 def _naming_logical_devices(
@@ -70,33 +88,37 @@ def _name_of_hardware(name: str, line: UserLine) -> RunError:
 
 
 def _refuse_fresh_layers() -> None:
-    making = keras.Layer.__init__
-    adding = keras.Layer.add_weight
     made_in_calls: weakref.WeakKeyDictionary[keras.Layer, _Made] = weakref.WeakKeyDictionary()
     # For each layer that is called: the lines in it that have made a layer with weights.
     first: weakref.WeakKeyDictionary[keras.Layer, dict[UserLine, weakref.ref[keras.Layer]]]
     first = weakref.WeakKeyDictionary()
 
-    @instead_of(making)
-    def __init__(self: keras.Layer, *args: Any, **kwargs: Any) -> None:
-        outer = _layer_being_called()
-        line = None if outer is None else _line_in_call()
-        if outer is not None and line is not None:
-            made_in_calls[self] = _Made(weakref.ref(outer), line)
-        making(self, *args, **kwargs)
+    def making_noted(original: Callable[..., None]) -> Callable[..., None]:
+        @instead_of(original)
+        def __init__(self: keras.Layer, *args: Any, **kwargs: Any) -> None:
+            outer = _layer_being_called()
+            line = None if outer is None else _line_in_call()
+            if outer is not None and line is not None:
+                made_in_calls[self] = _Made(weakref.ref(outer), line)
+            original(self, *args, **kwargs)
 
-    @instead_of(adding)
-    def add_weight(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
-        made = made_in_calls.get(self)
-        outer = None if made is None else made.outer()
-        if made is not None and outer is not None and not _holds(outer, self):
-            before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(self))
-            if before() is not self:
-                raise _fresh_layer(self, outer, made.line)
-        return adding(self, *args, **kwargs)
+        return __init__
 
-    keras.Layer.__init__ = __init__
-    keras.Layer.add_weight = add_weight
+    def weights_refused(original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def add_weight(self: keras.Layer, *args: Any, **kwargs: Any) -> Any:
+            made = made_in_calls.get(self)
+            outer = None if made is None else made.outer()
+            if made is not None and outer is not None and not _holds(outer, self):
+                before = first.setdefault(outer, {}).setdefault(made.line, weakref.ref(self))
+                if before() is not self:
+                    raise _fresh_layer(self, outer, made.line)
+            return original(self, *args, **kwargs)
+
+        return add_weight
+
+    _LAYERS.apply(making_noted)
+    _WEIGHTS.apply(weights_refused)
 
 
 class _Made(NamedTuple):

@@ -15,10 +15,20 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.patches import Patch
 from evener.run.notes import Notes
 from evener.run.replace import instead_of
 from evener.run.user_line import user_line
 from evener.strategy import Strategy
+
+_MODELS = Patch(
+    "models of scripts",
+    "keras:Model.__init__",
+    # Of models that are no keras.Model, but a layer with a trainer.
+    _tf_private.models.TRAINER_INIT,
+    why="A model belongs to the strategy in whose scope it is made, and scripts have no scope.",
+    if_it_changes="Models of unchanged scripts train on one device.",
+)
 
 
 def attach_models(strategy: Strategy, notes: Notes) -> None:
@@ -38,9 +48,7 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
         return tf.variable_creator_scope(create)
 
     _tf_private.variables.around_new_variables(owner_scope)
-    # Of models that are no keras.Model, but a layer with a trainer.
-    for kind in (keras.Model, _tf_private.models.Trainer):
-        kind.__init__ = _init_in_scope(kind.__init__, strategy, notes)
+    _MODELS.apply(lambda original: _init_in_scope(original, strategy, notes))
 
 
 def _init_in_scope(

@@ -8,24 +8,37 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-import evener
+from evener._tf_private.patches import Patch
 from evener.devices import resolve_devices
 from evener.errors import DeviceError
 from evener.run.notes import Notes
 from evener.run.user_line import user_line
 
-_DEVICE_CALLS = (
-    (tf.config, "set_visible_devices"),
-    (tf.config, "set_logical_device_configuration"),
-    (tf.config.experimental, "set_visible_devices"),
-    (tf.config.experimental, "set_virtual_device_configuration"),
-    (tf.config.experimental, "set_memory_growth"),
+_THREAD_CALLS = {
+    "set_intra_op_parallelism_threads": "TF_NUM_INTRAOP_THREADS",
+    "set_inter_op_parallelism_threads": "TF_NUM_INTEROP_THREADS",
+}
+_DEVICES = Patch(
+    "settings of devices",
+    "tensorflow:config.set_visible_devices",
+    "tensorflow:config.set_logical_device_configuration",
+    "tensorflow:config.experimental.set_visible_devices",
+    "tensorflow:config.experimental.set_virtual_device_configuration",
+    "tensorflow:config.experimental.set_memory_growth",
+    why="evener has started TensorFlow, which refuses these settings from then on.",
+    if_it_changes="Scripts that configure devices end with TensorFlow's error.",
 )
-_THREAD_CALLS = (
-    ("set_intra_op_parallelism_threads", "TF_NUM_INTRAOP_THREADS"),
-    ("set_inter_op_parallelism_threads", "TF_NUM_INTEROP_THREADS"),
+_THREADS = Patch(
+    "settings of threads",
+    *(f"tensorflow:config.threading.{name}" for name in _THREAD_CALLS),
+    why=_DEVICES.why,
+    if_it_changes="Scripts that set numbers of threads end with TensorFlow's error.",
+)
+_USE_DEVICES = Patch(
+    "evener.use_devices in scripts",
+    "evener:use_devices",
+    why="The devices of a run are those of the command line.",
+    if_it_changes="Scripts that choose devices end with DEV-013.",
 )
 # Prefixes of variables that are read when TensorFlow or Keras is imported, or TensorFlow starts.
 _READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
@@ -43,14 +56,15 @@ def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
         notes: Reports every skipped call.
     """
     why = f"evener runs on {', '.join(devices)}; --devices chooses others"
-    for module, name in _DEVICE_CALLS:
-        setattr(module, name, _skipping(getattr(module, name), why, notes))
-    own: Any = evener
-    own.use_devices = _devices_of_run(own.use_devices, devices, why, notes)
-    for name, variable in _THREAD_CALLS:
+    _DEVICES.apply(lambda original: _skipping(original, why, notes))
+    _USE_DEVICES.apply(lambda original: _devices_of_run(original, devices, why, notes))
+
+    def skip_threads(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        variable = _THREAD_CALLS[name]
         why = f"TensorFlow has started; set {variable} in the environment instead"
-        threading = tf.config.threading
-        setattr(threading, name, _skipping(getattr(threading, name), why, notes))
+        return _skipping(original, why, notes)
+
+    _THREADS.apply_by_name(skip_threads)
 
 
 def _skipping(original: Callable[..., Any], why: str, notes: Notes) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 import evener
+from evener._tf_private.patches import Patch
 from evener.errors import RunError
 from evener.own_code import is_own
 from evener.run.notes import Notes
@@ -28,6 +30,40 @@ LEFT_ALONE = ("ParameterServerStrategy", "TPUStrategy")
 _LONGEST_ARGUMENTS = 60
 
 
+def _targets(*names: str) -> Iterator[str]:
+    """Yield the names in every public module that has them, as targets of a patch."""
+    for api in ("", "compat.v1.", "compat.v2."):
+        for path in (f"{api}distribute", f"{api}distribute.experimental"):
+            module = functools.reduce(getattr, path.split("."), tf)
+            yield from (f"tensorflow:{path}.{name}" for name in names if hasattr(module, name))
+
+
+_MADE = Patch(
+    "strategies that scripts make",
+    *_targets(*REPLACED),
+    why="A script with a strategy of TensorFlow trains under the one of the run.",
+    if_it_changes="Such scripts train under TensorFlow's strategy.",
+)
+_LEFT = Patch(
+    "strategies that are left alone",
+    *_targets(*LEFT_ALONE),
+    why="evener has no part in what is trained under them, and says so.",
+    if_it_changes="It is not said.",
+)
+_CURRENT = Patch(
+    "tf.distribute.get_strategy in scripts",
+    *_targets("get_strategy"),
+    why="Scripts ask for the strategy outside of scopes too.",
+    if_it_changes="Such scripts get TensorFlow's default strategy.",
+)
+_OWN = Patch(
+    "evener.Strategy in scripts",
+    "evener:Strategy",
+    why="A script that makes a strategy of evener trains under the one of the run.",
+    if_it_changes="Such scripts have two strategies.",
+)
+
+
 def replace_strategies(strategy: Strategy, notes: Notes) -> None:
     """Replace the strategies that a script would make, in every public module.
 
@@ -43,15 +79,12 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
         notes.add(f"{shown} -> {_named(strategy)}{_differs(name)}", line)
         return strategy
 
-    for module, name in _modules_with(REPLACED):
-        setattr(module, name, _giving(name, getattr(module, name), give))
-    for module, name in _modules_with(LEFT_ALONE):
-        setattr(module, name, _noted(name, getattr(module, name), notes))
-    for module, name in _modules_with(("get_strategy",)):
-        setattr(module, name, _found(getattr(module, name), strategy, notes))
-    own: Any = evener
-    own.Strategy = _giving("Strategy", Strategy, give)
-    own.Strategy.one_per_device = Strategy.one_per_device
+    _MADE.apply_by_name(lambda original, name: _giving(name, original, give))
+    _LEFT.apply_by_name(lambda original, name: _noted(name, original, notes))
+    _CURRENT.apply(lambda original: _found(original, strategy, notes))
+    _OWN.apply_by_name(lambda original, name: _giving(name, original, give))
+    own: Any = evener.Strategy
+    own.one_per_device = Strategy.one_per_device
 
 
 class _InPlace(type):
@@ -110,13 +143,6 @@ def _found(original: Callable[[], Any], strategy: Strategy, notes: Notes) -> Cal
         return strategy
 
     return get_strategy
-
-
-def _modules_with(names: tuple[str, ...]) -> Iterator[tuple[Any, str]]:
-    """Yield every public module that has one of the names."""
-    for api in (tf, tf.compat.v1, tf.compat.v2):
-        for module in (api.distribute, api.distribute.experimental):
-            yield from ((module, name) for name in names if hasattr(module, name))
 
 
 def _refuse_several_workers(name: str) -> None:

@@ -36,7 +36,7 @@ class FirstStep:
         from evener import _tf_private
         from evener.subprocess.eager_loops import EagerLoops
 
-        self._detect_eager_optimizers()
+        _tf_private.optimizers.AUDITED_UPDATES.apply(self._stopping)
         loops = EagerLoops(lambda line: self.answer("eager", line=line))
         with _tf_private.functions.before_functions_run(self._before_function), loops.watching():
             returned = program()
@@ -81,22 +81,20 @@ class FirstStep:
         match = _FUNCTION_NAME.fullmatch(function)
         return f"{self._request.target}: {match.group(1) if match else function}"
 
-    def _detect_eager_optimizers(self) -> None:
-        import keras
+    def _stopping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of ``Optimizer.apply``, which answers that the step is eager."""
         import tensorflow as tf
 
         from evener.run.replace import instead_of
         from evener.run.user_line import user_line
 
-        original = keras.optimizers.Optimizer.apply
-
         @instead_of(original)
-        def apply(optimizer: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if tf.executing_eagerly() and os.getpid() == self._process:
                 self.answer("eager", line=str(user_line() or ""))
             return original(optimizer, *args, **kwargs)
 
-        keras.optimizers.Optimizer.apply = apply
+        return apply
 
 
 def audit_first_step(request: StepRequest) -> None:

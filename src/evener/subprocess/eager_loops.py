@@ -9,14 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from evener._tf_private.patches import Patch
 from evener.run.replace import instead_of
 from evener.run.user_line import user_line
+
+_GRADIENTS = Patch(
+    "gradients of audited programs",
+    "tensorflow:GradientTape.gradient",
+    why="A step without a Keras optimizer is known by its gradients.",
+    if_it_changes="Audits of such programs find no training step.",
+)
 
 
 class EagerLoops:
@@ -33,11 +41,11 @@ class EagerLoops:
         self._before: dict[str, tuple[tf.Variable, bytes]] = {}
         self._first_line = ""
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> contextlib.AbstractContextManager[None]:
         """Watch every tape, in this process."""
-        original = tf.GradientTape.gradient
+        return _GRADIENTS.applied(self._watched)
 
+    def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def gradient(
             tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any
@@ -46,11 +54,7 @@ class EagerLoops:
                 self._see(sources)
             return original(tape, target, sources, *more, **options)
 
-        tf.GradientTape.gradient = gradient
-        try:
-            yield
-        finally:
-            tf.GradientTape.gradient = original
+        return gradient
 
     def ended(self) -> None:
         """See whether the last gradients were followed by a step: no others come after them."""

@@ -97,13 +97,10 @@ def test_nothing_is_handed_over_outside() -> None:
     assert (int(total), int(count)) == (21, 3)
 
 
-def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -> list[Any]:
-    """Replace functions by ones that take note; return the originals, to be put back."""
-    originals = []
+def noting(note: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """Return a wrap that takes note of the first argument and the result of each call."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        originals.append(original)
-
         @functools.wraps(original)
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
@@ -112,25 +109,20 @@ def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -
 
         return noted
 
-    replace(wrap)
-    return originals
+    return wrap
 
 
-def test_iterators_give_batches_through_known_functions() -> None:
+def test_iterators_give_batches_through_known_functions(patches_undone: None) -> None:
     drawn: list[str] = []
     data = tf.data.Dataset.range(8).batch(2)
     plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    originals = wrapped_by(
-        _tf_private.datasets.replace_next_batches, lambda one, _: drawn.append(type(one).__name__)
+    _tf_private.datasets.NEXT_BATCHES.apply(
+        noting(lambda iterator, _: drawn.append(type(iterator).__name__))
     )
-    try:
-        next(iter(data))
-        assert drawn == ["OwnedIterator"]
-        tf.function(lambda it: it.get_next())(iter(data))
-        assert drawn[1:] == ["OwnedIterator"]
-        drawn.clear()
-        next(iter(plain.experimental_distribute_dataset(data)))
-        assert drawn[-1] == "DistributedIterator"
-    finally:
-        back = iter(originals)
-        _tf_private.datasets.replace_next_batches(lambda _: next(back))
+    next(iter(data))
+    assert drawn == ["OwnedIterator"]
+    tf.function(lambda it: it.get_next())(iter(data))
+    assert drawn[1:] == ["OwnedIterator"]
+    drawn.clear()
+    next(iter(plain.experimental_distribute_dataset(data)))
+    assert drawn[-1] == "DistributedIterator"

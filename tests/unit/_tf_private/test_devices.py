@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.patches import owner_of
 
 
 def test_explicit_device_is_seen() -> None:
@@ -35,10 +36,9 @@ def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -
     assert set(seen) == {bool(jit_compile)}
 
 
-def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    device_lib = _tf_private.devices.device_lib
-    monkeypatch.setattr(device_lib, "list_local_devices", device_lib.list_local_devices)
-    _tf_private.devices.replace_local_devices(lambda original: lambda: [*original(), "one more"])
+def test_the_old_list_of_local_devices_is_replaced(patches_undone: None) -> None:
+    device_lib, _ = owner_of("tensorflow.python.client.device_lib:list_local_devices")
+    _tf_private.devices.LOCAL_DEVICES.apply(lambda original: lambda: [*original(), "one more"])
     found = device_lib.list_local_devices()
     assert found[0].name == "/device:CPU:0"
     # What stands in for a GPU is written into a copy of these.

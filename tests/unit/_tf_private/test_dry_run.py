@@ -53,8 +53,8 @@ def test_a_function_is_stopped_placed_and_read_without_running() -> None:
     (name,) = sine.experimental_debug_info.original_func_names
     frames = _tf_private.source_lines.definition_frames(graphs[name].get_operation_by_name("Sin"))
     assert (__file__, inner.python_function.__code__.co_firstlineno + 3, "inner") in frames
-    backward = [one for graph in graphs.values() for one in graph.get_operations()]
-    (cosine,) = (one for one in backward if one.type == "Cos")
+    backward = [operation for graph in graphs.values() for operation in graph.get_operations()]
+    (cosine,) = (operation for operation in backward if operation.type == "Cos")
     made_by = {frame[2] for frame in _tf_private.source_lines.definition_frames(cosine)}
     assert made_by & {"imperative_grad", "_GradientsHelper"}
 

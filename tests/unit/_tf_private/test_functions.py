@@ -13,9 +13,7 @@ import tensorflow as tf
 from evener import _tf_private
 
 
-def test_the_call_of_traced_functions_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(tf.function(tf.reduce_sum))
-    monkeypatch.setattr(kind, "__call__", kind.__call__)
+def test_the_call_of_traced_functions_is_wrapped(patches_undone: None) -> None:
     seen = []
 
     def wrapper(original):
@@ -25,7 +23,7 @@ def test_the_call_of_traced_functions_is_wrapped(monkeypatch: pytest.MonkeyPatch
 
         return call
 
-    _tf_private.functions.replace_traced_call(wrapper)
+    _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrapper)
     total = tf.function(tf.reduce_sum)
     assert float(total([1.0, 2.0])) == 3.0
     assert seen == [total]
@@ -37,7 +35,7 @@ def test_compiled_functions_are_known() -> None:
     assert not _tf_private.functions.is_compiled(lambda x: x)
 
 
-def test_functions_run_inside_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_run_inside_a_context(patches_undone: None) -> None:
     seen = []
 
     @contextlib.contextmanager
@@ -46,8 +44,6 @@ def test_functions_run_inside_a_context(monkeypatch: pytest.MonkeyPatch) -> None
         yield
         seen.append("end")
 
-    kind = _tf_private.functions.atomic_function.AtomicFunction
-    monkeypatch.setattr(kind, "call_flat", kind.call_flat)
     _tf_private.functions.around_functions_run(wrap)
     inner = tf.function(lambda x: x + 1.0)
     outer = tf.function(lambda x: inner(x) * 2.0)
@@ -66,13 +62,11 @@ def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool 
     assert _tf_private.functions.body_of(body) is body
 
 
-def test_traced_functions_are_made_and_called_through_known_functions() -> None:
+def test_traced_functions_are_made_and_called_through_known_functions(patches_undone: None) -> None:
     seen: list[str] = []
 
     def replace(kind: str) -> Callable[..., Any]:
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            originals.append(original)
-
             @functools.wraps(original)
             def noted(*args: Any, **kwargs: Any) -> Any:
                 seen.append(kind)
@@ -83,14 +77,10 @@ def test_traced_functions_are_made_and_called_through_known_functions() -> None:
 
         return wrap
 
-    originals: list[Any] = []
-    _tf_private.functions.replace_traced_function(replace("made"), replace("called"))
-    try:
-        inner = tf.function(lambda x: x + 1)
-        assert seen == ["made"]
-        outer = tf.function(lambda x: inner(x) if x > 0 else x)
-        assert int(outer(tf.constant(1))) == 2
-        assert seen == ["made", "made", "called", "called"]
-    finally:
-        made, called = originals
-        _tf_private.functions.replace_traced_function(lambda _: made, lambda _: called)
+    _tf_private.functions.MADE_AND_WATCHED.apply(replace("made"))
+    _tf_private.functions.CALLED_AND_WATCHED.apply(replace("called"))
+    inner = tf.function(lambda x: x + 1)
+    assert seen == ["made"]
+    outer = tf.function(lambda x: inner(x) if x > 0 else x)
+    assert int(outer(tf.constant(1))) == 2
+    assert seen == ["made", "made", "called", "called"]

@@ -323,11 +323,11 @@ def test_it_is_seen_which_variables_are_trained_and_written() -> None:
         with _tf_private.functions.trained_variables() as trained:
             weight.assign_sub(read())
             count.assign_add(1.0)
-        assert [one is weight for one in trained] == [True]
-        handles = {graph.capture(one.handle).ref(): one for one in (weight, count)}
+        assert [variable is weight for variable in trained] == [True]
+        handles = {graph.capture(variable.handle).ref(): variable for variable in (weight, count)}
         for operation in graph.get_operations():
             for resource in _tf_private.graphs.written_resources(operation):
                 written.append(handles[resource.ref()])
 
     step.get_concrete_function()
-    assert [one is weight for one in written] == [True, False]
+    assert [variable is weight for variable in written] == [True, False]

@@ -13,5 +13,5 @@ def test_kernels_and_definitions_are_told() -> None:
     assert _tf_private.operation_types.registered_kernels("NoSuchOperation") == []
     assert _tf_private.operation_types.operation_definition("NoSuchOperation") is None
     definition = _tf_private.operation_types.operation_definition("MatMul")
-    assert [one.name for one in definition.input_arg] == ["a", "b"]
+    assert [argument.name for argument in definition.input_arg] == ["a", "b"]
     assert "MatMul" in _tf_private.operation_types.operation_names()

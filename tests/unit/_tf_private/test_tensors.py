@@ -12,13 +12,10 @@ import tensorflow as tf
 from evener import _tf_private
 
 
-def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -> list[Any]:
-    """Replace functions by ones that take note; return the originals, to be put back."""
-    originals = []
+def noting(note: Callable[[Any, Any], None]) -> Callable[..., Any]:
+    """Return a wrap that takes note of the first argument and the result of each call."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        originals.append(original)
-
         @functools.wraps(original)
         def noted(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
@@ -27,8 +24,7 @@ def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -
 
         return noted
 
-    replace(wrap)
-    return originals
+    return wrap
 
 
 def test_eager_tensors_are_told_from_those_in_graphs() -> None:
@@ -62,19 +58,11 @@ def test_containers_of_a_module_are_taken_out_of_their_wrappers() -> None:
     assert _tf_private.tensors.unwrapped(module) is module
 
 
-def test_every_way_to_the_host_is_one_function() -> None:
+def test_every_way_to_the_host_is_one_function(patches_undone: None) -> None:
     seen: list[Any] = []
     tensor = tf.constant(2.0)
-    originals = wrapped_by(
-        _tf_private.tensors.replace_host_reads, lambda one, value: seen.append(value)
-    )
-    try:
-        for way in (float, int, bool, str, repr, lambda one: one.numpy(), "{:.1f}".format):
-            seen.clear()
-            way(tensor)
-            assert seen == [2.0], way
-    finally:
-        back = iter(originals)
-        _tf_private.tensors.replace_host_reads(lambda _: next(back))
-    float(tensor)
-    assert len(seen) == 1
+    _tf_private.tensors.HOST_READS.apply(noting(lambda _, value: seen.append(value)))
+    for read in (float, int, bool, str, repr, lambda value: value.numpy(), "{:.1f}".format):
+        seen.clear()
+        read(tensor)
+        assert seen == [2.0], read

@@ -50,14 +50,13 @@ def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
     assert _tf_private.variables.keras_variable_being_made(tf.zeros([2])) is None
 
 
-def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
+def test_new_variables_are_made_inside_the_context(patches_undone: None) -> None:
     made = []
 
     def creator(next_creator, **kwargs):
         made.append(kwargs["name"])
         return next_creator(**kwargs)
 
-    monkeypatch.setattr(keras.Variable, "_initialize", keras.Variable._initialize)
     _tf_private.variables.around_new_variables(lambda: tf.variable_creator_scope(creator))
     keras.utils.clear_session(free_memory=False)
     layer = layers.Dense(2, name="here")

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from evener._tf_private.patches import owner_of
 from evener.auditing.device_names import ASKED
-from evener.run import gpu_names
+from evener.run import gpu_functions, gpu_names
 from evener.run.emulated_gpus import EmulatedGpus
 from evener.run.user_line import UserLine
 
@@ -154,10 +155,10 @@ def test_nothing_is_replaced_where_a_gpu_is(
 ) -> None:
     if stand_ins == ["cpu:0", "cpu:1"]:
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [GPU])
-    before = {path: getattr(module, path.rpartition(".")[2]) for module, path in places()}
+    before = functions()
     said = Said()
     gpu_names.answer_as_gpus(stand_ins, said)
-    assert before == {path: getattr(module, path.rpartition(".")[2]) for module, path in places()}
+    assert before == functions()
     assert not said
 
 
@@ -177,14 +178,16 @@ def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch
     assert not said
 
 
-def places() -> list[tuple[Any, str]]:
-    found = gpu_names._replaced_functions()
-    return [(module, path) for module, path in found if module is not tf.compat.v1]
+def functions() -> dict[str, Any]:
+    """Return the functions that may be replaced, by target."""
+    found = {target: owner_of(target) for target in gpu_functions.FUNCTIONS.targets}
+    return {target: getattr(module, name) for target, (module, name) in found.items()}
 
 
 def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> None:
-    there = {path for _, path in gpu_names._replaced_functions()}
-    assert there == set(gpu_names.REPLACED)
+    there = {target.partition(":")[2] for target in gpu_functions.FUNCTIONS.targets}
+    there = {path.removeprefix("compat.v1.").removeprefix("compat.v2.") for path in there}
+    assert there == set(gpu_functions.REPLACED)
     for folder, module in (("config", tf.config), ("config.experimental", tf.config.experimental)):
         names = {
             name
@@ -194,4 +197,4 @@ def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> No
         }
         settings = {name for name in names if name.endswith(("_placement", "_policy"))}
         left = names - settings - LEFT_ALONE
-        assert {f"{folder}.{name}" for name in left} <= set(gpu_names.REPLACED)
+        assert {f"{folder}.{name}" for name in left} <= set(gpu_functions.REPLACED)

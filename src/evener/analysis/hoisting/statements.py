@@ -1,4 +1,4 @@
-"""Which statements a hoisted function may hold.
+"""Statements that a hoisted function may hold.
 
 A statement may be hoisted if its only effects are the names that it binds and what the libraries do
 to variables. What calls do is not known from the text: the run observes them.
@@ -94,9 +94,9 @@ def is_update(node: ast.AST) -> bool:
 
 def holds_step(node: ast.AST) -> bool:
     """Return whether a statement with other statements in it holds a step of its own."""
-    inner = [one for one in ast.walk(node) if one is not node]
-    return any(is_tape(one) for one in inner) or any(
-        _is_method(one, ("apply_gradients",)) for one in inner
+    inner = [below for below in ast.walk(node) if below is not node]
+    return any(is_tape(below) for below in inner) or any(
+        _is_method(below, ("apply_gradients",)) for below in inner
     )
 
 
@@ -148,8 +148,8 @@ def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacl
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    stores = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
-    return {one.id for one in stores if isinstance(one.ctx, ast.Store)}
+    stores = (name for name in ast.walk(statement) if isinstance(name, ast.Name))
+    return {name.id for name in stores if isinstance(name.ctx, ast.Store)}
 
 
 def _in_targets(statement: ast.stmt) -> Obstacle | None:
@@ -184,7 +184,7 @@ def _reason(node: ast.AST, fresh: set[str]) -> str | None:
     if isinstance(node, ast.comprehension) and node.is_async:
         return "it waits for other code"
     if isinstance(node, ast.comprehension) and any(
-        isinstance(one, ast.NamedExpr) for test in node.ifs for one in ast.walk(test)
+        isinstance(expression, ast.NamedExpr) for test in node.ifs for expression in ast.walk(test)
     ):
         return "it binds a name within a comprehension"
     if not isinstance(node, ast.Call):

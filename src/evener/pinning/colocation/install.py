@@ -5,7 +5,6 @@ They hold for every tape and every thread. Operations without a requested device
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,34 +14,25 @@ from evener import _tf_private
 from evener.pinning.colocation import backward, deferred, tape_recording
 from evener.pinning.colocation.wrapping import wrap_with
 
-_lock = threading.Lock()
-_INSTALLED = "_evener_colocation_installed"
 _RECORDS_DEVICES = "_evener_records_devices"
 
 
 def install() -> None:
     """Let gradients run on the devices of their forward operations. Safe to call again."""
-    with _lock:
-        if getattr(tf.GradientTape, _INSTALLED, False):
-            return
-        setattr(tf.GradientTape, _INSTALLED, True)
-        _tf_private.tapes.replace_recording(
-            record_gradient=wrap_with(tape_recording.record_gradient),
-            record_operation=wrap_with(tape_recording.record_operation),
-            execute_fast=wrap_with(tape_recording.execute_fast),
-            begin_tape=wrap_with(_begin_tape),
-        )
-        _tf_private.tapes.replace_backward(
-            gradient_function=wrap_with(backward.gradient_function),
-            tape_gradient=wrap_with(backward.tape_gradient),
-            symbolic=wrap_with(backward.symbolic_gradient),
-            zeros_like=wrap_with(backward.zeros_like),
-        )
-        _tf_private.tapes.replace_tape_arithmetic(
-            aggregate=wrap_with(deferred.aggregate),
-            fill=wrap_with(deferred.fill),
-            num_elements=wrap_with(deferred.num_elements),
-        )
+    tapes = _tf_private.tapes
+    tapes.RECORD_GRADIENT.apply(wrap_with(tape_recording.record_gradient))
+    tapes.RECORD_OPERATION.apply(wrap_with(tape_recording.record_operation))
+    tapes.EXECUTE_FAST.apply(wrap_with(tape_recording.execute_fast))
+    tapes.BEGIN_TAPE.apply(wrap_with(_begin_tape))
+    tapes.GRADIENT_FUNCTION.apply(wrap_with(backward.gradient_function))
+    tapes.TAPE_GRADIENT.apply(wrap_with(backward.tape_gradient))
+    tapes.SYMBOLIC_GRADIENT.apply(wrap_with(backward.symbolic_gradient))
+    tapes.ZEROS_LIKE.apply(wrap_with(backward.zeros_like))
+    tapes.replace_tape_arithmetic(
+        aggregate=wrap_with(deferred.aggregate),
+        fill=wrap_with(deferred.fill),
+        num_elements=wrap_with(deferred.num_elements),
+    )
 
 
 def records_devices(tape: tf.GradientTape) -> bool:

@@ -1,4 +1,4 @@
-"""Which code a step runs and what it calls, observed while it runs as it is written.
+"""Code that a step runs and calls, observed while it runs as it is written.
 
 Code of the program, and of packages that are not known here, is followed into its functions: what
 it calls is judged, and the globals and attributes that it names are read. TensorFlow, Keras, NumPy
@@ -104,11 +104,11 @@ def _installed_folders() -> tuple[str, ...]:
     import keras
     import tensorflow as tf
 
-    folders = [Path(one.__file__ or "").parent for one in (np, keras, tf)]
+    folders = [Path(module.__file__ or "").parent for module in (np, keras, tf)]
     ours = Path(__file__).parents[2]
     paths = sysconfig.get_paths()
     installed = [Path(paths[key]) for key in ("purelib", "platlib")]
-    return tuple(str(one) + os.sep for one in (*folders, *installed, ours))
+    return tuple(str(folder) + os.sep for folder in (*folders, *installed, ours))
 
 
 def _is_installed(filename: str) -> bool:
@@ -215,7 +215,7 @@ def _reason_of_builtin(function: Any) -> str | None:
         kind = getattr(function, "__objclass__", kind)
     # A class of Python may inherit it from one that is not.
     bases = inspect.getmro(kind)
-    maker = next((one for one in bases if name in vars(one)), kind)
+    maker = next((base for base in bases if name in vars(base)), kind)
     if maker in _PURE_TYPES or maker.__module__.split(".")[0] in ("tensorflow", "keras"):
         return None
     return f"it calls {maker.__module__}.{maker.__qualname__}.{name}()"
@@ -281,7 +281,9 @@ def _constants(code: types.CodeType) -> Iterator[Any]:
 
 def functions_of(code: types.CodeType) -> list[types.FunctionType]:
     """Return the functions that have a code: their closures and defaults are read too."""
-    return [one for one in gc.get_referrers(code) if isinstance(one, types.FunctionType)]
+    return [
+        function for function in gc.get_referrers(code) if isinstance(function, types.FunctionType)
+    ]
 
 
 def keep_operation_seeds() -> Callable[[], None]:

@@ -1,4 +1,4 @@
-"""What Python computes from the numbers that a step is given."""
+"""Computations of Python with the numbers that a step is given."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def places_in(expression: Expression) -> Iterator[int]:
 def hold(conditions: Sequence[Condition], given: Sequence[Any]) -> bool:
     """Return whether comparisons come out as they did, for other arguments."""
     try:
-        return all(bool(evaluate(one, given)) is decided for one, decided in conditions)
+        return all(bool(evaluate(condition, given)) is decided for condition, decided in conditions)
     except ArithmeticError:
         # As written, Python raises it at its own line.
         return False

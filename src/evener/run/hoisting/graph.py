@@ -1,4 +1,4 @@
-"""What the graph of a hoisted step may do: compute, and read and write variables."""
+"""Check of the graph of a hoisted step: it may only compute, and read and write variables."""
 
 from __future__ import annotations
 

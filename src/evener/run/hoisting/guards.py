@@ -49,7 +49,7 @@ _ATOMS = (
 
 
 class Guards:
-    """What a step reads.
+    """Values of Python that a step reads, with checks that they are still the same.
 
     Args:
         roots: Names of values, and the values.
@@ -96,8 +96,8 @@ class Guards:
     @property
     def has_added_losses(self) -> bool:
         """Whether layers keep losses that they added in their last call."""
-        layers = (one for one in self._seen.values() if isinstance(one, keras.Layer))
-        return any(getattr(one, "_losses", None) for one in layers)
+        layers = (layer for layer in self._seen.values() if isinstance(layer, keras.Layer))
+        return any(getattr(layer, "_losses", None) for layer in layers)
 
     def changed(self) -> str | None:
         """Return what is another value than before, or None."""
@@ -108,9 +108,9 @@ class Guards:
             # Equal values that are made anew are compared one by one from now on.
             self._num_made += 1
             is_stable = self._num_made < _MOST_MADE
-            stays = [is_stable and not one.was_renewed for one in self._stable]
-            self._unstable += [one for one, s in zip(self._stable, stays, strict=True) if not s]
-            self._stable = [one for one, s in zip(self._stable, stays, strict=True) if s]
+            stays = [is_stable and not check.was_renewed for check in self._stable]
+            self._unstable += [check for check, s in zip(self._stable, stays, strict=True) if not s]
+            self._stable = [check for check, s in zip(self._stable, stays, strict=True) if s]
             self._identities = Identities(self._stable)
         return changed
 
@@ -140,7 +140,7 @@ class Guards:
         if isinstance(value, types.MethodType):
             return [(value.__self__, path, True), (value.__func__, path, True)]
         if isinstance(value, functools.partial):
-            return [(one, path, True) for one in (value.func, value.args, value.keywords)]
+            return [(part, path, True) for part in (value.func, value.args, value.keywords)]
         if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
             return self._container(value, path)
         if hasattr(value, "python_function"):
@@ -200,13 +200,13 @@ class Guards:
             return None
         if isinstance(value, dict):
             self._add(Dictionary(path, value))
-            return [(one, f"{path}[{key!r}]", True) for key, one in dict.items(value)]
+            return [(item, f"{path}[{key!r}]", True) for key, item in dict.items(value)]
         if isinstance(value, set | frozenset):
             self._add(Set(path, value))
-            return [(one, f"an element of {path}", True) for one in value]
+            return [(element, f"an element of {path}", True) for element in value]
         if not isinstance(value, tuple):
             self._add(List(path, value))
-        return [(one, f"{path}[{index}]", True) for index, one in enumerate(value)]
+        return [(element, f"{path}[{index}]", True) for index, element in enumerate(value)]
 
     def _instance(self, value: Any, path: str) -> list[Any]:
         held = getattr(value, "__dict__", {})
@@ -239,7 +239,7 @@ class Guards:
 
 
 def _first_changed(checks: Iterable[Check]) -> str | None:
-    return next((one.path for one in checks if not one.holds()), None)
+    return next((check.path for check in checks if not check.holds()), None)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What a rewritten script calls where a training step begins.
+"""The object that a rewritten script calls where a training step begins.
 
 ::
 
@@ -88,13 +88,17 @@ class Hoister:
 
     def obstacle_at(self, line: UserLine) -> str | None:
         """Return what keeps statements before a line out of every region, or None."""
-        found = [one for one in self._obstacles.get(line.path, ()) if one.line <= line.number]
+        found = [
+            obstacle
+            for obstacle in self._obstacles.get(line.path, ())
+            if obstacle.line <= line.number
+        ]
         return _prevents(found[-1].line, found[-1].reason) if found else None
 
     def reasons(self) -> list[str]:
         """Return what keeps regions, and statements, from all devices."""
         refused = [step.obstacle for step in self._steps.values() if step.obstacle]
-        return refused + [one.reason for some in self._obstacles.values() for one in some]
+        return refused + [obstacle.reason for some in self._obstacles.values() for obstacle in some]
 
     def __call__(self, number: int, body: Body, read: Callable[[], tuple[Any, ...]]) -> Any:
         """Run a region on all devices; return its results, or None to run it as it is written.
@@ -180,7 +184,9 @@ class Hoister:
             observed.code = {**variant.reads.code, **observed.code}
         reads = reads_of(step.region, step.path, observed, call, self._losses)
         if variant is None:
-            places = (i for i, one in enumerate(call.structures) if isinstance(one, Scalar))
+            places = (
+                i for i, structure in enumerate(call.structures) if isinstance(structure, Scalar)
+            )
             variant = step.pending = Variant(reads=reads, places=frozenset(places))
             variant.function = traced(step.region, variant, call.body)
         variant.reads = reads
@@ -231,8 +237,8 @@ class Hoister:
         except AsWritten:
             raise
         except Exception as error:
-            arrays = (one for one in call.tensors if isinstance(one, np.ndarray))
-            is_wide = any(one.dtype == np.float64 for one in arrays)
+            arrays = (tensor for tensor in call.tensors if isinstance(tensor, np.ndarray))
+            is_wide = any(array.dtype == np.float64 for array in arrays)
             if is_wide and variant.may_trace and not variant.narrows and variant.problem is None:
                 # Eagerly, TensorFlow makes float32 of such arrays beside tensors of float32.
                 variant.narrows = True
@@ -297,9 +303,9 @@ class Hoister:
             is_here = path == step.path
             line = number if is_here else str(UserLine(path=path, number=number))
             step.obstacle = _prevents(line, reason)
-        parts = (one for one in self._steps.values() if one.overlaps(step))
+        parts = (other for other in self._steps.values() if other.overlaps(step))
         first, *idle = self._strategy.plan.device_names
-        if idle and all(one.obstacle is not None for one in parts):
+        if idle and all(part.obstacle is not None for part in parts):
             has = "have" if len(idle) > 1 else "has"
             what = f"this training step computes every batch on {first}"
             text = f"{what}; {', '.join(idle)} {has} nothing to do\n  {step.obstacle}"

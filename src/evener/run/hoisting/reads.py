@@ -1,4 +1,4 @@
-"""What a step reads beside its tensors, found by what was observed of it."""
+"""Values that a step reads beside its tensors, found from observations of a run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Call:
         """Return a call in which numbers of Python among the arguments are tensors.
 
         Args:
-            places: Which arguments. One that is no number, or too large, stays a value.
+            places: Indices of arguments; one that is no number, or too large, stays a value.
         """
         structures, tensors = list(self.structures), list(self.tensors)
         for place in sorted(places):
@@ -85,7 +85,7 @@ class Call:
     @property
     def shapes(self) -> Any:
         """The shapes and types of the tensors."""
-        return tuple((tuple(one.shape), one.dtype) for one in self.tensors)
+        return tuple((tuple(tensor.shape), tensor.dtype) for tensor in self.tensors)
 
     def run(self) -> tuple[Any, ...]:
         """Run the step as it is written.
@@ -93,10 +93,10 @@ class Call:
         Raises:
             ChangesArrays: If it changes an array that it is given. What it did remains.
         """
-        arrays = [one for one in self.tensors if isinstance(one, np.ndarray)]
-        before = [one.tobytes() for one in arrays]
+        arrays = [tensor for tensor in self.tensors if isinstance(tensor, np.ndarray)]
+        before = [array.tobytes() for array in arrays]
         results = self.body(*self.values)
-        if any(one.tobytes() != old for one, old in zip(arrays, before, strict=True)):
+        if any(array.tobytes() != old for array, old in zip(arrays, before, strict=True)):
             raise ChangesArrays(results)
         return results
 
@@ -139,14 +139,14 @@ class Reads:
         """Return what is another value than before, or None."""
         if self.settings != _settings():
             return "keras.config"
-        found = next((one.path for one in self.globals if not one.holds()), None)
+        found = next((names.path for names in self.globals if not names.holds()), None)
         return found or self.guards.changed()
 
     def restore(self) -> None:
         """Put back what is in objects, lists and dictionaries."""
         self.guards.restore()
-        for one in self.globals:
-            one.restore()
+        for names in self.globals:
+            names.restore()
 
 
 def reads_of(
@@ -159,10 +159,10 @@ def reads_of(
     """Return what a step reads, after it ran as it is written.
 
     Args:
-        region: The step.
-        path: Its file.
-        observed: What was seen while it ran.
-        call: The call.
+        region: Region of the step.
+        path: File of the region.
+        observed: Observations while it ran.
+        call: Call of the step.
         lines_with_losses: Files and lines that read ``losses`` of an object.
 
     Raises:
@@ -171,7 +171,7 @@ def reads_of(
     if observed.problem is not None:
         raise CannotHoist(observed.problem[2])
     code = {call.body.__code__: call.body.__globals__, **observed.code}
-    names = {name for one in code for name in attributes_read(one)}
+    names = {name for code_object in code for name in attributes_read(code_object)}
     roots = [
         (name, value)
         for name, value, structure in zip(
@@ -181,16 +181,22 @@ def reads_of(
     ]
     found: list[Names] = []
     assigned = set(region.results)
-    for one, held in code.items():
-        check_code(one, {**held, **dict(zip(region.parameters, call.values, strict=True))})
-        read = list(dict.fromkeys(globals_read(one)))
-        if one is not call.body.__code__:
-            shared = sorted(assigned & {*read, *one.co_freevars})
+    for code_object, held in code.items():
+        check_code(code_object, {**held, **dict(zip(region.parameters, call.values, strict=True))})
+        read = list(dict.fromkeys(globals_read(code_object)))
+        if code_object is not call.body.__code__:
+            shared = sorted(assigned & {*read, *code_object.co_freevars})
             if shared:
-                raise CannotHoist(f"{one.co_name} reads {shared[0]}, which the step assigns")
+                raise CannotHoist(
+                    f"{code_object.co_name} reads {shared[0]}, which the step assigns"
+                )
         found.append(Names("", held, read))
         roots += [(name, held[name]) for name in read if name in held and name != HOOK]
-        roots += [(one.co_name, f) for f in functions_of(one) if one is not call.body.__code__]
+        roots += [
+            (code_object.co_name, f)
+            for f in functions_of(code_object)
+            if code_object is not call.body.__code__
+        ]
     guards = Guards(roots, names, every=bool(_BY_NAME & {n for g in found for n in g.names}))
     _check_losses(guards, lines_with_losses, (path, region), code)
     return Reads(
@@ -217,9 +223,9 @@ def _check_losses(
     if not guards.has_added_losses:
         return
     spans = [(step[0], step[1].first, step[1].last)]
-    for one in code:
-        last = max((line or 0 for *_, line in one.co_lines()), default=0)
-        spans.append((one.co_filename, one.co_firstlineno, last))
+    for code_object in code:
+        last = max((line or 0 for *_, line in code_object.co_lines()), default=0)
+        spans.append((code_object.co_filename, code_object.co_firstlineno, last))
     for path, line in reads:
         if not any(path == file and first <= line <= last for file, first, last in spans):
             raise CannotHoist(f"its layers add losses, which line {line} reads later")

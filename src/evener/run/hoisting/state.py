@@ -27,9 +27,9 @@ class State:
     """
 
     def __init__(self, others: Sequence[tf.Variable] = ()) -> None:
-        left_out = {id(one) for one in others}
-        self.variables = [one for one in all_variables() if id(one) not in left_out]
-        self._values = [one.numpy() for one in self.variables]
+        left_out = {id(variable) for variable in others}
+        self.variables = [variable for variable in all_variables() if id(variable) not in left_out]
+        self._values = [variable.numpy() for variable in self.variables]
 
     def restore(self) -> None:
         """Give the variables their values back."""
@@ -42,7 +42,7 @@ class State:
 
     def now(self) -> list[np.ndarray]:
         """Return the values of the same variables at this moment."""
-        return [one.numpy() for one in self.variables]
+        return [variable.numpy() for variable in self.variables]
 
     def disturb(self) -> None:
         """Give the variables their values back, each number changed by one rounding."""
@@ -58,7 +58,7 @@ class State:
 
 def all_variables() -> list[tf.Variable]:
     """Return all variables that have a value, of strategies or of nobody."""
-    return [one for one in gc.get_objects() if _has_value(one)]
+    return [found for found in gc.get_objects() if _has_value(found)]
 
 
 def _has_value(value: Any) -> bool:
@@ -73,22 +73,22 @@ def _has_value(value: Any) -> bool:
 def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
     """Return flat tensors as arrays; those that are no numbers are left out."""
     flat = tf.nest.flatten(list(tensors), expand_composites=True)
-    return [np.asarray(one) for one in flat if one.dtype not in (tf.resource, tf.variant)]
+    return [np.asarray(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
 
 
 def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:
     """Return the relative difference of each array, in units of the rounding of its type."""
     if len(expected) != len(actual):
         return [float("inf")]
-    least = _SMALLEST * max((magnitude(one) for one in expected), default=0.0)
+    least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
     found = []
-    for one, other in zip(expected, actual, strict=True):
-        if one.dtype != other.dtype:
+    for array, other in zip(expected, actual, strict=True):
+        if array.dtype != other.dtype:
             found.append(float("inf"))
             continue
-        is_half = one.dtype.itemsize == 2 and magnitude(one) > 0
+        is_half = array.dtype.itemsize == 2 and magnitude(array) > 0
         found.append(
-            relative_difference(one, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
+            relative_difference(array, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
         )
     return found
 
@@ -97,13 +97,13 @@ def is_rounding(found: Sequence[float], disturbed: Sequence[float] | None = None
     """Return whether differences are rounding.
 
     Args:
-        found: The differences of two runs.
-        disturbed: Those of two runs, one of which began with numbers changed by one rounding;
-            None to judge by the size alone.
+        found: Differences of two runs.
+        disturbed: Differences of two runs of which the second began with numbers changed by one
+            rounding; None to judge by the size alone.
     """
     if disturbed is None:
-        return all(one <= 1 for one in found)
+        return all(value <= 1 for value in found)
     if len(found) != len(disturbed):
         return False
     pairs = zip(found, disturbed, strict=True)
-    return all(one <= 1 + _SENSITIVITY * other for one, other in pairs)
+    return all(value <= 1 + _SENSITIVITY * other for value, other in pairs)

@@ -1,4 +1,4 @@
-"""A region of a program, and what became of it while the program runs."""
+"""The state of a region while the program runs: observed, traced, or refused."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from evener.run.user_line import UserLine
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Step:
-    """A region of the script, and what became of it.
+    """A region of the script: what was observed and traced of it, or why it is refused.
 
     Args:
-        region: The region.
-        path: Its file.
-        variants: What was traced, the latest first.
-        pending: What was observed and not traced yet.
-        to_observe: The call that is to be observed, and its variant if there is one already.
-        num_observed: How many sets of values were observed.
-        num_calls: How often it ran on all devices alone.
-        num_attempts: How often variables were made while it was traced.
-        for_python: Arguments that are numbers which Python itself uses: no arguments of a graph.
-        obstacle: What keeps it from all devices.
-        is_noted: Whether it was said that it runs on all devices.
+        region: Lines of the step.
+        path: File of the region.
+        variants: Traced variants, the latest first.
+        pending: Variant that was observed and is not traced yet.
+        to_observe: Call to observe, and its variant if there is one already.
+        num_observed: Number of sets of values that were observed.
+        num_calls: Number of runs on all devices alone.
+        num_attempts: Number of traces in which variables were made.
+        for_python: Indices of arguments that are numbers which Python itself uses; they are no
+            arguments of a graph.
+        obstacle: Reason why the step does not run on all devices.
+        is_noted: Whether a note says that it runs on all devices.
     """
 
     region: Region
@@ -82,11 +83,11 @@ class Step:
         """Leave numbers to Python that cannot be arguments: each value has a trace of its own.
 
         Args:
-            variant: The variant that they are arguments of.
-            problem: What the variant ended with.
+            variant: Variant that they are arguments of.
+            problem: Exception of the variant.
         """
         places = problem.places if isinstance(problem, UsedByPython) else variant.places
         self.for_python |= places or variant.places
-        self.variants = [one for one in self.variants if one is not variant]
+        self.variants = [kept for kept in self.variants if kept is not variant]
         self.pending = None
         self.num_observed = 0

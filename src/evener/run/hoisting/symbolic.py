@@ -90,7 +90,7 @@ class SymbolicNumber:
 
     Args:
         scope: The trace.
-        expression: What it is for Python.
+        expression: Computation of Python that gives the number.
         kind: int or float.
         tensor: Its value as a scalar of float64; None if no tensor has that value exactly.
         bound: The largest size that an integer may have.

@@ -75,16 +75,16 @@ class Scalar:
     kind: type
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Return whether two values of Python mean the same: identical, or plain and equal."""
-    if one is other:
+    if value is other:
         return True
-    if type(one) is not type(other) or not isinstance(one, (*PLAIN, np.generic)):
+    if type(value) is not type(other) or not isinstance(value, (*PLAIN, np.generic)):
         return False
-    if one == other:
+    if value == other:
         # 0.0 and -0.0 are equal and not the same.
-        return one != 0 or repr(one) == repr(other)
-    return one != one and other != other  # NaN
+        return value != 0 or repr(value) == repr(other)
+    return value != value and other != other  # NaN
 
 
 def is_tensor(value: Any) -> bool:
@@ -104,9 +104,9 @@ def holds_tensor(value: Any, depth: int = 0) -> bool:
     if is_tensor(value) or is_composite(value):
         return True
     if depth < 4 and type(value) is dict:
-        return any(holds_tensor(one, depth + 1) for one in value.values())
+        return any(holds_tensor(item, depth + 1) for item in value.values())
     if depth < 4 and (type(value) in (list, tuple) or _is_named_tuple(value)):
-        return any(holds_tensor(one, depth + 1) for one in value)
+        return any(holds_tensor(item, depth + 1) for item in value)
     return False
 
 
@@ -123,7 +123,7 @@ def take_apart(value: Any, tensors: list[Any]) -> Any:
     if holds_tensor(value):
         keys = tuple(value) if isinstance(value, dict) else None
         parts = value.values() if isinstance(value, dict) else value
-        return Nest(type(value), keys, tuple(take_apart(one, tensors) for one in parts))
+        return Nest(type(value), keys, tuple(take_apart(part, tensors) for part in parts))
     return Fixed(type(value), value)
 
 
@@ -151,7 +151,7 @@ def put_together(structure: Any, tensors: Sequence[Any], given: Sequence[Any] = 
     if isinstance(structure, Number):
         value = tensors[structure.number].numpy()
         return value.decode() if structure.kind is str else structure.kind(value)
-    parts = [put_together(one, tensors, given) for one in structure.parts]
+    parts = [put_together(part, tensors, given) for part in structure.parts]
     if structure.keys is not None:
         return dict(zip(structure.keys, parts, strict=True))
     if structure.kind in (list, tuple):
@@ -206,10 +206,10 @@ def results_apart(
             seen.add(id(value))
             keys = tuple(value) if isinstance(value, dict) else None
             parts: Any = value.values() if isinstance(value, dict) else value
-            return Nest(type(value), keys, tuple(apart(one) for one in parts))
+            return Nest(type(value), keys, tuple(apart(part) for part in parts))
         raise CannotHoist(f"it makes a {type(value).__name__} that is used later")
 
-    return tuple(apart(one) for one in values), tensors
+    return tuple(apart(value) for value in values), tensors
 
 
 def _is_named_tuple(value: Any) -> bool:

@@ -43,17 +43,17 @@ class Variant:
         reads: The values.
         function: The traced function of its flat tensors.
         results: The structure of its results, once it was traced.
-        problem: What a trace ended with.
-        observed: The shapes of arguments with which it ran as written.
-        verified: Those with which both ways were compared.
-        num_traces: How often it was traced.
+        problem: Exception of a trace.
+        observed: Shapes of arguments with which it ran as written.
+        verified: Shapes of arguments with which both ways were compared.
+        num_traces: Number of traces.
         may_trace: Whether the call of now may trace it.
         needs_trace: Whether the call of now would trace it.
         narrows: Whether arrays of float64 become float32.
         places: The arguments that are numbers of Python, given to the graph as tensors.
         conditions: Comparisons of these numbers that the traces depend on.
         given: The arguments of the call of now.
-        num_compared: How often both ways were compared.
+        num_compared: Number of comparisons of both ways.
     """
 
     reads: Reads
@@ -83,9 +83,9 @@ class Variant:
     def call(self, call: Call, strategy: Strategy) -> tuple[Any, ...]:
         """Run the step on all devices."""
         self.given = call.values
-        flat = [_as_tensor(one, narrows=self.narrows) for one in call.tensors]
+        flat = [_as_tensor(tensor, narrows=self.narrows) for tensor in call.tensors]
         results = strategy.run(self.function, args=tuple(flat))
-        return tuple(put_together(one, results, call.values) for one in self.results)
+        return tuple(put_together(result, results, call.values) for result in self.results)
 
 
 def traced(region: Region, variant: Variant, body: Body) -> Any:
@@ -101,7 +101,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
         try:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
-            given = [_given(scope, i, one, tensors) for i, one in enumerate(structures)]
+            given = [_given(scope, i, structure, tensors) for i, structure in enumerate(structures)]
             with _tf_private.tensors.symbolic_lengths():
                 results = body(*given)
             known = variant.reads.guards.known
@@ -143,8 +143,8 @@ def _is_unchanged(structure: Any, value: Any, tensors: Sequence[Any]) -> bool:
             keys == structure.keys
             and len(parts) == len(structure.parts)
             and all(
-                _is_unchanged(one, part, tensors)
-                for one, part in zip(structure.parts, parts, strict=True)
+                _is_unchanged(inner, part, tensors)
+                for inner, part in zip(structure.parts, parts, strict=True)
             )
         )
     if isinstance(structure, Fixed):

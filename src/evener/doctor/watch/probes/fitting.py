@@ -6,14 +6,28 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from evener._tf_private.patches import Patch
 from evener.doctor.watch.observation import Line
 from evener.doctor.watch.probes.ending import own_line
 from evener.doctor.watch.probes.entries import Entries
 from evener.doctor.watch.probes.functions import Functions
 from evener.doctor.watch.probes.progress import Progress
 from evener.doctor.watch.probes.waiting import Waiting
+
+_CALLBACKS = Patch(
+    "callbacks of a watched program",
+    *(
+        f"keras:callbacks.CallbackList.{name}"
+        for name in (
+            "on_train_begin",
+            "on_train_batch_begin",
+            "on_train_batch_end",
+            "on_train_end",
+        )
+    ),
+    why="Steps of ``fit`` begin and end there, whatever callbacks the program passes.",
+    if_it_changes="The doctor sees no steps of ``fit``.",
+)
 
 
 class Fitting:
@@ -40,14 +54,13 @@ class Fitting:
 
     def watch(self) -> None:
         """Begin to notice steps of every model."""
-        kind: Any = keras.callbacks.CallbackList
-        for name, around in (
-            ("on_train_begin", self._train_begins),
-            ("on_train_batch_begin", self._batch_begins),
-            ("on_train_batch_end", self._batch_ends),
-            ("on_train_end", self._train_ends),
-        ):
-            setattr(kind, name, _replaced(getattr(kind, name), around))
+        around = {
+            "on_train_begin": self._train_begins,
+            "on_train_batch_begin": self._batch_begins,
+            "on_train_batch_end": self._batch_ends,
+            "on_train_end": self._train_ends,
+        }
+        _CALLBACKS.apply_by_name(lambda original, name: _replaced(original, around[name]))
 
     def _train_begins(self, call: Callable[[], Any], callbacks: Any, *_: Any, **__: Any) -> Any:
         strategy = getattr(callbacks.model, "distribute_strategy", None)

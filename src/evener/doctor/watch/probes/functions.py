@@ -13,12 +13,26 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.patches import Patch, Wrap
 from evener.doctor.watch.probes.entries import Entries
 from evener.doctor.watch.probes.events import Events
 from evener.own_code import is_own
 
 _MOST_ARGUMENTS = 8
 _MOST_TEXT = 200
+
+_GRADIENTS = Patch(
+    "gradients of a watched program",
+    "tensorflow:GradientTape.gradient",
+    why="A step of a custom loop begins with gradients.",
+    if_it_changes="The doctor sees no steps in custom loops.",
+)
+_UPDATES = Patch(
+    "updates of a watched program",
+    "keras:optimizers.Optimizer.apply",
+    why="A step of a custom loop ends with an update.",
+    if_it_changes="The doctor sees no steps in custom loops.",
+)
 
 
 class Functions:
@@ -38,15 +52,11 @@ class Functions:
 
     def watch(self) -> None:
         """Begin to notice calls."""
-        _tf_private.functions.replace_traced_function(self._around_init, self._around_call)
-        for owner, name, around in (
-            (_defining(tf.distribute.Strategy, "run"), "run", self._around_run),
-            (tf.GradientTape, "gradient", self._around_gradient),
-            (keras.optimizers.Optimizer, "apply", self._around_apply),
-        ):
-            replacement = around(getattr(owner, name))
-            _tf_private.autograph.leave_to_autograph(replacement)
-            setattr(owner, name, replacement)
+        _tf_private.functions.MADE_AND_WATCHED.apply(self._around_init)
+        _tf_private.functions.CALLED_AND_WATCHED.apply(self._around_call)
+        _tf_private.distribution.RUNS.apply(_left_to_autograph(self._around_run))
+        _GRADIENTS.apply(_left_to_autograph(self._around_gradient))
+        _UPDATES.apply(_left_to_autograph(self._around_apply))
 
     def use(self, strategy: Any) -> None:
         """Take note of a strategy that something runs under."""
@@ -172,5 +182,10 @@ def _code_of(fn: Any) -> Any:
     return getattr(getattr(fn, "__func__", fn), "__code__", None)
 
 
-def _defining(kind: Any, name: str) -> Any:
-    return next(base for base in kind.__mro__ if name in vars(base))
+def _left_to_autograph(wrap: Wrap) -> Wrap:
+    def left(original: Callable[..., Any]) -> Callable[..., Any]:
+        replacement = wrap(original)
+        _tf_private.autograph.leave_to_autograph(replacement)
+        return replacement
+
+    return left

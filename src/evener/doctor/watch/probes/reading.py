@@ -45,7 +45,7 @@ class Reading:
 
     def watch(self) -> None:
         """Begin to notice reads."""
-        _tf_private.tensors.replace_host_reads(self._counted)
+        _tf_private.tensors.HOST_READS.apply(self._counted)
 
     def write(self) -> None:
         """Write all reads so far."""

@@ -37,7 +37,7 @@ class Waiting:
 
     def watch(self) -> None:
         """Begin to time all iterators."""
-        _tf_private.datasets.replace_next_batches(self._timed)
+        _tf_private.datasets.NEXT_BATCHES.apply(self._timed)
 
     def seconds(self) -> float:
         """Return how long was waited in all so far."""

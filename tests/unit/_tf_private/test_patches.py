@@ -1,0 +1,321 @@
+"""All patches of TensorFlow and Keras are in one list, and all of them can be undone."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import evener
+from evener._tf_private import patches
+from evener._tf_private.patches import Patch
+
+# All modules that declare patches.
+DECLARING = (
+    *(f"evener._tf_private.{name}" for name in ("batch_norm", "datasets", "shapes", "strategies")),
+    *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
+    *(f"evener.run.{name}" for name in ("models", "settings", "strategies")),
+    *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
+    *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
+    "evener.subprocess.eager_loops",
+)
+# By name: the attributes, without their module, or the number of attributes.
+PATCHES = {
+    "backward passes of tapes": "imperative_grad",
+    "batches of iterators": (
+        "OwnedIterator.__next__ "
+        "OwnedIterator.get_next "
+        "OwnedIterator.get_next_as_optional "
+        "DistributedIteratorBase.__next__ "
+        "DistributedIteratorBase.get_next "
+        "DistributedIteratorBase.get_next_as_optional"
+    ),
+    "building of models": "TensorFlowTrainer._maybe_symbolic_build",
+    "callbacks of a watched program": (
+        "callbacks.CallbackList.on_train_begin "
+        "callbacks.CallbackList.on_train_batch_begin "
+        "callbacks.CallbackList.on_train_batch_end "
+        "callbacks.CallbackList.on_train_end"
+    ),
+    "calls of pinned layers": "Operation.__call__ Layer.__call__",
+    "compiled functions outside of run": "Function.__call__",
+    "devices of CentralStorageStrategy": "distribute.experimental.CentralStorageStrategy.__init__",
+    "devices of MirroredStrategy": (
+        "distribute.MirroredStrategy.__init__ compat.v1.distribute.MirroredStrategy.__init__"
+    ),
+    "devices of OneDeviceStrategy": (
+        "distribute.OneDeviceStrategy.__init__ compat.v1.distribute.OneDeviceStrategy.__init__"
+    ),
+    "devices of variables that wait": "Variable.__init__",
+    "devices with names of hardware": "device compat.v1.device compat.v2.device",
+    "evener.Strategy in scripts": "Strategy",
+    "evener.pin in scripts": "pin",
+    "evener.use_devices in scripts": "use_devices",
+    "functions that an audit stops": "AtomicFunction.call_flat",
+    "functions that name GPUs": 69,
+    "generators of a strategy": "Generator._preprocess_key",
+    "gradients in graphs": "_maybe_colocate_with",
+    "gradients of a watched program": "GradientTape.gradient",
+    "gradients of audited programs": "GradientTape.gradient",
+    "gradients of scripts": "GradientTape.gradient",
+    "gradients of single operations": "_gradient_function",
+    "gradients that begin in loops": "zeros_like _zeros_like",
+    "gradients that tapes record": "record_gradient",
+    "layers in a pinned block": "Operation.__init__ Layer.__init__",
+    "layers that are made in calls": "Layer.__init__",
+    "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
+    "loops over datasets": (
+        "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
+    ),
+    "losses and metrics": "Model.compute_loss Model.compute_metrics",
+    "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
+    "modules that name GPUs": 8,
+    "new variables": "Variable._initialize",
+    "operations that tapes record": "record_operation record_operation_backprop_only",
+    "reads of tensors on the host": "_EagerTensorBase._numpy",
+    "reads of unknown dimensions": (
+        "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
+    ),
+    "runs of a watched program": "StrategyBase.run",
+    "settings of devices": (
+        "config.set_visible_devices "
+        "config.set_logical_device_configuration "
+        "config.experimental.set_visible_devices "
+        "config.experimental.set_virtual_device_configuration "
+        "config.experimental.set_memory_growth"
+    ),
+    "settings of threads": (
+        "config.threading.set_intra_op_parallelism_threads "
+        "config.threading.set_inter_op_parallelism_threads"
+    ),
+    "slots of variables": "optimizers.Optimizer.add_variable_from_reference",
+    "statistics of BatchNormalization": "layers.BatchNormalization.call",
+    "steps of models": "TensorFlowTrainer._make_function",
+    "strategies of optimizers": "TFOptimizer._distribution_strategy",
+    "strategies that are left alone": 10,
+    "strategies that scripts make": 14,
+    "sums of gradients": "_default_vspace",
+    "sums of gradients over replicas": "optimizers.Optimizer._all_reduce_sum_gradients",
+    "tapes of scripts that begin": "GradientTape.__enter__",
+    "tapes that begin": "GradientTape._push_tape",
+    "tf.distribute.get_strategy in scripts": (
+        "distribute.get_strategy "
+        "compat.v1.distribute.get_strategy "
+        "compat.v2.distribute.get_strategy"
+    ),
+    "the fast way of eager operations": "TFE_Py_FastPathExecute",
+    "the old list of devices": "list_local_devices",
+    "times of functions": "AtomicFunction.call_flat",
+    "traced functions that a script calls": "Function.__call__",
+    "traced functions that a watched program calls": "Function.__call__",
+    "traced functions that a watched program makes": "Function.__init__",
+    "updates of a watched program": "optimizers.Optimizer.apply",
+    "updates of audited programs": "optimizers.Optimizer.apply",
+    "updates of scripts": "optimizers.Optimizer.apply",
+    "updates of variables": "optimizers.Optimizer.apply optimizers.LossScaleOptimizer.apply",
+    "variables that have waited": "Variable._deferred_initialize",
+    "weights of layers that are made in calls": "Layer.add_weight",
+    "weights of pinned layers": "Layer.add_weight",
+}
+SOURCE = Path(evener.__file__).parent
+# Attributes of TensorFlow and Keras that are set otherwise.
+_SET = re.compile(
+    r"^ *(setattr\((keras|tf|kind|module)\b|(keras|tf|kind)(\.\w+)+ = )", re.MULTILINE
+)
+
+
+class Kind:
+    """A class in the place of one of TensorFlow."""
+
+    def double(self, number: int) -> int:
+        return 2 * number
+
+
+class Heir(Kind):
+    """A class that inherits what is replaced."""
+
+
+here = SimpleNamespace(items={"one": 1, Kind: 2})
+
+
+def plus(number: int) -> Callable[[Any], Any]:
+    """Return a wrap that adds a number to results."""
+
+    def wrap(original: Callable[..., int]) -> Callable[..., int]:
+        return functools.wraps(original)(lambda *args: original(*args) + number)
+
+    return wrap
+
+
+@pytest.fixture
+def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patch]]:
+    """Declare patches that are in the list until the end of the test."""
+    monkeypatch.setattr(patches, "_patches", {})
+    declared: list[Patch] = []
+
+    def declare(name: str, *targets: str, **choices: Any) -> Patch:
+        targets = tuple(f"{__name__}:{target}" for target in targets)
+        declared.append(Patch(name, *targets, why="why", if_it_changes="what", **choices))
+        return declared[-1]
+
+    monkeypatch.setitem(sys.modules, __name__, SimpleNamespace(**globals()))
+    yield declare
+    for patch in declared:
+        patch.undo()
+
+
+def test_the_list_of_all_patches() -> None:
+    for name in DECLARING:
+        importlib.import_module(name)
+    found = {name: patch.targets for name, patch in patches.registered().items()}
+    assert found.keys() == PATCHES.keys()
+    for name, listed in PATCHES.items():
+        paths = " ".join(target.partition(":")[2] for target in found[name])
+        assert listed in (paths, len(found[name])), name
+    for patch in patches.registered().values():
+        assert patch.why.endswith(".") and patch.if_it_changes.endswith("."), patch.name
+
+
+def test_nothing_is_replaced_without_a_patch() -> None:
+    for file in SOURCE.rglob("*.py"):
+        assert not _SET.search(file.read_text(encoding="utf-8")), file
+
+
+def test_a_patch_is_applied_once_and_undone(declare: Callable[..., Patch]) -> None:
+    original = vars(Kind)["double"]
+    patch = declare("double", "Kind.double", "Heir.double")
+    for number in (1, 10):
+        patch.apply(plus(number))
+    assert patch.is_applied
+    # What an heir has was replaced twice: where it is defined, and for the heir.
+    assert (Kind().double(3), Heir().double(3)) == (7, 8)
+    patch.undo()
+    assert vars(Kind)["double"] is original and "double" not in vars(Heir)
+    patch.apply(plus(10))
+    assert Kind().double(3) == 16
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_patches_of_one_attribute_are_undone_in_any_order(
+    declare: Callable[..., Patch], order: tuple[int, int]
+) -> None:
+    original = vars(Kind)["double"]
+    two = [declare(name, "Kind.double") for name in ("first", "second")]
+    two[0].apply(plus(1))
+    two[1].apply(plus(10))
+    assert Kind().double(0) == 11
+    for number in order:
+        two[number].undo()
+    assert vars(Kind)["double"] is original
+
+
+def test_blocks_are_nested_and_may_end_in_any_order(declare: Callable[..., Patch]) -> None:
+    original = vars(Kind)["double"]
+    patch = declare("double", "Kind.double")
+    outer, inner = patch.applied(plus(1)), patch.applied(plus(10))
+    outer.__enter__()
+    with patch.applied(plus(100)):
+        assert Kind().double(0) == 101
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert Kind().double(0) == 11
+    inner.__exit__(None, None, None)
+    assert vars(Kind)["double"] is original
+
+
+def test_items_and_new_attributes(declare: Callable[..., Patch]) -> None:
+    changes: list[dict[Any, int]] = []
+    items = declare(
+        "items",
+        "here.items[one]",
+        "here.items[Kind]",
+        changed=lambda: changes.append(dict(here.items)),
+    )
+    items.apply(lambda number: number + 10)
+    new = declare("new", "here.name", "here.items[new]", is_new=True)
+    new.apply_by_name(lambda original, name: (original, name))
+    assert here.items == {"one": 11, Kind: 12, "new": (None, "new")}
+    assert here.name == (None, "name")
+    for patch in (items, new):
+        patch.undo()
+    assert here.items == {"one": 1, Kind: 2} and not hasattr(here, "name")
+    assert changes == [{"one": 11, Kind: 12}, {"one": 1, Kind: 2, "new": (None, "new")}]
+
+
+def test_a_replacement_by_the_program_stays(declare: Callable[..., Patch]) -> None:
+    original = vars(Kind)["double"]
+    patch = declare("double", "Kind.double")
+    patch.apply(plus(1))
+    theirs = Kind.double = lambda self, number: 0
+    try:
+        patch.undo()
+        assert vars(Kind)["double"] is theirs
+    finally:
+        Kind.double = original
+
+
+def test_names_are_unique(declare: Callable[..., Patch]) -> None:
+    declare("double", "Kind.double")
+    with pytest.raises(AssertionError, match="'double'"):
+        declare("double", "Kind.double")
+
+
+def test_all_patches_of_a_run_are_undone(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    """After a run, pins and a watched program, TensorFlow and Keras are the same objects again."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        """
+import evener, keras, tensorflow as tf
+with evener.pin("/CPU:1"):
+    pinned = keras.layers.Dense(2)
+model = keras.Sequential([keras.layers.BatchNormalization(), keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(tf.ones([8, 3]), tf.ones([8, 1]), batch_size=4, verbose=0)
+print("trained")
+"""
+    )
+    code = f"""
+        import importlib, sys
+        import evener, tensorflow as tf
+        evener.use_devices("cpu:2")
+        from evener import Strategy
+        from evener._tf_private import patches
+        for name in {DECLARING!r}:
+            importlib.import_module(name)
+        evener.pin, evener.use_devices
+
+        def state():
+            targets = {{t for patch in patches.registered().values() for t in patch.targets}}
+            owners = {{target: patches.owner_of(target) for target in sorted(targets)}}
+            return {{t: patches._own(owner, key) for t, (owner, key) in owners.items()}}
+
+        before = state()
+        from evener.run.notes import Notes
+        from evener.run.script import read_script
+        from evener.run.session import Session
+        from evener.run.gpu_names import answer_as_gpus
+        strategy = Strategy(devices=["cpu:0", "cpu:1"], batch_norm="per_device")
+        Session(read_script({str(script)!r}), strategy, Notes()).run([])
+        changed = {{target for target, value in state().items() if value is not before[target]}}
+        for patch in patches.registered().values():
+            if not patch.is_applied:
+                patch.apply(lambda original: original)
+        assert len(changed) > 100, len(changed)
+        for patch in patches.registered().values():
+            patch.undo()
+        after = state()
+        print([target for target, value in after.items() if value is not before[target]])
+        import keras
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(tf.ones([8, 3]), tf.ones([8, 1]), verbose=0)
+        print(model.distribute_strategy.__class__.__name__)
+    """
+    assert run_python(code).stdout.splitlines() == ["trained", "[]", "_DefaultDistributionStrategy"]
