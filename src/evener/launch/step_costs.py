@@ -90,8 +90,8 @@ def _measured(
     return {
         "profile": profile_to_json(profile),
         "not_measured": not_measured,
-        "taken": [one.to_fields() for one in known.taken],
-        "warnings": [str(one.message) for one in caught if issubclass(one.category, EvenerWarning)],
+        "taken": [layers.to_fields() for layers in known.taken],
+        "warnings": [str(w.message) for w in caught if issubclass(w.category, EvenerWarning)],
     }
 
 

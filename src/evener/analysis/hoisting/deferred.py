@@ -34,7 +34,7 @@ def is_deferrable(statement: ast.stmt) -> bool:
         return (
             not statement.orelse
             and _only_reads(statement.test)
-            and all(is_deferrable(one) for one in statement.body)
+            and all(is_deferrable(inner) for inner in statement.body)
         )
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
@@ -79,7 +79,7 @@ def deferred_in(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
 
     Those in branches and loops of the step, which may run never or often, are not among them.
     """
-    return [one for one in _in_order(statements) if is_deferrable(one)]
+    return [statement for statement in _in_order(statements) if is_deferrable(statement)]
 
 
 def can_defer(statements: Sequence[ast.stmt]) -> bool:

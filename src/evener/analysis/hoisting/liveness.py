@@ -1,4 +1,4 @@
-"""Which names that some statements bind may be read when they have run."""
+"""Names that statements bind and that may be read after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from evener.analysis.hoisting.names import names_of, targets_of
 from evener.analysis.module import FUNCTIONS, Function, Module
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Liveness:
@@ -44,7 +43,7 @@ class Liveness:
             last: The index of the last.
         """
         scope = self._scope_of(name, block[first])
-        inside = {id(node) for one in block[first : last + 1] for node in ast.walk(one)}
+        inside = {id(node) for statement in block[first : last + 1] for node in ast.walk(statement)}
         around = {id(outer) for outer in self._module.around(block[first])}
         for load in self._loads.get(name, ()):
             if id(load) in inside or (
@@ -78,9 +77,9 @@ class Liveness:
         for outer in self._module.around(statement):
             if isinstance(outer, FUNCTIONS):
                 declared = [
-                    one for one in ast.walk(outer) if isinstance(one, ast.Global | ast.Nonlocal)
+                    node for node in ast.walk(outer) if isinstance(node, ast.Global | ast.Nonlocal)
                 ]
-                if any(name in one.names for one in declared):
+                if any(name in node.names for node in declared):
                     # Of an outer scope: every read in the module may be meant.
                     return self._module.tree
                 return outer
@@ -140,7 +139,7 @@ class Liveness:
         """Return whether a comprehension or lambda right around a node has the name for itself."""
         parent = self._module.parents[node]
         if isinstance(parent, _COMPREHENSIONS):
-            return any(name in targets_of(one.target) for one in parent.generators)
+            return any(name in targets_of(part.target) for part in parent.generators)
         return isinstance(parent, ast.Lambda) and _is_local(parent, name)
 
 
@@ -157,7 +156,9 @@ def _binds(statement: ast.stmt, name: str) -> bool:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return statement.name == name
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        return any((one.asname or one.name.partition(".")[0]) == name for one in statement.names)
+        return any(
+            (alias.asname or alias.name.partition(".")[0]) == name for alias in statement.names
+        )
     return name in names_of([statement]).certain
 
 
@@ -165,7 +166,7 @@ def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
     """Return whether a statement binds a name before it runs one of its blocks."""
     if isinstance(parent, ast.With | ast.AsyncWith):
         named = (item.optional_vars for item in parent.items)
-        return any(name in targets_of(one) for one in named if one is not None)
+        return any(name in targets_of(target) for target in named if target is not None)
     is_body = block is getattr(parent, "body", None)
     return isinstance(parent, ast.For) and is_body and name in targets_of(parent.target)
 
@@ -173,15 +174,15 @@ def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
 def _is_local(function: Function, name: str) -> bool:
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    if any(one is not None and one.arg == name for one in named):
+    if any(parameter is not None and parameter.arg == name for parameter in named):
         return True
     if isinstance(function, ast.Lambda):
         return False
     nodes = list(ast.walk(function))
-    outer = (one for one in nodes if isinstance(one, ast.Global | ast.Nonlocal))
-    if any(name in one.names for one in outer):
+    outer = (node for node in nodes if isinstance(node, ast.Global | ast.Nonlocal))
+    if any(name in node.names for node in outer):
         return False
     return any(
-        isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
-        for one in nodes
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in nodes
     )

@@ -39,7 +39,7 @@ class Region:
     """Statements of a block that can be a function.
 
     Args:
-        number: Which one of the module.
+        number: Index in the module.
         first: The line of its first statement.
         last: The line of its last.
         parameters: Names that it reads from outside.
@@ -48,7 +48,7 @@ class Region:
         is_inner: Whether it is a part of a larger region.
         in_arithmetic: Parameters that are used otherwise than as an argument of a call.
         shown: Names that statements read that run behind it, though they are in it.
-        outside_shown: Those of them that the region itself neither reads nor binds.
+        outside_shown: Names of them that the region itself neither reads nor binds.
         deferred: The first and last lines of these statements.
         end_of_block: The last line of the block that it is in.
     """
@@ -114,7 +114,7 @@ def region_of(
     final = statements[-1]
     if not can_defer(statements):
         return None
-    shown = {load.id for one in deferred_in(statements) for load in loads_in(one)}
+    shown = {load.id for statement in deferred_in(statements) for load in loads_in(statement)}
     names = names_of(without_deferred(statements))
     results = sorted(
         name
@@ -143,7 +143,8 @@ def region_of(
         end_of_block=block[-1].end_lineno or block[-1].lineno,
         outside_shown=tuple(sorted((shown & bound) - names.bound - set(parameters))),
         deferred=tuple(
-            (one.lineno, one.end_lineno or one.lineno) for one in deferred_in(statements)
+            (statement.lineno, statement.end_lineno or statement.lineno)
+            for statement in deferred_in(statements)
         ),
     )
 
@@ -205,8 +206,8 @@ def _prepares(statement: ast.stmt) -> bool:
     """Return whether a statement before a step computes something, and does not select a batch."""
     if not isinstance(statement, ast.Assign) or isinstance(statement.value, ast.Constant):
         return False
-    selects = (one for one in ast.walk(statement.value) if isinstance(one, ast.Subscript))
-    return not any(loads_in(one.slice) and list(loads_in(one.slice)) for one in selects)
+    selects = (node for node in ast.walk(statement.value) if isinstance(node, ast.Subscript))
+    return not any(loads_in(node.slice) and list(loads_in(node.slice)) for node in selects)
 
 
 def _follows(statement: ast.stmt) -> bool:

@@ -47,7 +47,7 @@ class Hoisted:
     Args:
         tree: Its syntax tree, to be compiled.
         regions: The regions, by their numbers.
-        obstacles: What keeps statements out of regions.
+        obstacles: Lines that keep statements out of regions.
         lines_with_losses: The lines that read ``losses`` of an object.
     """
 
@@ -75,11 +75,11 @@ def hoist_steps(
     module = module_of(path=path, name="", source=source)
     rewriting = _Rewriting(module, first_number, in_functions=in_functions)
     losses = [
-        one.lineno
-        for one in module.every(ast.Attribute)
-        if isinstance(one, ast.Attribute)
-        and one.attr == "losses"
-        and last_name(one.value) != "keras"
+        node.lineno
+        for node in module.every(ast.Attribute)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "losses"
+        and last_name(node.value) != "keras"
     ]
     if not _uses_any_name(module):
         rewriting.all_blocks()
@@ -155,7 +155,7 @@ class _Rewriting:
                 return False
             if isinstance(outer, FUNCTIONS):
                 marks = getattr(outer, "decorator_list", [])
-                return not any(_traces(one) for one in marks)
+                return not any(_traces(mark) for mark in marks)
             is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
         return is_in_loop and not self._in_functions
 
