@@ -22,7 +22,7 @@ class Liveness:
         self._module = module
         self._loads: dict[str, list[ast.Name]] = {}
         for node in module.every(ast.Name):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            if not isinstance(node.ctx, ast.Store):
                 self._loads.setdefault(node.id, []).append(node)
         self._blocks = {
             id(statement): (parent, block, index)

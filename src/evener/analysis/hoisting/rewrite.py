@@ -77,9 +77,7 @@ def hoist_steps(
     losses = [
         node.lineno
         for node in module.every(ast.Attribute)
-        if isinstance(node, ast.Attribute)
-        and node.attr == "losses"
-        and last_name(node.value) != "keras"
+        if node.attr == "losses" and last_name(node.value) != "keras"
     ]
     if not _uses_any_name(module):
         rewriting.all_blocks()
@@ -93,10 +91,7 @@ def hoist_steps(
 
 def _uses_any_name(module: Module) -> bool:
     """Return whether a module may read and bind names that its text does not have."""
-    return any(
-        isinstance(node, ast.Name) and node.id in ("globals", "locals", "exec", "eval")
-        for node in module.every(ast.Name)
-    )
+    return any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name))
 
 
 class _Rewriting:

@@ -115,6 +115,6 @@ def _hidden(case: Case, location: Location, what: str, *evidence: str) -> Violat
         f"{HIDING}={','.join(str(i) for i in range(len(gpus) or 2))}."
         if not evidence
         else f"unset {HIDING} where the program is started.",
-        evidence=(*([location.text] if location.text else []), *evidence, *there),
+        evidence=(location.text, *evidence, *there),
         severity=Severity.ERROR if gpus and means_gpus(case.program) else None,
     )
