@@ -1,4 +1,4 @@
-"""What the check of a few samples costs: once, beside the training, and in the steps after it.
+"""Cost of the spot check: once, beside the training, and in the steps after it.
 
 Two devices of one thread each. A check is held back until the first steps are over, and takes its
 processor seconds alone; later steps with it and without it take turns.
@@ -46,7 +46,9 @@ class Checked(contenders.Fit):
     def prepare(self, name: str, optimizer: str) -> None:
         """Make the model of a problem; forget the one before."""
         self._gan = (
-            _gan([one.lower() for one in self._devices], self._verify) if name == GAN else None
+            _gan([device.lower() for device in self._devices], self._verify)
+            if name == GAN
+            else None
         )
         if name != GAN:
             super().prepare(name, optimizer)
@@ -66,23 +68,23 @@ class Checked(contenders.Fit):
 
     def check(self, name: str, optimizer: str) -> dict[str, Any]:
         """Begin to train, and check; return what the check took by itself."""
-        from evener.engine.spot_check import check
+        from evener.checking import step_checker
 
         estimates: list[float] = []
-        begins_after = check.begins_after
+        begins_after = step_checker.begins_after
 
         def at_once(seconds: float) -> float:
             estimates.append(seconds)
             return 0.0
 
-        check.begins_after = at_once
+        step_checker.begins_after = at_once
         self.prepare(name, optimizer)
-        with check._ONE_AT_A_TIME:
+        with step_checker._ONE_AT_A_TIME:
             self.run(3)
             began, cores = time.perf_counter(), time.process_time()
-        check.wait_for_checks()
+        step_checker.wait_for_checks()
         seconds, cores = time.perf_counter() - began, time.process_time() - cores
-        check.begins_after = begins_after
+        step_checker.begins_after = begins_after
         found = self._gan.spot_checks if self._gan else self.strategy.spot_checks
         return {
             "core_seconds": cores,
@@ -164,7 +166,7 @@ def main(
 ) -> None:
     """Measure what checks cost."""
     team = {ON: Worker(Checked, verify=None), OFF: Worker(Checked, verify=False)}
-    quiet = Quiet(pids=tuple(one.pid for one in team.values()), patience_seconds=patience)
+    quiet = Quiet(pids=tuple(worker.pid for worker in team.values()), patience_seconds=patience)
     table = Table(title="A check of a few samples, two devices", title_justify="left")
     for heading in ("model", "core-seconds", "estimated", "begins after, s", "later steps, %"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -176,7 +178,7 @@ def main(
             steps = later_steps(team, name, quiet, rounds=rounds, seconds=seconds)
             pairs = zip(steps[ON], steps[OFF], strict=True)
             slower = spread([(on / off - 1) * 100 for on, off in pairs])
-            took = statistics.median(one["core_seconds"] for one in checked)
+            took = statistics.median(run["core_seconds"] for run in checked)
             begins = checked[0]["begins_after"]
             figures[name] = {"checks": checked, "step_seconds": steps, "took": took}
             table.add_row(

@@ -1,4 +1,4 @@
-"""What planning predicts of a model in which micro-batches meet, beside what the engine counts."""
+"""Predicted memory of a model with barriers, compared with the bytes that the engine counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of the program that a call leads to."""
+"""Call graph of a program: the functions that its calls lead to."""
 
 from __future__ import annotations
 

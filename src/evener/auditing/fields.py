@@ -26,7 +26,7 @@ class AuditFields:
 
     step: str
     devices: tuple[str, ...]
-    meant_for: Literal["gpu"] | None
+    assume_gpus: bool
     kernels_from: Literal["TensorFlow", "table"]
     operations: tuple[Operation, ...]
     copies: tuple[Copy, ...]
@@ -37,13 +37,13 @@ class AuditFields:
 
     @property
     def findings(self) -> tuple[Fallback, ...]:
-        """The unexpected fallbacks."""
+        """Fallbacks that the program did not intend: those of `Fallback.is_finding`."""
         return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
 
     @property
     def totals(self) -> tuple[Total, ...]:
         """The number of operations per device and kind of work, in a fixed order."""
-        counted: Counter[tuple[str, Kind]] = Counter((op.used, op.kind) for op in self.operations)
+        counted: Counter[tuple[str, Kind]] = Counter((op.device, op.kind) for op in self.operations)
         return tuple(
             Total(device=device, kind=kind, num_operations=counted[device, kind])
             for device, kind in sorted(counted, key=lambda key: (key[0], KINDS.index(key[1])))
@@ -58,7 +58,7 @@ class AuditFields:
 
     @property
     def moved_bytes(self) -> int:
-        """The sum of the known sizes of all copies."""
+        """Sum of the known sizes of all copies, in bytes."""
         return sum(copy.num_bytes or 0 for copy in self.copies)
 
 

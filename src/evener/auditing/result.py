@@ -13,22 +13,22 @@ class Audit(AuditFields):
     """Placement of the operations of one step, and the copies between devices.
 
     Args:
-        step: The name of the step, such as ``"train_step"``.
-        devices: The logical devices of TensorFlow.
-        meant_for: ``"gpu"`` if operations that request no device should run on GPUs.
-        kernels_from: The source of the GPU kernels: ``"TensorFlow"``, the installed one, or
+        step: Name of the step, such as ``"train_step"``.
+        devices: Logical devices of TensorFlow, such as ``"gpu:0"``.
+        assume_gpus: Whether operations that request no device count as requesting a GPU.
+        kernels_from: Source of the GPU kernels: ``"TensorFlow"``, the installed one, or
             ``"table"``, the table that evener ships.
         operations: All operations of the step.
         copies: All copies between devices.
-        collectives: The collective operations, one for each participating device.
-        fallbacks: The operations that do not run on their requested GPU.
+        collectives: Collective operations, one for each participating device.
+        fallbacks: Operations that do not run on their requested GPU, each with its reason.
         gathered: Operations of a step partitioned by evener that are computed once, on one
             device, for the global batch.
         version: Version of the JSON form.
     """
 
     def to_json(self) -> str:
-        """Return the audit as JSON."""
+        """Return the audit as one JSON object; `from_json` restores it."""
         return write_audit(self)
 
     @classmethod

@@ -27,8 +27,8 @@ from evener.cli.plan_options import (
 )
 
 if TYPE_CHECKING:
-    from evener.launch.plan_subprocess import StepCosts
     from evener.planner import BatchSize
+    from evener.subprocess.costs import StepCosts
 
 
 def plan(
@@ -80,7 +80,7 @@ def plan(
         raise typer.Exit
     from evener.cli import plan_costs
     from evener.cli.usage import check_writable, wrong_usage
-    from evener.launch.step_costs import CostRequest
+    from evener.subprocess.request import StepRequest
 
     if as_module and script is None:
         raise typer.BadParameter("-m needs the name of a module", param_hint="'-m'")
@@ -92,10 +92,11 @@ def plan(
     costs = plan_costs.known_costs(model, cluster, profile)
     if costs is None:
         assert script is not None
-        request = CostRequest(
-            script=script,
+        request = StepRequest(
+            question="costs",
+            target=script,
+            kind="module" if as_module else "script",
             args=tuple(args or ()),
-            as_module=as_module,
             devices=devices,
             batch_size=wanted if isinstance(wanted, int) else run and run.times.batch_size,
             gpu_names=not no_gpu_names,

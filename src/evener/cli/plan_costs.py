@@ -13,10 +13,10 @@ from evener.cli.usage import wrong_usage
 
 if TYPE_CHECKING:
     from evener.feedback.run_times import MeasuredRun
-    from evener.launch.plan_subprocess import StepCosts
-    from evener.launch.step_costs import CostRequest
     from evener.planner import BatchSize
     from evener.profile import CostProfile
+    from evener.subprocess.costs import StepCosts
+    from evener.subprocess.request import StepRequest
 
 
 def check_sources(
@@ -54,8 +54,8 @@ def read_batch_size(text: str | None) -> BatchSize | None:
 
 def known_costs(model: str | None, cluster: str | None, profile: Path | None) -> StepCosts | None:
     """Return the costs of a published model or a profile; None if a script is to be measured."""
-    from evener.launch.plan_subprocess import StepCosts
     from evener.profile.serialise import read_profile
+    from evener.subprocess.costs import StepCosts
 
     if model is not None and cluster is not None:
         with wrong_usage("--model and --cluster"):
@@ -76,12 +76,12 @@ def _described(model: str, cluster: str) -> CostProfile:
     return datasheet_profile(model_named(model), described)
 
 
-def measured_costs(request: CostRequest, time_limit: float) -> StepCosts:
+def measured_costs(request: StepRequest, time_limit: float) -> StepCosts:
     """Return the costs of a script, measured in a subprocess."""
     from evener.cli.status import status
-    from evener.launch.planning import measured_profile
+    from evener.subprocess.costs import measured_profile
 
-    with status(f"Measuring the first training step of {request.script}"):
+    with status(f"Measuring the first training step of {request.target}"):
         return measured_profile(request, time_limit=time_limit)
 
 

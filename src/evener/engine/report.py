@@ -12,8 +12,8 @@ from evener.engine.flops.flops import node_flops
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.tasks import Partition
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
-from evener.engine.trace.graph import Node, Tensor
 from evener.engine.trace.inference import Inference
+from evener.graph.nodes import Node, Tensor
 from evener.own_code import is_own, short_path
 from evener.tf_compat.gathered import GatheredOperation
 

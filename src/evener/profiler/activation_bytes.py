@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from evener.engine.flops.sizes import bytes_per_sample, num_bytes
 from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
-from evener.engine.sharding.states import Numbers, Partial
-from evener.engine.trace.graph import Tensor
+from evener.graph.nodes import Tensor
+from evener.ops.states import Numbers, Partial
 from evener.profiler.fused import FusedCall, sums_of, workspace
 from evener.profiler.split import SplitStep
 

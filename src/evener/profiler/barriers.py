@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from evener.engine.flops.sizes import bytes_per_sample
 from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
-from evener.engine.sharding.states import Numbers, serves
-from evener.engine.trace.graph import Tensor
+from evener.graph.nodes import Tensor
+from evener.ops.states import Numbers, serves
 from evener.profiler.activation_bytes import given
 from evener.profiler.split import SplitStep
 

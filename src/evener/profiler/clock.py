@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from evener.engine.partition.functions import Argument, TensorArgument
 from evener.engine.partition.tasks import TaskFunction
-from evener.engine.trace.graph import Tensor
+from evener.graph.nodes import Tensor
 from evener.tf_compat import graphs
 
 _ROUND_SECONDS = 0.002

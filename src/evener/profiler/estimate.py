@@ -13,7 +13,7 @@ import tensorflow as tf
 from evener.engine.flops.flops import node_flops
 from evener.engine.flops.sizes import num_bytes
 from evener.engine.partition.tasks import Task
-from evener.engine.trace.graph import Node
+from evener.graph.nodes import Node
 from evener.profile import Curve, LayerTimes
 from evener.profiler.device_speed import DeviceSpeed
 from evener.profiler.split import LayerTasks

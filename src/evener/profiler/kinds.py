@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from evener.engine.partition.tasks import Task
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.graph.nodes import Graph, Node, Tensor
 from evener.profiler.split import SplitStep
 
 _SYMBOL = re.compile(r"\bs\d+\b")

@@ -16,15 +16,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.flops.sizes import numbers, shape_of
+from evener.engine.flops.sizes import shape_of
 from evener.engine.partition.functions import (
     Argument,
     InputArgument,
     NumberArgument,
     SumArgument,
 )
-from evener.engine.trace.dims import symbol
-from evener.engine.trace.graph import Tensor
+from evener.graph.counts import numbers
+from evener.graph.dims import symbol
+from evener.graph.nodes import Tensor
 from evener.profiler.variables import LayerVariable
 
 _SCALE = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evener.engine.trace.functional import LOOPS
-from evener.engine.trace.graph import Node, Tensor, constant_array
+from evener.graph.nodes import Node, Tensor, constant_array
 
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 """Which input of an operation it puts into a list."""

@@ -29,9 +29,9 @@ from evener.engine.partition.functions import TensorArgument
 from evener.engine.partition.tasks import Task
 from evener.engine.partition.tensors import element_dtype
 from evener.engine.pipeline.order import Unit
-from evener.engine.sharding.states import Partial, PerPart, Sharded
-from evener.engine.trace.dims import Size, evaluate
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.dims import Size, evaluate
+from evener.graph.nodes import Node, Tensor
+from evener.ops.states import Partial, PerPart, Sharded
 from evener.plan import Replica, split_batch
 
 Kind = Literal["fetched", "gradients", "activations"]

@@ -10,9 +10,9 @@ from evener.engine.partition.nested import add_functional, copy_functional, lowe
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.partition.values import Values
 from evener.engine.partition.xla import find_obstacle
-from evener.engine.sharding.states import SUM
 from evener.engine.trace.functional import CONDITIONS, LOOPS
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
+from evener.ops.states import SUM
 
 LARGE = 1 << 18
 """Bytes from which a gradient is added up behind the call that gives it."""
@@ -31,7 +31,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     values = Values(partition.sharding, partition.inference, builder, references)
     for node in task.nodes:
         builder.origin = node.source
-        gates = [references[t] for t in partition.waits.get(node, ()) if t in references]
+        gates = [references[t] for t in partition.staged.gates.get(node, ()) if t in references]
         builder.waits = [gate.partition(":")[0] for gate in gates]
         decision = partition.sharding.decisions.get(node)
         inputs = [values.get(tensor, request) for tensor, request in partition.requests(node)]

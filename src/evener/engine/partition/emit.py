@@ -24,15 +24,15 @@ from evener.engine.partition.tensors import COMBINE, RunTensors
 from evener.engine.partition.times import Recorder, Times
 from evener.engine.partition.turns import Turns
 from evener.engine.partition.units import units_of
-from evener.engine.sharding.states import (
+from evener.graph.dims import Size
+from evener.graph.nodes import Tensor
+from evener.ops.states import (
     REPLICATED,
     SUM,
     Partial,
     Sharded,
     serves,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Tensor
 from evener.tf_compat import graphs
 
 

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.sharding.states import State
-from evener.engine.trace.dims import Dim, Size, symbols_of
-from evener.engine.trace.graph import Tensor
 from evener.engine.trace.inference import Inference
+from evener.graph.dims import Dim, Size, symbols_of
+from evener.graph.nodes import Tensor
+from evener.ops.states import State
 from evener.tf_compat import graphs
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from evener.devices.names import canonical_device
-from evener.engine.sharding.decision import Sharding
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import Sharding
 
 HOST = "/device:CPU:0"
 

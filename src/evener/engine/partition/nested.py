@@ -18,10 +18,10 @@ from evener.engine.partition.functions import (
 from evener.engine.partition.no_samples import add_guarded, extra_arguments
 from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
-from evener.engine.sharding.decision import Decision, Sharding
-from evener.engine.sharding.states import REPLICATED, Numbers, State
 from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node
+from evener.graph.nodes import Graph, Node
+from evener.ops.decision import Decision, Sharding
+from evener.ops.states import REPLICATED, Numbers, State
 from evener.tf_compat import graphs
 
 

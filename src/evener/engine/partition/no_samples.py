@@ -27,8 +27,10 @@ from evener.engine.partition.functions import (
     TensorArgument,
 )
 from evener.engine.partition.tasks import Partition, TaskFunction
-from evener.engine.sharding.decision import Decision, rows_of
-from evener.engine.sharding.states import (
+from evener.graph.dims import PartSymbol, Size, symbol
+from evener.graph.nodes import Node, Tensor
+from evener.ops.decision import Decision, rows_of
+from evener.ops.states import (
     REPLICATED,
     Numbers,
     Partial,
@@ -37,8 +39,6 @@ from evener.engine.sharding.states import (
     Unset,
     part_sizes,
 )
-from evener.engine.trace.dims import PartSymbol, Size, symbol
-from evener.engine.trace.graph import Node, Tensor
 from evener.tf_compat import graphs
 
 

@@ -11,7 +11,10 @@ import tensorflow as tf
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
-from evener.engine.sharding.states import (
+from evener.engine.trace.functional import LOOPS
+from evener.graph.dims import BATCH, PartSymbol, Size, evaluate
+from evener.graph.nodes import Tensor
+from evener.ops.states import (
     Partial,
     PerPart,
     Sharded,
@@ -19,9 +22,6 @@ from evener.engine.sharding.states import (
     Unset,
     rows_per_sample,
 )
-from evener.engine.trace.dims import BATCH, PartSymbol, Size, evaluate
-from evener.engine.trace.functional import LOOPS
-from evener.engine.trace.graph import Tensor
 
 COMBINE = {
     "sum": tf.add_n,

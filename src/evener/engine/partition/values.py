@@ -9,9 +9,13 @@ from evener.engine.partition.functions import (
     NumberArgument,
     TensorArgument,
 )
-from evener.engine.sharding.decision import Sharding
 from evener.engine.sharding.reads import is_known_to_parts
-from evener.engine.sharding.states import (
+from evener.engine.trace.inference import Inference
+from evener.graph.dims import Size
+from evener.graph.nodes import Tensor
+from evener.graph.symbols import SymbolSource
+from evener.ops.decision import Sharding
+from evener.ops.states import (
     REPLICATED,
     Numbers,
     Partial,
@@ -21,9 +25,6 @@ from evener.engine.sharding.states import (
     rows_per_sample,
     serves,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Tensor
-from evener.engine.trace.inference import Inference, SymbolSource
 
 
 class Values:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.trace.functional import CONDITIONS, LOOPS
-from evener.engine.trace.graph import Node, Tensor
+from evener.graph.nodes import Node, Tensor
 
 
 def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> str:

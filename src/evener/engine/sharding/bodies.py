@@ -11,10 +11,13 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.sharding.decision import Decision, Sharding
 from evener.engine.sharding.reads import Symbols, is_known_to_parts, symbols_read
 from evener.engine.sharding.row_loops import decide_row_loop
-from evener.engine.sharding.states import (
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.graph.dims import symbols_of, symbols_of_step
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.decision import Decision, Sharding
+from evener.ops.states import (
     REPLICATED,
     Numbers,
     Partial,
@@ -24,9 +27,6 @@ from evener.engine.sharding.states import (
     is_shardable,
     serves,
 )
-from evener.engine.trace.dims import symbols_of, symbols_of_step
-from evener.engine.trace.functional import LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node, Tensor
 
 ShardBody: TypeAlias = Callable[[Graph, Sequence[State], Symbols], Sharding]
 _MOST_ROUNDS = 8
@@ -72,11 +72,11 @@ def _loop(
             _join(before, after, tensor)
             for before, after, tensor in zip(entering, leaving, body.outputs, strict=True)
         ]
-        if any(one is None for one in joined):
+        if None in joined:
             return None
         if joined == entering:
             break
-        entering = _next_round(states, entering, [one for one in joined if one is not None])
+        entering = _next_round(states, entering, [state for state in joined if state is not None])
     else:
         return None
     test = shard(condition, entering, symbols)

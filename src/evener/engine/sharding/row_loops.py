@@ -12,10 +12,13 @@ what one device computes. Lists of rows have the rows of the part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from evener.engine.sharding.decision import Decision, Lower, Sharding
-from evener.engine.sharding.states import (
+from evener.graph.dims import Size
+from evener.graph.nodes import Graph, Node
+from evener.graph.row_loop import Role, RowLoop
+from evener.ops.builder import Builder
+from evener.ops.decision import Decision, Lower, Sharding
+from evener.ops.states import (
     FIRST,
     REPLICATED,
     SUM,
@@ -25,12 +28,6 @@ from evener.engine.sharding.states import (
     Unset,
     rows_per_sample,
 )
-from evener.engine.trace.dims import Size
-from evener.engine.trace.graph import Graph, Node
-from evener.engine.trace.row_loops import Role, RowLoop
-
-if TYPE_CHECKING:
-    from evener.engine.partition.functions import FunctionBuilder
 
 _LISTS = (Role.READ, Role.WRITTEN, Role.PUSHED, Role.POPPED)
 
@@ -134,7 +131,7 @@ def _as_one_device(node: Node, *, lower: Lower) -> Decision:
 def _at_own_row(begin: Size) -> Lower:
     """Read or write a list of the part's rows at a row of the whole batch."""
 
-    def lower(builder: FunctionBuilder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         dtype = node.inputs[1].dtype
         own = builder.op("Sub", [inputs[1], builder.number(begin, dtype)], {"T": dtype})
         return builder.copy(node.op, node.name, [inputs[0], *own, *inputs[2:]], node.attrs)

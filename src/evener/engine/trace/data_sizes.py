@@ -1,39 +1,26 @@
-"""Which tensors have sizes that nobody knows before the data is there."""
+"""Tensors with sizes that nobody knows before the data is there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from evener.engine.trace.dims import symbols_of
-from evener.engine.trace.graph import Node, Tensor
-
-_SIZED_BY_DATA = frozenset(
-    {
-        "BooleanMask",
-        "DynamicPartition",
-        "ListDiff",
-        "NonMaxSuppressionV3",
-        "NonMaxSuppressionV4",
-        "NonMaxSuppressionV5",
-        "Unique",
-        "UniqueV2",
-        "UniqueWithCounts",
-        "UniqueWithCountsV2",
-        "Where",
-    }
-)
+from evener.graph.dims import symbols_of
+from evener.graph.nodes import Node, Tensor
+from evener.ops.registry import Trait, has_trait
 
 
 def sizes_of_data(nodes: Iterable[Node]) -> set[Node]:
     """Return the nodes that give tensors whose size depends on what is in the data.
 
     Args:
-        nodes: In an order in which they can run.
+        nodes: Nodes in an order in which they can run.
     """
     found: set[Node] = set()
     for node in nodes:
         is_open = not all(map(_is_known, node.outputs))
-        if node.op in _SIZED_BY_DATA or (is_open and any(t.node in found for t in node.inputs)):
+        if has_trait(node, Trait.SIZED_BY_DATA) or (
+            is_open and any(t.node in found for t in node.inputs)
+        ):
             found.add(node)
     return found
 

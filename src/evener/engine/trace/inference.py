@@ -7,84 +7,55 @@ be found gets a symbol of its own, which equals nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.trace.conditions import truth_of
-from evener.engine.trace.dims import (
+from evener.engine.trace.functional import LOOPS, num_leading
+from evener.engine.trace.row_loops import find_row_loop
+from evener.graph.dims import (
     Dim,
     Size,
     evaluate,
     is_at_least,
     per_sample,
-    symbol,
     symbols_of,
 )
-from evener.engine.trace.functional import LOOPS, num_leading
-from evener.engine.trace.graph import Graph, Node, Tensor
-from evener.engine.trace.row_loops import Role, find_row_loop
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.row_loop import Role
+from evener.graph.symbols import SymbolTable
+from evener.ops.lists import UNLIKE_ELEMENTS, of_any_length
+from evener.ops.registry import Shape, operation
+from evener.ops.values import truth_of
 
 if TYPE_CHECKING:
     from evener.engine.trace.first_sizes import EqualSizes
 
-Shape: TypeAlias = tuple[Size, ...]
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
 """The shape of a tensor and the numbers in it."""
-ShapeRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
-ValueRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
-
-SHAPE_RULES: dict[str, ShapeRule] = {}
-VALUE_RULES: dict[str, ValueRule] = {}
-UNLIKE_ELEMENTS: Shape = ()
-"""The shape of a tensor list whose elements have different shapes; other lists have one axis more
-than their elements."""
 _LARGEST_FACTOR = 2**20
-LARGEST_VALUE = 64
-"""Integer tensors with more elements have no symbolic value."""
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolSource:
-    """Where the number of a symbol comes from.
-
-    Attributes:
-        tensor: A tensor of the step.
-        axis: The axis of it that has this size, or None if the symbol is a number in it.
-        index: Which of its elements the symbol is, if ``axis`` is None.
-    """
-
-    tensor: Tensor
-    axis: int | None
-    index: int = 0
 
 
 @dataclass(slots=True)
-class Inference:
+class Inference(SymbolTable):
     """Finds the symbolic shapes of graphs.
 
     Attributes:
-        symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
-        num_samples: The size of the batch, if the step was traced for batches of one size alone.
         equal_sizes: Learns which unknown sizes are equal; None where that is known.
     """
 
-    symbols: dict[str, SymbolSource] = field(default_factory=dict)
-    num_samples: int | None = None
     equal_sizes: EqualSizes | None = None
-    _by_key: dict[object, Dim] = field(default_factory=dict)
-    _scope: int = 0
 
     def run(self, graph: Graph) -> None:
         """Find the shapes of all tensors whose inputs' shapes are known."""
         inputs = {tensor.node for tensor in graph.inputs}
-        outside, self._scope = self._scope, id(graph)
+        outside, self.scope = self.scope, id(graph)
         for node in graph:
             if node not in inputs or node.op != "Placeholder":
                 self._infer(node)
-        self._scope = outside
+        self.scope = outside
 
     def input_shape(self, tensor: Tensor, batch_axis: int | None, batch: Size) -> None:
         """Set the shape of an argument of the step: its batch axis has the size of the batch."""
@@ -121,44 +92,14 @@ class Inference:
             return size
         return found
 
-    def new_symbol(self, tensor: Tensor, axis: int | None, index: int = 0) -> Dim:
-        """Return a symbol for a size, or for a number in an integer tensor."""
-        key = (tensor, axis, index)
-        if key not in self._by_key:
-            name = f"s{len(self.symbols)}"
-            self.symbols[name] = SymbolSource(tensor, axis, index)
-            self._by_key[key] = symbol(name)
-        return self._by_key[key]
-
-    def symbol_for(self, key: object, tensor: Tensor, index: int = 0) -> Dim:
-        """Return the symbol for a number that is computed from others: always the same one.
-
-        A body has symbols of its own: what it computes is not there outside of it.
-        """
-        key = (self._scope, key)
-        if key not in self._by_key:
-            self._by_key[key] = self.new_symbol(tensor, None, index)
-        return self._by_key[key]
-
-    def is_made_of_sizes(self, size: Size) -> bool:
-        """Return whether no symbol of a size is a number that is computed from data."""
-        return all(self.symbols[name].axis is not None for name in symbols_of(size) - {"B"})
-
-    def is_of_list(self, size: Size) -> bool:
-        """Return whether a size has a symbol that only a tensor list knows."""
-        names = symbols_of(size) - {"B"}
-        return any(self.symbols[name].tensor.dtype == tf.variant for name in names)
-
     def _infer(self, node: Node) -> None:
         if self.equal_sizes is not None:
             self.equal_sizes.meet(node)
         if node.bodies:
             self._infer_bodies(node)
             return
-        found: Sequence[Shape | None] | None = None
-        rule = SHAPE_RULES.get(node.op)
-        if rule is not None:
-            found = rule(self, node)
+        rules = operation(node.op)
+        found = None if rules.shape is None else rules.shape(self, node)
         for tensor in node.outputs:
             shape = found[tensor.index] if found else None
             if tensor.dtype != tf.variant:
@@ -166,9 +107,7 @@ class Inference:
             tensor.shape = shape
         if not any(t.dtype.is_integer or t.dtype == tf.variant for t in node.outputs):
             return
-        values = None
-        if node.op in VALUE_RULES:
-            values = VALUE_RULES[node.op](self, node)
+        values = None if rules.value is None else rules.value(self, node)
         for tensor in node.outputs:
             value = values[tensor.index] if values else None
             if value is not None and not all(_fits(size, tensor.dtype) for size in value):
@@ -193,7 +132,7 @@ class Inference:
         if is_loop:
             body = node.bodies["body"]
             pairs = zip(body.inputs, body.outputs, strict=True)
-            stays = [one is other for one, other in pairs]
+            stays = [given is returned for given, returned in pairs]
             facts = [
                 (t.shape, t.value if same else _list_value(t))
                 for t, same in zip(arguments, stays, strict=True)
@@ -267,7 +206,7 @@ class Inference:
         return tuple(self.new_symbol(tensor, k) if s is None else s for k, s in enumerate(shape))
 
     def _joined(self, node: Node) -> list[Facts]:
-        """What is the same in all branches of a condition."""
+        """Return what is the same in all branches of a condition."""
         bodies = list(node.bodies.values())
         chosen = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
         if chosen is not None:
@@ -290,11 +229,6 @@ class Inference:
         return None
 
 
-def of_any_length(shape: Shape | None) -> Shape | None:
-    """Return the shape of a tensor list without the number of its elements."""
-    return (1, *shape[1:]) if shape else shape
-
-
 def _list_value(tensor: Tensor) -> Shape | None:
     return tensor.value if tensor.dtype == tf.variant else None
 
@@ -312,7 +246,7 @@ def _widened(before: Facts, after: Facts, *, is_list: bool) -> Facts:
     if new_shape is None or len(new_shape) != len(shape):
         return None, None
     pairs = zip(shape, new_shape, strict=True)
-    sizes: Any = tuple(one if one == other else None for one, other in pairs)
+    sizes: Any = tuple(size if size == new else None for size, new in pairs)
     return sizes, value if value == new_value else None
 
 

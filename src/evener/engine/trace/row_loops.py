@@ -14,59 +14,19 @@ have a row of their own, and hand nothing on but lists of rows, and sums.
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import tensorflow as tf
 
-from evener.engine.trace.dims import Dim, Size
 from evener.engine.trace.functional import LOOPS
-from evener.engine.trace.graph import Graph, Node, Tensor
+from evener.graph.dims import Dim, Size
+from evener.graph.nodes import Graph, Node, Tensor
+from evener.graph.row_loop import Role, RowLoop
+from evener.ops.lists import list_length, origin
+from evener.ops.registry import COPY, has_trait
 
-_COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
 _SUMS = frozenset({"Add", "AddN", "AddV2"})
-
-
-class Role(enum.Enum):
-    """Roles of the arguments of a loop over rows."""
-
-    COUNTER = enum.auto()
-    """The number of the round, from 0."""
-    SAME = enum.auto()
-    """Handed through."""
-    READ = enum.auto()
-    """A list that is handed through, of which a round reads its row."""
-    WRITTEN = enum.auto()
-    """A list of which a round writes its row, and may read it."""
-    PUSHED = enum.auto()
-    """A list that begins empty and grows by one row in every round."""
-    POPPED = enum.auto()
-    """A list that loses its last row in every round."""
-    SUM = enum.auto()
-    """What is added to in every round, and not read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowLoop:
-    """A loop whose rounds have one row each.
-
-    Attributes:
-        count: The number of rounds, and of elements in the lists of rows.
-        roles: Of every argument.
-        tests: The comparisons of a counter with the number of rounds, in the condition.
-        at_rows: The reads and writes at the row of the round, with the number of the list.
-        made: Lists that the body makes, of as many elements, and adds to a list of rows.
-        indices: The lists that the counter is pushed to.
-    """
-
-    count: Size
-    roles: tuple[Role, ...]
-    tests: frozenset[Node]
-    at_rows: dict[Node, int]
-    made: frozenset[Node]
-    indices: frozenset[int]
 
 
 def find_row_loop(node: Node) -> RowLoop | None:
@@ -81,15 +41,6 @@ def find_row_loop(node: Node) -> RowLoop | None:
     return finder.found() if finder.is_certain() else None
 
 
-def list_length(tensor: Tensor) -> Size | None:
-    """Return how many elements a tensor list has; None if that is not known, or is a number."""
-    origin = _origin(tensor)
-    if origin.node.op == "TensorListReserve":
-        value = origin.node.inputs[1].value
-        return value[0] if value and isinstance(value[0], Dim) else None
-    return tensor.shape[0] if tensor.shape and isinstance(tensor.shape[0], Dim) else None
-
-
 class _Finder:
     """Finds the roles of the arguments, and holds the body to them."""
 
@@ -97,12 +48,12 @@ class _Finder:
         self._node = node
         self._body: Graph = node.bodies["body"]
         self._uses: dict[Tensor, list[tuple[Node | None, int]]] = defaultdict(list)
-        for one in self._body:
-            if one.op not in _COPIES:
-                for index, tensor in enumerate(one.inputs):
-                    self._uses[_origin(tensor)].append((one, index))
+        for user in self._body:
+            if not has_trait(user, COPY):
+                for index, tensor in enumerate(user.inputs):
+                    self._uses[origin(tensor)].append((user, index))
         for index, tensor in enumerate(self._body.outputs):
-            self._uses[_origin(tensor)].append((None, index))
+            self._uses[origin(tensor)].append((None, index))
         self._roles: list[Role] = []
         self._at_rows: dict[Node, int] = {}
         self._made: set[Node] = set()
@@ -140,14 +91,14 @@ class _Finder:
 
     def _simple_role(self, index: int) -> Role | None:
         """Return a role; of a list that changes ``WRITTEN``, whatever changes it."""
-        before, after = self._body.inputs[index], _origin(self._body.outputs[index])
+        before, after = self._body.inputs[index], origin(self._body.outputs[index])
         if after is before:
             return Role.SAME
         if before.dtype == tf.variant:
             return Role.WRITTEN
         node = after.node
         if self._node.inputs[index].value == (0,) and node.op in ("Add", "AddV2"):
-            sides = [_origin(tensor) for tensor in node.inputs]
+            sides = [origin(tensor) for tensor in node.inputs]
             if before in sides and any(tensor.value == (1,) for tensor in node.inputs):
                 return Role.COUNTER
         return Role.SUM if self._is_sum(index) else None
@@ -169,13 +120,13 @@ class _Finder:
 
     def _find_tests(self, tensor: Tensor) -> bool:
         """Return whether a condition only compares counters with known numbers."""
-        tensor = _origin(tensor)
+        tensor = origin(tensor)
         node, arguments = tensor.node, self._node.bodies["cond"].inputs
         if node.op == "LogicalAnd":
             return all(map(self._find_tests, node.inputs))
         if node.op != "Less":
             return False
-        counter, limit = map(_origin, node.inputs)
+        counter, limit = map(origin, node.inputs)
         if counter not in arguments or self._roles[arguments.index(counter)] is not Role.COUNTER:
             return False
         if limit in arguments:
@@ -213,10 +164,10 @@ class _Finder:
             self._at_rows[node] = index
             return place == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
         if node.op == "AddN":
-            others = [_origin(t) for k, t in enumerate(node.inputs) if k != place]
-            return all(self._is_made_here(one, index) for one in others)
+            others = [origin(t) for k, t in enumerate(node.inputs) if k != place]
+            return all(self._is_made_here(other, index) for other in others)
         if node.op == "TensorListPushBack" and place == 0:
-            item = _origin(node.inputs[1])
+            item = origin(node.inputs[1])
             arguments = self._body.inputs
             if item in arguments and self._roles[arguments.index(item)] is Role.COUNTER:
                 self._indices.add(index)
@@ -228,7 +179,7 @@ class _Finder:
         write = tensor.node
         if write.op != "TensorListSetItem" or len(self._uses[tensor]) != 1:
             return False
-        fresh = _origin(write.inputs[0])
+        fresh = origin(write.inputs[0])
         if fresh.node.op != "TensorListReserve" or len(self._uses[fresh]) != 1:
             return False
         if write.bool_attr("resize_if_index_out_of_bounds"):
@@ -244,16 +195,16 @@ class _Finder:
             if op in changes:
                 self._roles[index] = role
                 reads = any(k == index for k in self._at_rows.values())
-                steps = sum(1 for one in self._chain(index) if one.op == op)
+                steps = sum(made.op == op for made in self._chain(index))
                 return changes == {op} and steps == 1 and not reads
         return True
 
     def _chain(self, index: int) -> Iterator[Node]:
         """Yield what made a list of the one that the round was given, backwards."""
-        tensor = _origin(self._body.outputs[index])
+        tensor = origin(self._body.outputs[index])
         while tensor is not self._body.inputs[index]:
             yield tensor.node
-            tensor = _origin(tensor.node.inputs[0])
+            tensor = origin(tensor.node.inputs[0])
 
     def _find_reads(self) -> None:
         """Find the lists that are handed through and read at the row of the round alone."""
@@ -280,25 +231,25 @@ class _Finder:
 
     def _only_counts(self, index: int) -> bool:
         """Return whether a counter is read by its increment alone."""
-        after = _origin(self._body.outputs[index])
+        after = origin(self._body.outputs[index])
         uses = self._uses[self._body.inputs[index]]
         return [node for node, _ in uses] == [after.node] and self._uses[after] == [(None, index)]
 
     def _is_at_row(self, node: Node) -> bool:
         """Return whether a list is read or written at the row of the round."""
-        position, arguments = _origin(node.inputs[1]), self._body.inputs
+        position, arguments = origin(node.inputs[1]), self._body.inputs
         if Role.POPPED not in self._roles:
             return position in arguments and self._roles[arguments.index(position)] is Role.COUNTER
         if position.node.op != "TensorListPopBack" or position.index != 1:
             return False
-        popped = _origin(position.node.inputs[0])
+        popped = origin(position.node.inputs[0])
         return popped in arguments and _holds_indices(self._node.inputs[arguments.index(popped)])
 
     def _is_of_all_rows(self, index: int) -> bool:
         """Return whether a list that changes has as many elements as there are rounds."""
         role, given = self._roles[index], self._node.inputs[index]
         if role is Role.PUSHED:
-            return _origin(given).node.op == "EmptyTensorList"
+            return origin(given).node.op == "EmptyTensorList"
         if role in (Role.WRITTEN, Role.POPPED):
             return list_length(given) in self._counts
         return True
@@ -311,12 +262,6 @@ def _asks_a_size(node: Node) -> bool:
 
 def _holds_indices(tensor: Tensor) -> bool:
     """Return whether element k of a list is k: a loop over rows has pushed its counter to it."""
-    tensor = _origin(tensor)
+    tensor = origin(tensor)
     loop = tensor.node.row_loop
     return loop is not None and tensor.index in loop.indices
-
-
-def _origin(tensor: Tensor) -> Tensor:
-    while tensor.node.op in _COPIES:
-        tensor = tensor.node.inputs[0]
-    return tensor

@@ -12,8 +12,8 @@ from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.step import partition_step
 from evener.engine.partition.tasks import Task
 from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.graph import Node
 from evener.engine.trace.step import trace_step
+from evener.graph.nodes import Node
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 
@@ -39,7 +39,7 @@ def caller(step: PartitionedStep, captures: Sequence[Any] = ()) -> Callable[...,
         return step([*given, *captures], numbers)
 
     return lambda sizes, tensors: called(
-        tf.constant(list(sizes)), [tf.convert_to_tensor(one) for one in tensors]
+        tf.constant(list(sizes)), [tf.convert_to_tensor(tensor) for tensor in tensors]
     )
 
 

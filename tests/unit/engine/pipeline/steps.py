@@ -15,8 +15,8 @@ from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.step import partition_step
 from evener.engine.partition.tasks import Partition, Task
 from evener.engine.pipeline.layout import Layout
-from evener.engine.trace.graph import Node
 from evener.engine.trace.step import TracedStep, trace_step
+from evener.graph.nodes import Node
 from evener.plan import Plan
 
 WIDTH = 8
@@ -38,7 +38,7 @@ def training(model: keras.Model) -> Callable[[tf.Tensor], Any]:
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x, training=True) - x))
-        variables = [one.value for one in model.trainable_variables]
+        variables = [weight.value for weight in model.trainable_variables]
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.1 * gradient)
         return loss
