@@ -15,22 +15,6 @@ KNOWN_CIRCLES = (
     ("evener.graph.nodes", "evener.graph.row_loop"),
     ("evener.strategy.extended", "evener.strategy.strategy"),
 )
-# Folders of more than three files without a contract; the list is to become empty.
-NO_CONTRACT = {
-    "evener.engine.flops",
-    "evener.engine.memory",
-    "evener.engine.partition",
-    "evener.engine.pipeline",
-    "evener.engine.sharding",
-    "evener.engine.sharding.rules",
-    "evener.engine.spot_check",
-    "evener.engine.trace",
-    "evener.graph",
-    "evener.ops",
-    "evener.profiler",
-    "evener.run.hoisting",
-    "evener.strategy",
-}
 
 
 @pytest.mark.parametrize("with_types", [False, True])
@@ -76,4 +60,4 @@ def test_every_folder_has_a_contract() -> None:
         for folder in folders
         if len([path for path in folder.glob("*.py") if path.stem != "__init__"]) > 3
     }
-    assert large - held - NO_CONTRACT == set()
+    assert large - held == set()
