@@ -11,23 +11,10 @@ import pytest
 
 # Circles by type annotations that are still there; the list is to become empty.
 KNOWN_CIRCLES = (
-    ("evener.engine.extended", "evener.engine.strategy"),
-    ("evener.engine.trace.graph", "evener.engine.trace.row_loops"),
     ("evener.engine.trace.inference", "evener.engine.trace.first_sizes"),
+    ("evener.graph.nodes", "evener.graph.row_loop"),
+    ("evener.strategy.extended", "evener.strategy.strategy"),
 )
-# Folders of more than three files without a contract; the list is to become empty.
-NO_CONTRACT = {
-    "evener.engine.flops",
-    "evener.engine.memory",
-    "evener.engine.partition",
-    "evener.engine.pipeline",
-    "evener.engine.sharding",
-    "evener.engine.sharding.rules",
-    "evener.engine.spot_check",
-    "evener.engine.trace",
-    "evener.run.hoisting",
-    "evener.profiler",
-}
 
 
 @pytest.mark.parametrize("with_types", [False, True])
@@ -73,4 +60,4 @@ def test_every_folder_has_a_contract() -> None:
         for folder in folders
         if len([path for path in folder.glob("*.py") if path.stem != "__init__"]) > 3
     }
-    assert large - held - NO_CONTRACT == set()
+    assert large - held == set()

@@ -88,7 +88,6 @@ class Classes:
     def _derived(self) -> dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]]:
         found: dict[ast.ClassDef, list[tuple[Module, ast.ClassDef]]] = {}
         for module, node in self._program.nodes(ast.ClassDef):
-            assert isinstance(node, ast.ClassDef)
             for _, base in self.with_bases(module, node):
                 if base is not node:
                     found.setdefault(base, []).append((module, node))
@@ -112,11 +111,19 @@ class Classes:
             if found:
                 return
 
+    def has_attribute(self, module: Module, node: ast.AST, name: str) -> bool:
+        """Return whether a class of the program that a node may be an instance of has a name."""
+        return any(
+            True
+            for where, definition in self.of(module, node)
+            for _ in self.attributes(where, definition, name)
+        )
+
     @cached_property
     def _assigned_to_self(self) -> dict[tuple[ast.ClassDef, str], list[_Assigned]]:
         found: dict[tuple[ast.ClassDef, str], list[_Assigned]] = {}
         for module, node in self._program.nodes(ast.Assign, ast.AnnAssign):
-            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            if node.value is None:
                 continue
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:

@@ -78,7 +78,7 @@ def imported_names(module: Module) -> Iterator[tuple[str, int]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from ((part, node.lineno) for part in _and_packages(alias.name))
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = absolute_name(module, node)
             yield from ((part, node.lineno) for part in _and_packages(base))
             for alias in node.names:

@@ -9,7 +9,7 @@ from typing import Protocol
 from evener.analysis.binding import Binding, Step
 from evener.analysis.call import Call, Site
 from evener.analysis.kinds import Kind
-from evener.analysis.module import Function, Module
+from evener.analysis.module import Function, Module, Node
 from evener.analysis.value import Value
 
 Definition = Function | ast.ClassDef
@@ -42,7 +42,7 @@ class ProgramQueries(Protocol):
     @property
     def classes(self) -> ClassQueries: ...
 
-    def nodes(self, *types: type[ast.AST]) -> Iterator[tuple[Module, ast.AST]]: ...
+    def nodes(self, *types: type[Node]) -> Iterator[tuple[Module, Node]]: ...
 
     def name_of(self, module: Module, node: ast.AST) -> str: ...
 

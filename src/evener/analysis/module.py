@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from evener.analysis.location import Location
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,10 +40,10 @@ class Module:
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
         return Location(path=self.path, line=line, text=text)
 
-    def every(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
+    def every(self, *types: type[Node]) -> Iterator[Node]:
         """Yield all nodes of some types."""
         for node_type in types:
-            yield from self.nodes.get(node_type, ())
+            yield from cast("list[Node]", self.nodes.get(node_type, []))
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, from the inside out, up to the module."""

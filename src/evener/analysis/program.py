@@ -20,7 +20,7 @@ from evener.analysis.files import Files, Unread, read_files
 from evener.analysis.interface import Definition
 from evener.analysis.kind_inference import Kinds
 from evener.analysis.kinds import Kind
-from evener.analysis.module import FUNCTIONS, Module
+from evener.analysis.module import FUNCTIONS, Module, Node
 from evener.analysis.qualified_name import canonical
 from evener.analysis.scope import Scopes
 from evener.analysis.value import Value
@@ -62,7 +62,7 @@ class Program:
 
     # ---- going through it
 
-    def nodes(self, *types: type[ast.AST]) -> Iterator[tuple[Module, ast.AST]]:
+    def nodes(self, *types: type[Node]) -> Iterator[tuple[Module, Node]]:
         """Yield all nodes of some types, file by file, in no order within a file."""
         for module in self.modules:
             for node in module.every(*types):
@@ -84,7 +84,7 @@ class Program:
     def _calls_as_written(self) -> tuple[Call, ...]:
         found: list[Call] = []
         for module in self.modules:
-            nodes = [node for node in module.every(ast.Call) if isinstance(node, ast.Call)]
+            nodes = module.every(ast.Call)
             for node in sorted(nodes, key=lambda call: (call.lineno, call.col_offset)):
                 name = self.name_of(module, node.func)
                 found.append(Call(module=module, node=node, name=name))

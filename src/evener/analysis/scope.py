@@ -26,14 +26,13 @@ class Scopes:
         self.stars: list[str] = [
             absolute_name(module, node)
             for node in module.every(ast.ImportFrom)
-            if isinstance(node, ast.ImportFrom)
             if any(alias.name == "*" for alias in node.names)
         ]
         self._bindings: dict[ast.AST, dict[str, list[Binding]]] = {}
         self._global = {
             (function, name)
             for node in module.every(ast.Global)
-            for name in getattr(node, "names", ())
+            for name in node.names
             for function in module.around(node)
             if isinstance(function, FUNCTIONS)
         }

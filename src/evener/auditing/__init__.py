@@ -26,15 +26,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evener.auditing.records import (
-        Collective,
-        Copy,
-        Fallback,
-        Line,
-        Operation,
-        Total,
-        Traffic,
-    )
+    from evener.auditing.records import Collective, Copy, Fallback, Line, Operation, Total, Traffic
     from evener.auditing.result import Audit
     from evener.auditing.step_audit import audit
 

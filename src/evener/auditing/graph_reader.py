@@ -11,15 +11,7 @@ import tensorflow as tf
 
 from evener.auditing import device_names, kernels
 from evener.auditing.dry_run import Placed
-from evener.auditing.flow import (
-    CALLS,
-    PLUMBING,
-    flow_of,
-    in_loops,
-    is_data,
-    kinds_after,
-    kinds_of,
-)
+from evener.auditing.flow import CALLS, PLUMBING, flow_of, in_loops, is_data, kinds_after, kinds_of
 from evener.auditing.origins import Origins
 from evener.auditing.records import Collective, Copy, Fallback, Kind, Operation
 from evener.auditing.tensor_sizes import TensorSizes, num_bytes_of

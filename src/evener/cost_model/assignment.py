@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evener.plan.parts import (
-    ScheduleName,
-)
+from evener.plan.parts import ScheduleName
 
 HOST_OWNER = -1
 """Owner instead of a device index: a layer's variables live in host memory."""

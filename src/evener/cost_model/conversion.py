@@ -18,15 +18,7 @@ from evener.errors import PlanError, did_you_mean, listed
 from evener.plan.layer_paths import matches, stage_of
 from evener.plan.names import HOST, HOST_DEVICE
 from evener.plan.owners import owner_of
-from evener.plan.parts import (
-    OwnerRule,
-    Owners,
-    PlanDevice,
-    Predicted,
-    Rejected,
-    Replica,
-    Stage,
-)
+from evener.plan.parts import OwnerRule, Owners, PlanDevice, Predicted, Rejected, Replica, Stage
 from evener.plan.plan import Plan
 from evener.plan.shares import split_batch
 from evener.profile import Cluster, ModelCosts

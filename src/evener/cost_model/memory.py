@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment
@@ -71,77 +71,122 @@ def predict_memory(
         peak_live: Most micro-batches alive at once in each stage of each replica.
         seconds: Seconds of the passes of each replica; None if all are equal.
     """
-    holders = holders_of(assignment.replicas, len(model.layers))
     mode = ExecutionMode.of(assignment, model)
     waits = gradients_wait(model, assignment.replicas, assignment.recompute)
     arrival = GradientArrival(assignment, seconds, waits=waits)
     at_once = _devices_at_once(assignment, mode)
-    mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
-    needs: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
-    updating: dict[int, int] = defaultdict(int)
-    adding: dict[int, int] = defaultdict(int)
-    shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
-    for layer, devices, owner in zip(model.layers, holders, assignment.owners, strict=True):
-        if owner == EACH_MACHINE:
-            shared[devices].append(layer)
-            continue
-        # Gradients of other devices stay on the owner until it adds them.
-        is_holder = owner in devices
-        num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
-        needs[owner] = needs[owner].plus(
-            variables=layer.owned_bytes,
-            fetched=-layer.weight_bytes * is_holder,
-            gradients=layer.gradient_bytes * num_early,
-        )
-        adding[owner] = max(adding[owner], layer.gradient_bytes * (num_others - num_early))
-        updating[owner] = max(updating[owner], layer.update_bytes)
-    for devices, of_machines in shared.items():
-        variables = sum(layer.owned_bytes for layer in of_machines)
-        weights = sum(layer.weight_bytes for layer in of_machines)
-        gradients = sum(layer.gradient_bytes for layer in of_machines)
-        update = max(layer.update_bytes for layer in of_machines)
-        for here in by_machine(devices, cluster).values():
+    needs = _Needs(model)
+    needs.add_owned(assignment, cluster, arrival, waits=waits)
+    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
+        needs.add(device, gradients=waiting)
+    needs.add_stages(assignment, peak_live, mode, at_once)
+    return needs.with_updates()
+
+
+class _Needs:
+    """Memory of the devices, added up.
+
+    Args:
+        model: Costs of the layers.
+    """
+
+    def __init__(self, model: ModelCosts) -> None:
+        self._model = model
+        self._of_device: dict[int, MemoryPrediction] = defaultdict(MemoryPrediction)
+        self._updating: dict[int, int] = defaultdict(int)
+        self._adding: dict[int, int] = defaultdict(int)
+
+    def add(self, device: int, **parts: float) -> None:
+        """Add parts of the memory of a device, as in `MemoryPrediction`."""
+        self._of_device[device] = self._of_device[device].plus(**parts)
+
+    def add_owned(
+        self, assignment: Assignment, cluster: Cluster, arrival: GradientArrival, *, waits: bool
+    ) -> None:
+        """Add the variables of the owners, and the gradients that arrive before their update."""
+        layers = self._model.layers
+        holders = holders_of(assignment.replicas, len(layers))
+        shared: dict[tuple[int, ...], list[LayerCosts]] = defaultdict(list)
+        for layer, devices, owner in zip(layers, holders, assignment.owners, strict=True):
+            if owner == EACH_MACHINE:
+                shared[devices].append(layer)
+                continue
+            # Gradients of other devices stay on the owner until it adds them.
+            is_holder = owner in devices
+            num_early, num_others = arrival.num_at(owner, devices), len(devices) - is_holder
+            self.add(
+                owner,
+                variables=layer.owned_bytes,
+                fetched=-layer.weight_bytes * is_holder,
+                gradients=layer.gradient_bytes * num_early,
+            )
+            late_bytes = layer.gradient_bytes * (num_others - num_early)
+            self._adding[owner] = max(self._adding[owner], late_bytes)
+            self._updating[owner] = max(self._updating[owner], layer.update_bytes)
+        for devices, of_machines in shared.items():
+            self._add_shared(of_machines, by_machine(devices, cluster).values(), waits=waits)
+
+    def _add_shared(
+        self, layers: Sequence[LayerCosts], machines: Iterable[Sequence[int]], *, waits: bool
+    ) -> None:
+        """Add layers of which each machine has a copy, sharded over its devices."""
+        variables = sum(layer.owned_bytes for layer in layers)
+        weights = sum(layer.weight_bytes for layer in layers)
+        gradients = sum(layer.gradient_bytes for layer in layers)
+        update = max(layer.update_bytes for layer in layers)
+        for here in machines:
             # Gradients of the other devices of the machine; without `waits` also its own, which
             # wait for the other machines.
             num_waiting = len(here) - 1 if waits else len(here)
             for device in here:
-                needs[device] = needs[device].plus(
+                self.add(
+                    device,
                     variables=variables / len(here),
                     fetched=-weights / len(here),
                     gradients=gradients * num_waiting / len(here),
                 )
-                updating[device] = max(updating[device], update)
-    for device, waiting in _waiting(assignment, model, at_once, arrival, waits=waits).items():
-        needs[device] = needs[device].plus(gradients=waiting)
-    stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
-    for replica, live in zip(assignment.replicas, peak_live, strict=True):
-        accumulates = replica.num_micro_batches > 1
-        for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
-            is_at_once = span.device in at_once
-            key = span.first, span.end, accumulates, is_at_once
-            if key not in stages:
-                of_span = mode_at_once if is_at_once else mode
-                stages[key] = stage_memory(span, model, of_span, accumulates=accumulates)
-            worst = stages[key].worst(
-                replica.num_micro_batches,
-                alive,
-                replica.micro_batch,
-                updating=updating.pop(span.device, 0),
+                self._updating[device] = max(self._updating[device], update)
+
+    def add_stages(
+        self,
+        assignment: Assignment,
+        peak_live: Sequence[Sequence[int]],
+        mode: ExecutionMode,
+        at_once: Set[int],
+    ) -> None:
+        """Add the weights, activations and temporaries of the stages of all replicas."""
+        mode_at_once = dataclasses.replace(mode, has_order=False, waits=False)
+        stages: dict[tuple[int, int, bool, bool], StageMemory] = {}
+        for replica, live in zip(assignment.replicas, peak_live, strict=True):
+            accumulates = replica.num_micro_batches > 1
+            for number, (span, alive) in enumerate(zip(replica.spans, live, strict=True)):
+                is_at_once = span.device in at_once
+                key = span.first, span.end, accumulates, is_at_once
+                if key not in stages:
+                    of_span = mode_at_once if is_at_once else mode
+                    stages[key] = stage_memory(span, self._model, of_span, accumulates=accumulates)
+                worst = stages[key].worst(
+                    replica.num_micro_batches,
+                    alive,
+                    replica.micro_batch,
+                    updating=self._updating.pop(span.device, 0),
+                )
+                self.add(span.device, fetched=stages[key].weights, **worst._asdict())
+                if number and replica.schedule == "zero_bubble":
+                    # Stage k defers the weight gradients of k micro-batches, plus the current one;
+                    # stage 0 defers none.
+                    num_deferred = min(number, alive - 1) + 1
+                    deferred = num_deferred * deferred_bytes(span, self._model)
+                    self.add(span.device, activations=deferred * replica.micro_batch)
+
+    def with_updates(self) -> dict[int, MemoryPrediction]:
+        """Return the memory with that of devices that own variables but run no stage."""
+        return {
+            owner: needed.plus(
+                gradients=self._adding[owner], workspace=self._updating.get(owner, 0)
             )
-            needs[span.device] = needs[span.device].plus(
-                fetched=stages[key].weights, **worst._asdict()
-            )
-            if number and replica.schedule == "zero_bubble":
-                # Stage k defers the weight gradients of k micro-batches, plus the current one;
-                # stage 0 defers none.
-                num_deferred = min(number, alive - 1) + 1
-                deferred = num_deferred * deferred_bytes(span, model) * replica.micro_batch
-                needs[span.device] = needs[span.device].plus(activations=deferred)
-    # Devices that own variables but run no stage only apply updates.
-    for owner in needs:
-        more = updating.get(owner, 0)
-        needs[owner] = needs[owner].plus(gradients=adding[owner], workspace=more)
-    return dict(needs)
+            for owner, needed in self._of_device.items()
+        }
 
 
 def _devices_at_once(assignment: Assignment, mode: ExecutionMode) -> set[int]:

@@ -16,7 +16,7 @@ from evener.doctor.queries.tensorflow1 import is_graph_program
 from evener.doctor.rule import Case, Family, Rule, Violation
 from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
-from evener.doctor.watch import Observation, watch
+from evener.doctor.watch import Observation, WatchLimits, watch
 
 # Largest number of further lines shown with their text.
 _MOST_LINES = 5
@@ -123,9 +123,8 @@ def diagnose(
             script,
             args,
             devices=devices,
-            time_limit_seconds=time_limit_seconds,
-            num_steps=num_steps,
             gpu_names=gpu_names,
+            limits=WatchLimits(time_limit_seconds=time_limit_seconds, num_steps=num_steps),
         )
     rules = [rule for rule in all_rules() if chosen.reports(rule.code)]
     return _examined(program, surroundings_here().judged_for(chosen.num_gpus), observation, rules)

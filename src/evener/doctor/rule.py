@@ -47,7 +47,8 @@ class Violation:
         what: Sentence that says what is wrong.
         why: Effect on the training.
         fix: Code to write instead.
-        evidence: Facts that show it; the line itself if none are given.
+        evidence: Facts that show it; the line itself if none are given. Empty and equal texts are
+            left out of the finding.
         severity: Severity, if it differs from that of the rule.
         cause: Key: violations with the same cause are one finding. Empty: the same why and fix.
     """

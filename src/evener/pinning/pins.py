@@ -15,12 +15,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.devices.names import device_name
 from evener.errors import PlacementError
-from evener.pinning import (
-    colocation,
-    layers,
-    losses,
-    optimizers,
-)
+from evener.pinning import colocation, layers, losses, optimizers
 from evener.pinning.names import tf_name
 from evener.pinning.scope import on_device
 

@@ -9,10 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    ReplicaAssignment,
-    Span,
-)
+from evener.cost_model.assignment import ReplicaAssignment, Span
 from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
 from evener.cost_model.passes import passes_are_separate
 from evener.cost_model.stage_memory import ExecutionMode, StageMemory, stage_memory

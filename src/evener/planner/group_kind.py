@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from evener.planner.group_costs import Exchange, GroupCosts, Shape
-from evener.planner.groupings import (
-    Group,
-)
+from evener.planner.groupings import Group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.planner.groupings import (
-    MOST_FOR_ALL,
-    Grouping,
-    is_over_machines,
-    kind_of,
-)
+from evener.planner.groupings import MOST_FOR_ALL, Grouping, is_over_machines, kind_of
 from evener.profile import Cluster
 
 

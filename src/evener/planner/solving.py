@@ -19,12 +19,7 @@ from evener.cost_model.stage_memory import gradients_wait
 from evener.planner.filling import ReplicaClass, fill
 from evener.planner.group_costs import Exchange, GroupCosts, Shape
 from evener.planner.group_kind import GroupKind
-from evener.planner.groupings import (
-    MOST_FOR_ALL,
-    Group,
-    Grouping,
-    kind_of,
-)
+from evener.planner.groupings import MOST_FOR_ALL, Group, Grouping, kind_of
 from evener.planner.owner_choice import owners_that_fit, owning_bytes
 from evener.planner.owner_rules import UNLIMITED_HOST, OwnerWay
 

@@ -1,4 +1,4 @@
-"""Live names: those that some statements bind and that may be read when they have run."""
+"""Names that statements bind and that may be read after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from evener.analysis.hoisting.names import names_of, targets_of
 from evener.analysis.module import FUNCTIONS, Function, Module
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Liveness:
@@ -23,7 +22,7 @@ class Liveness:
         self._module = module
         self._loads: dict[str, list[ast.Name]] = {}
         for node in module.every(ast.Name):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+            if not isinstance(node.ctx, ast.Store):
                 self._loads.setdefault(node.id, []).append(node)
         self._blocks = {
             id(statement): (parent, block, index)
@@ -78,11 +77,9 @@ class Liveness:
         for outer in self._module.around(statement):
             if isinstance(outer, FUNCTIONS):
                 declared = [
-                    declaration
-                    for declaration in ast.walk(outer)
-                    if isinstance(declaration, ast.Global | ast.Nonlocal)
+                    node for node in ast.walk(outer) if isinstance(node, ast.Global | ast.Nonlocal)
                 ]
-                if any(name in declaration.names for declaration in declared):
+                if any(name in node.names for node in declared):
                     # Of an outer scope: every read in the module may be meant.
                     return self._module.tree
                 return outer
@@ -142,7 +139,7 @@ class Liveness:
         """Return whether a comprehension or lambda right around a node has the name for itself."""
         parent = self._module.parents[node]
         if isinstance(parent, _COMPREHENSIONS):
-            return any(name in targets_of(generator.target) for generator in parent.generators)
+            return any(name in targets_of(part.target) for part in parent.generators)
         return isinstance(parent, ast.Lambda) and _is_local(parent, name)
 
 
@@ -177,15 +174,13 @@ def _binds_head(parent: ast.AST, block: list[ast.stmt], name: str) -> bool:
 def _is_local(function: Function, name: str) -> bool:
     given = function.args
     named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
-    if any(argument is not None and argument.arg == name for argument in named):
+    if any(parameter is not None and parameter.arg == name for parameter in named):
         return True
     if isinstance(function, ast.Lambda):
         return False
     nodes = list(ast.walk(function))
-    outer = (
-        declaration for declaration in nodes if isinstance(declaration, ast.Global | ast.Nonlocal)
-    )
-    if any(name in declaration.names for declaration in outer):
+    outer = (node for node in nodes if isinstance(node, ast.Global | ast.Nonlocal))
+    if any(name in node.names for node in outer):
         return False
     return any(
         isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)

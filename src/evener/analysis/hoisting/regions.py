@@ -39,7 +39,7 @@ class Region:
     """Statements of a block that can be a function.
 
     Args:
-        number: Number of the region in its module.
+        number: Index in the module.
         first: The line of its first statement.
         last: The line of its last.
         parameters: Names that it reads from outside.
@@ -48,7 +48,7 @@ class Region:
         is_inner: Whether it is a part of a larger region.
         in_arithmetic: Parameters that are used otherwise than as an argument of a call.
         shown: Names that statements read that run behind it, though they are in it.
-        outside_shown: Names of `shown` that the region itself neither reads nor binds.
+        outside_shown: Names of them that the region itself neither reads nor binds.
         deferred: The first and last lines of these statements.
         end_of_block: The last line of the block that it is in.
     """

@@ -47,7 +47,7 @@ class Hoisted:
     Args:
         tree: Its syntax tree, to be compiled.
         regions: The regions, by their numbers.
-        obstacles: Reasons why statements are in no region.
+        obstacles: Lines that keep statements out of regions.
         lines_with_losses: The lines that read ``losses`` of an object.
     """
 
@@ -75,11 +75,9 @@ def hoist_steps(
     module = module_of(path=path, name="", source=source)
     rewriting = _Rewriting(module, first_number, in_functions=in_functions)
     losses = [
-        attribute.lineno
-        for attribute in module.every(ast.Attribute)
-        if isinstance(attribute, ast.Attribute)
-        and attribute.attr == "losses"
-        and last_name(attribute.value) != "keras"
+        node.lineno
+        for node in module.every(ast.Attribute)
+        if node.attr == "losses" and last_name(node.value) != "keras"
     ]
     if not _uses_any_name(module):
         rewriting.all_blocks()
@@ -93,10 +91,7 @@ def hoist_steps(
 
 def _uses_any_name(module: Module) -> bool:
     """Return whether a module may read and bind names that its text does not have."""
-    return any(
-        isinstance(node, ast.Name) and node.id in ("globals", "locals", "exec", "eval")
-        for node in module.every(ast.Name)
-    )
+    return any(node.id in ("globals", "locals", "exec", "eval") for node in module.every(ast.Name))
 
 
 class _Rewriting:
@@ -155,7 +150,7 @@ class _Rewriting:
                 return False
             if isinstance(outer, FUNCTIONS):
                 marks = getattr(outer, "decorator_list", [])
-                return not any(_traces(decorator) for decorator in marks)
+                return not any(_traces(mark) for mark in marks)
             is_in_loop = is_in_loop or isinstance(outer, ast.For | ast.While)
         return is_in_loop and not self._in_functions
 

@@ -94,9 +94,10 @@ def is_update(node: ast.AST) -> bool:
 
 def holds_step(node: ast.AST) -> bool:
     """Return whether a statement with other statements in it holds a step of its own."""
-    inner = [below for below in ast.walk(node) if below is not node]
-    return any(is_tape(below) for below in inner) or any(
-        _is_method(below, ("apply_gradients",)) for below in inner
+    return any(
+        is_tape(inner) or _is_method(inner, ("apply_gradients",))
+        for inner in ast.walk(node)
+        if inner is not node
     )
 
 
@@ -148,8 +149,8 @@ def _in_block(statement: ast.stmt, fresh: set[str], *, in_loop: bool) -> Obstacl
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    stores = (name for name in ast.walk(statement) if isinstance(name, ast.Name))
-    return {name.id for name in stores if isinstance(name.ctx, ast.Store)}
+    names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _in_targets(statement: ast.stmt) -> Obstacle | None:
@@ -184,7 +185,7 @@ def _reason(node: ast.AST, fresh: set[str]) -> str | None:
     if isinstance(node, ast.comprehension) and node.is_async:
         return "it waits for other code"
     if isinstance(node, ast.comprehension) and any(
-        isinstance(expression, ast.NamedExpr) for test in node.ifs for expression in ast.walk(test)
+        isinstance(part, ast.NamedExpr) for test in node.ifs for part in ast.walk(test)
     ):
         return "it binds a name within a comprehension"
     if not isinstance(node, ast.Call):

@@ -95,13 +95,13 @@ def _starts(program: Program, call: Call) -> bool:
     if any(fnmatchcase(name, pattern) for pattern in _BY_CLASS):
         return name.rpartition(".")[2][:1].isupper()
     if name in ("keras.Sequential", "keras.Model"):
-        return _has_input(program, call)
+        return _has_input(call)
     if call.method in ("fit", "predict") and call.owner is not None:
         return Kind.MODEL in program.kinds(call.module, call.owner)
     return False
 
 
-def _has_input(program: Program, call: Call) -> bool:
+def _has_input(call: Call) -> bool:
     if call.name == "keras.Model":
         return bool(call.node.args or call.node.keywords)
     text = ast.unparse(call.node)

@@ -58,7 +58,6 @@ def reads(program: Program, name: str) -> bool:
 
 def _assigned(program: Program) -> Iterator[Setting]:
     for module, node in program.nodes(ast.Assign):
-        assert isinstance(node, ast.Assign)
         for target in node.targets:
             if isinstance(target, ast.Subscript):
                 if program.name_of(module, target.value) == _ENVIRON:

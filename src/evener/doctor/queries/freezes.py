@@ -36,7 +36,6 @@ class Freeze:
 def freezes(program: Program) -> Iterator[Freeze]:
     """Yield the assignments to ``trainable``, of True too."""
     for module, node in program.nodes(ast.Assign):
-        assert isinstance(node, ast.Assign)
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == "trainable":
                 yield Freeze(module=module, node=node, owner=target.value)

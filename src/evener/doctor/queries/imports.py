@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import lru_cache
 
 from evener.analysis import Location, Module, Program
@@ -33,7 +32,7 @@ def imports(program: Program, *, of_keras: bool = False) -> tuple[tuple[Module, 
     """
     found = [
         (order, module, node)
-        for module, node in _statements(program)
+        for module, node in program.nodes(ast.Import, ast.ImportFrom)
         if (order := program.order.of(node)) is not None and _loads(node, of_keras)
     ]
     return tuple(
@@ -48,14 +47,8 @@ def first_import(program: Program) -> Location | None:
     if found:
         module, node = found[0]
         return module.location(node)
-    anywhere = [(m, n) for m, n in _statements(program) if _loads(n, False)]
+    anywhere = [(m, n) for m, n in program.nodes(ast.Import, ast.ImportFrom) if _loads(n, False)]
     return anywhere[0][0].location(anywhere[0][1]) if anywhere else None
-
-
-def _statements(program: Program) -> Iterator[tuple[Module, ast.stmt]]:
-    for module, node in program.nodes(ast.Import, ast.ImportFrom):
-        assert isinstance(node, ast.Import | ast.ImportFrom)
-        yield module, node
 
 
 def _loads(node: ast.stmt, of_keras: bool) -> bool:

@@ -52,8 +52,6 @@ def pins_of(program: Program) -> tuple[Pin, ...]:
     """Return the blocks under `tf.device`, file by file, from top to bottom."""
     found: list[Pin] = []
     for module, node in program.nodes(ast.With):
-        if not isinstance(node, ast.With):
-            continue
         for item in node.items:
             for value in program.origins(module, item.context_expr):
                 made = value.node

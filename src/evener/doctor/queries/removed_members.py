@@ -32,7 +32,7 @@ def missing_members(case: Case) -> Iterator[tuple[GoneMember, Module, ast.Attrib
         return
     is_two, is_one = has_objects_of_keras_two(case), _uses_tensorflow_one(program)
     for module, node in program.nodes(ast.Attribute):
-        if not isinstance(node, ast.Attribute) or node.attr not in _NAMES:
+        if node.attr not in _NAMES:
             continue
         if any(is_of_libraries(program, name) for name in program.written_names(module, node)):
             continue
@@ -54,7 +54,6 @@ def removed_overrides(case: Case) -> Iterator[tuple[Module, Overrides]]:
     if not is_judged(case) or has_objects_of_keras_two(case):
         return
     for module, definition in program.nodes(ast.ClassDef):
-        assert isinstance(definition, ast.ClassDef)
         kind = program.kind_of_class(module, definition)
         found = [
             (row, node)
@@ -95,7 +94,7 @@ def _is_of(program: Program, row: GoneMember, module: Module, node: ast.Attribut
     """Return whether the object is of the kind of a row, and has no such member of its own."""
     owner = node.value
     # A strategy's `extended` has members of its own.
-    if _has_own(program, module, owner, node.attr) or last_name(owner) == "extended":
+    if program.classes.has_attribute(module, owner, node.attr) or last_name(owner) == "extended":
         return False
     kinds = program.kinds(module, owner)
     if row.is_unmistakable and not kinds:
@@ -111,14 +110,6 @@ def _is_of(program: Program, row: GoneMember, module: Module, node: ast.Attribut
     # A parameter that is only called "optimizer" may be anything.
     origins = program.origins(module, owner)
     return not all(isinstance(origin.node, ast.arg) for origin in origins)
-
-
-def _has_own(program: Program, module: Module, owner: ast.expr, name: str) -> bool:
-    return any(
-        True
-        for where, definition in program.classes.of(module, owner)
-        for _ in program.classes.attributes(where, definition, name)
-    )
 
 
 def _is_defined(program: Program, name: str) -> bool:
@@ -148,7 +139,7 @@ def _calls(program: Program, called: str) -> Iterator[Call]:
                 yield call
         return
     for call, owner in program.calls_of(method):
-        if _has_own(program, call.module, owner, method):
+        if program.classes.has_attribute(call.module, owner, method):
             continue
         if kind == "model" and is_of_model(program, call):
             yield call

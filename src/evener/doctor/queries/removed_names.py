@@ -128,7 +128,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 def _attributes(program: Program) -> Iterator[Missing]:
     for module, node in program.nodes(ast.Attribute):
         parent = module.parents.get(node)
-        if not isinstance(node, ast.Attribute) or isinstance(parent, ast.Attribute):
+        if isinstance(parent, ast.Attribute):
             continue
         names = program.written_names(module, node)
         # Where an import depends on something, one of its names may be there.
@@ -155,7 +155,7 @@ def _made(program: Program) -> frozenset[str]:
     return frozenset(
         name
         for module, node in program.nodes(ast.Attribute)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if isinstance(node.ctx, ast.Store)
         for name in program.written_names(module, node)
         if name
     )

@@ -5,16 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 
-from evener.analysis import (
-    FUNCTIONS,
-    Call,
-    Function,
-    Kind,
-    Loop,
-    Module,
-    Program,
-    own_nodes,
-)
+from evener.analysis import FUNCTIONS, Call, Function, Kind, Loop, Module, Program, own_nodes
 from evener.doctor.queries.layers import is_of_keras
 from evener.doctor.queries.training import trainings, update_calls, ways_to
 

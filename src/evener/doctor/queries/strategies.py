@@ -94,7 +94,6 @@ def scopes(program: Program) -> list[Call]:
 def scopes_entered(program: Program) -> Iterator[tuple[Module, ast.With | ast.AsyncWith]]:
     """Yield the ``with`` blocks that enter a strategy's scope."""
     for module, node in program.nodes(ast.With, ast.AsyncWith):
-        assert isinstance(node, ast.With | ast.AsyncWith)
         if any(program.context.is_scope(module, item.context_expr) for item in node.items):
             yield module, node
 

@@ -72,9 +72,7 @@ def _without_samples(
         why=_FIRST_STEP if size.is_fit else why,
         fix=f"give at least {num_replicas} samples, best many per device: a size per device times "
         "strategy.num_replicas_in_sync.",
-        evidence=tuple(
-            dict.fromkeys((location.text, size.use.location.text, f"{num_replicas} devices"))
-        ),
+        evidence=(location.text, size.use.location.text, f"{num_replicas} devices"),
         severity=Severity.ERROR,
     )
 
@@ -96,9 +94,7 @@ def _uneven(location: Location, size: BatchSize, batch: int, num_replicas: int) 
         fix=f"write {lower} or {lower + num_replicas}, best a size per device times "
         "strategy.num_replicas_in_sync; or use evener.Strategy(), which splits any batch "
         "exactly.",
-        evidence=tuple(
-            dict.fromkeys((location.text, size.use.location.text, f"{num_replicas} devices"))
-        ),
+        evidence=(location.text, size.use.location.text, f"{num_replicas} devices"),
         severity=Severity.ERROR if size.is_fit else None,
     )
 

@@ -118,16 +118,15 @@ def check(case: Case) -> Iterator[Violation]:
     location = observed_location(case.program, raised.where)
     first = raised.message.strip().splitlines()[:1] or ["no message"]
     steps = 0 if seen.steps is None else seen.steps.num_steps
-    evidence = (
-        location.text,
-        f"{raised.kind}: {raised.message.strip()[:_MOST_EVIDENCE]}",
-        f"code: {raised.code}" if raised.code else "",
-        f"after {steps} steps",
-    )
     yield Violation(
         location,
         f"the program ended with {raised.kind}: {first[0][:200]}",
         why=why,
         fix=fix,
-        evidence=tuple(filter(None, evidence)),
+        evidence=(
+            location.text,
+            f"{raised.kind}: {raised.message.strip()[:_MOST_EVIDENCE]}",
+            f"code: {raised.code}" if raised.code else "",
+            f"after {steps} steps",
+        ),
     )

@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Violation]:
         if seen.steps is None
         else "Its exit code reports an error.",
         fix=_fix(seen),
-        evidence=tuple(filter(None, (location.text, f"exit code {seen.exit_code}", _said(seen)))),
+        evidence=(location.text, f"exit code {seen.exit_code}", _said(seen)),
         severity=Severity.ERROR if seen.exit_code else Severity.WARNING,
     )
 

@@ -42,5 +42,5 @@ def check(case: Case) -> Iterator[Violation]:
         "does before it trains takes longer than it was given.",
         fix="look at what this line waits for (input, another worker, a lock, a download); if it "
         "is only slow, give it more time.",
-        evidence=tuple(filter(None, (location.text, f"ran {format_seconds(seen.seconds)}"))),
+        evidence=(location.text, f"ran {format_seconds(seen.seconds)}"),
     )

@@ -9,13 +9,7 @@ from evener.analysis import Call, Location, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.branches import is_conditional
 from evener.doctor.queries.environment import settings
-from evener.doctor.queries.gpus import (
-    choices_of_gpus,
-    chosen_by,
-    hides_all,
-    means_gpus,
-    shown,
-)
+from evener.doctor.queries.gpus import choices_of_gpus, chosen_by, hides_all, means_gpus, shown
 from evener.doctor.queries.strategies import strategies
 from evener.doctor.queries.training import trainings, trains, updates
 from evener.doctor.rule import Case, Violation
@@ -121,6 +115,6 @@ def _hidden(case: Case, location: Location, what: str, *evidence: str) -> Violat
         f"{HIDING}={','.join(str(i) for i in range(len(gpus) or 2))}."
         if not evidence
         else f"unset {HIDING} where the program is started.",
-        evidence=(*([location.text] if location.text else []), *evidence, *there),
+        evidence=(location.text, *evidence, *there),
         severity=Severity.ERROR if gpus and means_gpus(case.program) else None,
     )

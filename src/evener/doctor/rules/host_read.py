@@ -35,7 +35,7 @@ def check(case: Case) -> Iterator[Violation]:
     for key, observed in read.items():
         if key not in found:
             location = observed_location(program, observed.where)
-            yield _violation(location, "a tensor", (location.text, _measured(observed)))
+            yield _violation(location, "a tensor", (_measured(observed),))
 
 
 def _violation(location: Location, what: str, evidence: tuple[str, ...]) -> Violation:
@@ -46,7 +46,7 @@ def _violation(location: Location, what: str, evidence: tuple[str, ...]) -> Viol
         "for the program to begin the next one.",
         fix="keep it on the device (a keras.metrics.Mean, or a sum of tensors), and read it once "
         "per epoch, or every hundred steps.",
-        evidence=(location.text, *evidence) if location.text not in evidence else evidence,
+        evidence=(location.text, *evidence),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Kind, Module, Program, own_nodes
+from evener.analysis import Kind, Module, Program, own_nodes
 from evener.doctor.finding import Severity
 from evener.doctor.queries.pins import Pin, pins_of
 from evener.doctor.rule import Case, Violation
@@ -127,7 +127,7 @@ def _of_own(program: Program, module: Module, node: ast.Call, depth: int) -> Ite
             yield "layers"
         elif Kind.DATASET in made:
             yield "dataset"
-        elif isinstance(target, FUNCTIONS):
+        else:
             calls = [inner for inner in own_nodes(target) if isinstance(inner, ast.Call)]
             found = [
                 kind

@@ -36,14 +36,10 @@ def check(case: Case) -> Iterator[Violation]:
                 fix="per_replica = strategy.run(step, args=(batch,)) for each batch of "
                 "strategy.experimental_distribute_dataset(dataset), then "
                 "strategy.reduce(...) for the loss.",
-                evidence=tuple(
-                    dict.fromkeys(
-                        (
-                            location.text,
-                            update.call.location.text,
-                            made[0].call.location.text,
-                        )
-                    )
+                evidence=(
+                    location.text,
+                    update.call.location.text,
+                    made[0].call.location.text,
                 ),
             )
 
@@ -52,8 +48,6 @@ def _has_other_way(case: Case) -> bool:
     """Return whether steps are taken by something else, or by ``run`` under another name."""
     program = case.program
     for module, node in program.nodes(ast.Attribute):
-        if not isinstance(node, ast.Attribute):
-            continue
         if node.attr in _OTHER_WAYS:
             return True
         if node.attr == "run" and Kind.STRATEGY in program.kinds(module, node.value):

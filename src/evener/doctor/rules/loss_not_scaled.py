@@ -77,5 +77,5 @@ def _violation(term: Term, gradient: Gradient) -> Violation:
         fix=f"tf.nn.compute_average_loss({shown(term.node.args[0])}, "
         "global_batch_size=GLOBAL_BATCH_SIZE), with one number per sample; or divide the mean by "
         "strategy.num_replicas_in_sync.",
-        evidence=tuple(dict.fromkeys((location.text, gradient.call.location.text))),
+        evidence=(location.text, gradient.call.location.text),
     )

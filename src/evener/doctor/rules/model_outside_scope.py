@@ -38,7 +38,6 @@ def _trained(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
         if program.context.in_scope(call.module, call.node):
             yield call.module, owner, call.location
     for module, node in program.nodes(ast.Attribute):
-        assert isinstance(node, ast.Attribute)
         if node.attr in _WEIGHTS and program.context.in_replica(module, node):
             yield module, node.value, module.location(node)
 
@@ -47,7 +46,6 @@ def _is_assigned_in_scope(program: Program, module: Module, model: ast.expr) -> 
     """Return whether a name stands for several models, one of them created in the scope."""
     return any(
         where is module
-        and isinstance(node, ast.Assign)
         and any(ast.unparse(target) == ast.unparse(model) for target in node.targets)
         and program.context.in_scope(where, node) is not False
         for where, node in program.nodes(ast.Assign)
@@ -75,5 +73,5 @@ def _violation(location: Location, use: Location) -> Violation:
         "with 'Mixing different tf.distribute.Strategy objects' or 'Need to be inside \"with "
         "strategy.scope()\"', or runs on one device.",
         fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
-        evidence=tuple(dict.fromkeys((location.text, use.text))),
+        evidence=(location.text, use.text),
     )

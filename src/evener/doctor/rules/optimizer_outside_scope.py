@@ -83,6 +83,6 @@ def _violation(location: Location, use: Location, is_plain: bool) -> Violation:
         ),
         fix="create the optimizer in `with strategy.scope():`, beside the model; for Keras, call "
         "compile there.",
-        evidence=tuple(dict.fromkeys((location.text, use.text))),
+        evidence=(location.text, use.text),
         severity=Severity.WARNING if is_plain else None,
     )

@@ -165,10 +165,11 @@ def _files(case: Case) -> Iterator[Violation]:
     if not is_judged(case) or has_objects_of_keras_two(case):
         return
     program = case.program
-    for call, _ in program.calls_of("save", "save_weights"):
+    for call, owner in program.calls_of("save", "save_weights"):
         # Of weights in several files the name ends otherwise.
         is_in_parts = call.argument(2, "max_shard_size") is not None
-        if is_of_model(program, call) and not (is_in_parts or _is_own(case, call)):
+        is_own = program.classes.has_attribute(call.module, owner, call.method)
+        if is_of_model(program, call) and not (is_in_parts or is_own):
             wanted = WEIGHTS if call.method == "save_weights" else WHOLE
             yield from _badly_named(case, call, "filepath", wanted)
     for call in program.calls("keras.models.save_model", "keras.saving.save_model"):
@@ -180,15 +181,6 @@ def _files(case: Case) -> Iterator[Violation]:
         value = False if only is None else program.constant(call.module, only)
         if isinstance(value, bool):
             yield from _badly_named(case, call, "filepath", WEIGHTS if value else CHECKPOINT)
-
-
-def _is_own(case: Case, call: Call) -> bool:
-    owner = call.owner
-    return owner is not None and any(
-        True
-        for where, definition in case.program.classes.of(call.module, owner)
-        for _ in case.program.classes.attributes(where, definition, call.method)
-    )
 
 
 def _badly_named(

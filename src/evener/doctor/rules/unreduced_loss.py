@@ -53,6 +53,6 @@ def _violation(term: Term, gradient: Gradient) -> Violation:
         f"the gradient is taken of {shown(gradient.loss)}, which has one value for each sample.",
         why=why,
         fix=f"{fix}, and take the gradient of that.",
-        evidence=tuple(dict.fromkeys((taken.text, location.text))),
+        evidence=(taken.text, location.text),
         severity=Severity.ERROR if gradient.in_replicas else None,
     )

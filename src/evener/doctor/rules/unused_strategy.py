@@ -6,14 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import Module, Program
-from evener.doctor.queries.strategies import (
-    RUNS,
-    SCOPES,
-    Made,
-    sets_one_for_all,
-    strategies,
-    uses,
-)
+from evener.doctor.queries.strategies import RUNS, SCOPES, Made, sets_one_for_all, strategies, uses
 from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
 

@@ -11,7 +11,7 @@ from evener.doctor.watch.observation import (
     Steps,
     Traced,
 )
-from evener.doctor.watch.watch import watch
+from evener.doctor.watch.watch import WatchLimits, watch
 
 __all__ = [
     "HostRead",
@@ -21,5 +21,6 @@ __all__ = [
     "Raised",
     "Steps",
     "Traced",
+    "WatchLimits",
     "watch",
 ]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -32,16 +33,30 @@ _BOOT = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits:
+    """Limits of a watched run.
+
+    Args:
+        time_limit_seconds: Time limit of the run, above 0.
+        num_steps: Number of steps to watch, without those that trace; from 1.
+        min_seconds: Least total duration of these steps; more are watched until it is reached.
+        grace_seconds: Time to end after SIGTERM, before SIGKILL.
+    """
+
+    time_limit_seconds: float = 120.0
+    num_steps: int = 20
+    min_seconds: float = 1.0
+    grace_seconds: float = 2.0
+
+
 def watch(
     script: str | os.PathLike[str],
     args: Sequence[str] = (),
     *,
     devices: str | None = None,
     gpu_names: bool = False,
-    time_limit_seconds: float = 120.0,
-    num_steps: int = 20,
-    min_seconds: float = 1.0,
-    grace_seconds: float = 2.0,
+    limits: WatchLimits | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Observation:
     """Run a script for a few training steps, and return the observation.
@@ -56,10 +71,7 @@ def watch(
         devices: Device spec to configure before the script starts, such as ``"cpu:2"``;
             None for that of the environment, else the script's own.
         gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
-        time_limit_seconds: Time limit of the run, above 0.
-        num_steps: Number of steps to watch, without those that trace; from 1.
-        min_seconds: Least total duration of these steps; more are watched until it is reached.
-        grace_seconds: Time to end after SIGTERM, before SIGKILL.
+        limits: Limits of time and steps; None for the default ones.
         clock: Function that returns monotonic seconds.
 
     Raises:
@@ -70,9 +82,10 @@ def watch(
         >>> import pathlib, tempfile
         >>> script = pathlib.Path(tempfile.mkdtemp(), "train.py")
         >>> _ = script.write_text("print('no step')")
-        >>> watch(script, time_limit_seconds=30).outcome.value
+        >>> watch(script).outcome.value
         'finished'
     """
+    limits = limits or WatchLimits()
     found = read_script(os.fspath(script))
     spec = spec_from(devices, os.environ)
     with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
@@ -83,27 +96,25 @@ def watch(
             gpu_names=gpu_names,
             events=str(Path(folder, "events")),
             stacks=str(Path(folder, "stacks")),
-            num_steps=num_steps,
-            min_seconds=min_seconds,
+            num_steps=limits.num_steps,
+            min_seconds=limits.min_seconds,
         )
-        run = _run(request, time_limit_seconds, grace_seconds, clock)
+        run = _run(request, limits, clock)
         run = dataclasses.replace(run, stacks=_text(request.stacks))
         return observation_of(read_events(_text(request.events)), run)
 
 
-def _run(
-    request: WatchRequest, limit: float, grace_seconds: float, clock: Callable[[], float]
-) -> Run:
+def _run(request: WatchRequest, limits: WatchLimits, clock: Callable[[], float]) -> Run:
     output = Output()
     began, timed_out = clock(), False
-    with _kept(request, output, grace_seconds) as (process, report):
+    with _kept(request, output, limits.grace_seconds) as (process, report):
         while not select.select([report], [], [], _POLL_SECONDS)[0]:
-            if not timed_out and clock() - began >= limit:
+            if not timed_out and clock() - began >= limits.time_limit_seconds:
                 timed_out = True
                 _end(process)
         seconds = clock() - began
         answer = report.read()
-    output.wait(grace_seconds)
+    output.wait(limits.grace_seconds)
     result = json.loads(answer) if answer else {"status": None}
     return Run(
         seconds=seconds,

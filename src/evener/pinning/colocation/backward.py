@@ -55,31 +55,21 @@ def run_on_device(gradient: Callable[..., Any], device: str) -> Callable[..., An
     return call
 
 
-def gradient_function(
-    original: Callable[..., Any],
-    op_name: str,
-    attrs: Any,
-    num_inputs: int,
-    inputs: Any,
-    outputs: Any,
-    out_grads: Any,
-    skip_input_indices: Any,
-    forward_pass_name_scope: Any,
-) -> Any:
-    """Call the gradient function of an operation for a tape, on the device of the operation."""
+def gradient_function(original: Callable[..., Any], op_name: str, attrs: Any, *values: Any) -> Any:
+    """Call the gradient function of an operation for a tape, on the device of the operation.
+
+    Args:
+        original: TensorFlow's function.
+        op_name: Type of the operation.
+        attrs: Attributes of the operation, a flat tuple.
+        values: Number of inputs, inputs, outputs and output gradients, and what TensorFlow passes
+            besides.
+    """
     device, attrs = _split_device(attrs)
+    num_inputs, inputs, outputs, output_gradients, *more = values
     with _backward_pass(False), device_scope(device):
-        output_gradients = [materialized(gradient) for gradient in out_grads]
-        return original(
-            op_name,
-            attrs,
-            num_inputs,
-            inputs,
-            outputs,
-            output_gradients,
-            skip_input_indices,
-            forward_pass_name_scope,
-        )
+        computed = [materialized(gradient) for gradient in output_gradients]
+        return original(op_name, attrs, num_inputs, inputs, outputs, computed, *more)
 
 
 def tape_gradient(

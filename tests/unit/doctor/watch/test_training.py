@@ -9,7 +9,7 @@ import pytest
 
 from evener.doctor import examine
 from evener.doctor.surroundings import Surroundings
-from evener.doctor.watch import Observation, Outcome, watch
+from evener.doctor.watch import Observation, Outcome, WatchLimits, watch
 
 LONG = 280.0
 
@@ -20,9 +20,8 @@ def watched(
     script = folder / "train.py"
     script.write_text(textwrap.dedent(code), encoding="utf-8")
     monkeypatch.chdir(folder)
-    seen = watch(
-        "train.py", devices=devices, time_limit_seconds=LONG, num_steps=12, min_seconds=0.05
-    )
+    limits = WatchLimits(time_limit_seconds=LONG, num_steps=12, min_seconds=0.05)
+    seen = watch("train.py", devices=devices, limits=limits)
     assert list(folder.iterdir()) == [script]
     return seen
 

@@ -16,7 +16,7 @@ import pytest
 
 from evener.doctor import Finding, diagnose, examine
 from evener.doctor.surroundings import Surroundings
-from evener.doctor.watch import Line, Observation, Outcome, watch
+from evener.doctor.watch import Line, Observation, Outcome, WatchLimits, watch
 from evener.errors import RunError
 
 ROOT = Path(__file__).parents[4]
@@ -55,7 +55,8 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 
     def run(code: str, *args: str, seconds: float = LONG, **options: object) -> Observation:
         script.write_text(textwrap.dedent(code), encoding="utf-8")
-        return watch(script, args, time_limit_seconds=seconds, grace_seconds=0.3, **options)
+        limits = WatchLimits(time_limit_seconds=seconds, grace_seconds=0.3)
+        return watch(script, args, limits=limits, **options)
 
     yield run
     assert marked_processes(str(tmp_path)) == set()
@@ -352,9 +353,9 @@ def test_diagnose_joins_what_is_read_and_what_is_seen(watched: Watched) -> None:
 HANGS = "import os, time\nos.fork()\nprint('up', flush=True)\ntime.sleep(600)\n"
 PARENT = """\
 import sys
-from evener.doctor.watch import watch
+from evener.doctor.watch import WatchLimits, watch
 print("watching", flush=True)
-watch("train.py", time_limit_seconds=600)
+watch("train.py", limits=WatchLimits(time_limit_seconds=600))
 """
 
 
