@@ -40,7 +40,7 @@ _LOG = logging.getLogger("evener")
 _HOST = "/device:CPU:0"
 
 
-class Sharing:
+class ShareController:
     """The shares of a strategy's replicas, and their times.
 
     Args:
