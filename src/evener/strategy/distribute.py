@@ -64,14 +64,14 @@ def distribute(
     Args:
         step: Any function that `tf.function` can trace, written for one device. Without it, a
             decorator is returned.
-        plan: What runs where: stages, micro-batches, shares. Excludes devices and shares. The
+        plan: Plan with stages, micro-batches and shares. Excludes devices and shares. The
             variables of the step stay where they are made.
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
             Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device; ``"even"``; or None (default): even
             at first, within the memory of each device, then rebalanced by the measured time of
             each device in steps that train.
-        in_axes: Which axis of each argument counts samples, as in ``jax.vmap``: an axis, None for
+        in_axes: Axis of each argument that counts samples, as in ``jax.vmap``: an axis, None for
             an argument that is not part of the batch, or a nest of them. Default: axis 0 of all
             tensors whose first size is that of the largest tensor. It is a matter of speed and
             cannot change a result.

@@ -112,7 +112,7 @@ class OwnerRegistry:
         return min(computing or self._load, key=self._fullness)
 
     def _fullness(self, device: str) -> float:
-        """How full a device is. Placing each variable on the emptiest device is list scheduling.
+        """Return the fullness of a device; variables go to the emptiest one: list scheduling.
 
         Source: R. L. Graham, Bounds on Multiprocessing Timing Anomalies (1969), section 2:
         never worse than 2 - 1/m times the best split.

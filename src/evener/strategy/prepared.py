@@ -43,7 +43,7 @@ class PreparedStep:
         when_checked: Function that is called with the result of a spot check; None for no check.
 
     Attributes:
-        specs: As given.
+        specs: Specs of the tensors of the arguments.
         partitioned: Partitioned step.
         memory_limits: Samples that the devices can hold; None if memory or shares are given.
     """

@@ -52,7 +52,7 @@ class Strategy(OneReplica):
     each batch.
 
     Args:
-        plan: What runs where. Excludes the other arguments.
+        plan: Plan with stages, micro-batches, shares and owners. Excludes the other arguments.
         devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device, in samples or fractions;
@@ -128,7 +128,7 @@ class Strategy(OneReplica):
         devices are busy at once.
 
         Args:
-            devices: As for a strategy.
+            devices: See `evener.Strategy`.
 
         Returns:
             Strategies of one device, in the order of the devices.
