@@ -1,4 +1,4 @@
-"""What all tests share: one TensorFlow with five logical CPUs, subprocesses, hypothesis.
+"""Set-up that all tests share: one TensorFlow with five logical CPUs, subprocesses, hypothesis.
 
 TensorFlow fixes its devices when it runs its first operation, and a test process runs many
 tests. So the logical CPUs are made once, before the first test, if any test of the run needs
@@ -109,7 +109,7 @@ def make_logical_cpus() -> tuple[str, ...]:
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Leave out pytest's search for examples in docstrings: tests have none, and it takes long."""
     found = yield
-    return [one for one in found if type(one) is pytest.Module]
+    return [node for node in found if type(node) is pytest.Module]
 
 
 @pytest.hookimpl(tryfirst=True)

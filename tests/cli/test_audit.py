@@ -15,12 +15,12 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.launch import answer
-from evener.launch.audit_request import TargetError
-from evener.launch.audit_subprocess import audit_in_subprocess, request_for
-from evener.launch.child_process import ProcessResult, run_child_process
-from evener.launch.first_step import FirstStep
-from evener.launch.named import step_of
+from evener.subprocess import answer
+from evener.subprocess.audit import audit_in_subprocess, request_for
+from evener.subprocess.audited_step import FirstStep
+from evener.subprocess.child_process import ProcessResult, run_child_process
+from evener.subprocess.named import step_of
+from evener.subprocess.request import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -125,7 +125,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        request = request_for(args[0], args[1:], devices="cpu:2", meant_for=None, batch=None)
+        request = request_for(args[0], args[1:], devices="cpu:2")
         audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
@@ -146,7 +146,7 @@ def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -
 
 
 def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch", "8", "steps:step")
+    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch-size", "8", "steps:step")
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "Devices: cpu:0, cpu:1" in text
@@ -157,11 +157,15 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
 
 
 def test_what_stand_ins_answer_for_is_judged_as_what_runs_on_gpus(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--batch", "8", "--json", "steps:step")
+    done = command("--devices", "cpu:2", "--batch-size", "8", "--json", "steps:step")
     assert done.returncode == 1, done.stderr
     audit = evener.Audit.from_json(done.stdout)
     (found,) = audit.findings
-    assert (found.reason, found.asked, found.used) == ("no_kernel_for_dtype", "gpu:0", "cpu:0")
+    assert (found.reason, found.requested, found.device) == (
+        "no_kernel_for_dtype",
+        "gpu:0",
+        "cpu:0",
+    )
 
 
 class Answered(Exception):
@@ -171,34 +175,34 @@ class Answered(Exception):
 class HereFirst(FirstStep):
     """As in the process of a program, but here."""
 
-    def answer(self, found):
-        raise Answered(found)
+    def answer(self, outcome, *, found=None, line=""):
+        raise Answered({"outcome": outcome, "line": line, **(found or {})})
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
-    """What the process of ``steps:NAME`` would answer, without starting one."""
+    """Return the answer of the process for ``steps:NAME``, without starting one."""
     import keras
 
     # Which it replaces.
     monkeypatch.setattr(keras.optimizers.Optimizer, "apply", keras.optimizers.Optimizer.apply)
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    given = {"devices": None, "meant_for": None, "batch": None, **choices}
+    given = {"devices": None, "assume_gpus": False, "batch_size": None, **choices}
     request = request_for(f"steps:{name}" if ":" not in name else name, (), **given)
     first = HereFirst(request)
     module, _, function = request.target.partition(":")
     with pytest.raises(Answered) as answered:
-        first.run(lambda: step_of(importlib.import_module, module, function, request, first))
+        first.run(lambda: step_of(importlib.import_module, module, function, request, first.found))
     return answered.value.args[0]
 
 
 @pytest.mark.usefixtures("logical_cpus")
 @pytest.mark.parametrize("name", ["pair", "trains", "only_looks"])
 def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> None:
-    audit = evener.Audit.from_json(answer_of(name, monkeypatch, meant_for="gpu")["audit"])
+    audit = evener.Audit.from_json(answer_of(name, monkeypatch, assume_gpus=True)["audit"])
     assert {"forward", "gradient", "optimizer"} == {op.kind for op in audit.operations}
     # Meant for GPUs: none is here, and that is no finding.
-    assert {one.reason for one in audit.findings} == {"no_kernel_for_dtype"}
+    assert {finding.reason for finding in audit.findings} == {"no_kernel_for_dtype"}
 
 
 @pytest.mark.usefixtures("logical_cpus")
@@ -208,7 +212,7 @@ def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> Non
         ("needs", "PLACE-036", "it needs x, y"),
         ("NUMBER", "PLACE-036", "it is a int"),
         ("open_step", "PLACE-036", "it needs x, and has no input_signature"),
-        ("step", "PLACE-041", "--batch 32"),
+        ("step", "PLACE-041", "--batch-size 32"),
         ("stepp", "PLACE-043", "Did you mean 'step'?"),
         ("stepps:step", "PLACE-035", "There is no module 'stepps'"),
     ],
@@ -332,7 +336,7 @@ def has_ended(process: int) -> bool:
     [
         (["no_such.py"], "RUN-001"),
         (["steps:step", "--epochs", "3"], "PLACE-042"),
-        (["--meant-for", "tpu", "train.py"], "tpu"),
+        (["--batch-size", "0", "train.py"], "x>=1"),
         (["--graph", "out.png", "train.py"], ".svg"),
         (["--graph", "no_folder/out.svg", "train.py"], "cannot be written"),
         (["--devices", "gpuu", "train.py"], "DEV-002"),

@@ -383,7 +383,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     ]
     assert said[: len(notes)] == notes
     assert said[len(notes)] == "Traceback (most recent call last):"
-    assert not [line for line in said[:-1] if "evener/launch" in line or "evener/cli" in line]
+    assert not [line for line in said[:-1] if "evener/run" in line or "evener/cli" in line]
     report = json.loads(said[-1])
     assert report["notes"] == notes
     assert [device["device"] for device in report["devices"]] == ["cpu:0", "cpu:1"]
@@ -481,7 +481,7 @@ def test_help_is_quick() -> None:
 def test_the_choice_of_checks_reaches_the_strategy(
     options: list[str], verify: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evener.launch import session
+    from evener.run import session
 
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from evener.engine.partition import tasks, values
-from evener.engine.sharding.rules import elementwise
-from evener.ops.decision import PARTIAL_RULES, PARTIALS, Decision
+from evener.ops import arithmetic
+from evener.ops.decision import PARTIALS, Decision
+from evener.ops.registry import OPERATIONS
 from evener.ops.states import Partial
 from exactness.fuzz.check import Trial, check
 from exactness.test_found_programs import program_of
@@ -33,19 +34,22 @@ def partial_positions(patch: pytest.MonkeyPatch) -> None:
         return Decision(inputs=tuple(states), outputs=(*found,) * len(node.outputs))
 
     for op in ("StridedSlice", "Slice"):
-        rule = PARTIAL_RULES[op]
+        rule = OPERATIONS[op].partial_rule
+        assert rule is not None
         wrong = dataclasses.replace(rule, decide=decide, inputs=(PARTIALS,) * len(rule.inputs))
-        patch.setitem(PARTIAL_RULES, op, wrong)
+        patch.setattr(OPERATIONS[op], "partial_rule", wrong)
 
 
 def means_of_integers(patch: pytest.MonkeyPatch) -> None:
     """Every part rounds its mean."""
-    patch.setitem(PARTIAL_RULES, "Mean", dataclasses.replace(PARTIAL_RULES["Mean"], inexact=False))
+    rule = OPERATIONS["Mean"].partial_rule
+    assert rule is not None
+    patch.setattr(OPERATIONS["Mean"], "partial_rule", dataclasses.replace(rule, inexact=False))
 
 
 def division_by_none(patch: pytest.MonkeyPatch) -> None:
     """Every part divides its sum by a size that may be 0."""
-    patch.setattr(elementwise, "is_not_zero", elementwise.is_count)
+    patch.setattr(arithmetic, "is_not_zero", arithmetic.is_count)
 
 
 # The fault, and a program that was found and has it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import evener
-from evener.engine.sharding.resharding import COSTLY
 from evener.engine.trace.functional import LOOPS
+from evener.ops.registry import Trait, has_trait
 from exactness.steps.case import CASES
 from exactness.steps.runs import check, train
 
@@ -21,7 +21,11 @@ def test_costly_work_is_in_parts(name: str) -> None:
     step = evener.distribute(case.step, devices=["cpu:0", "cpu:1", "cpu:2"], shares=[13, 4, 7])
     check(case, train(alone, alone.step), train(case, step))
     for partition in (partitioned.partition for partitioned in step.partitioned_steps):
-        costly = {node for node in partition.task_of if node.op in COSTLY | GRADIENTS | LOOPS}
+        costly = {
+            node
+            for node in partition.task_of
+            if node.op in GRADIENTS | LOOPS or has_trait(node, Trait.COSTLY)
+        }
         once = [node for node in costly if node not in partition.sharding.decisions]
         assert costly, "the case shows nothing"
         assert not once, f"computed once: {once}"

@@ -1,4 +1,4 @@
-"""Who calls which function of the program, and what is given to its parameters."""
+"""Call graph of a program: calls, the functions that they lead to, and the arguments they pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Call:
 
     @property
     def place(self) -> Place:
-        """Return its line."""
+        """Line of the call."""
         return self.module.place(self.node)
 
     def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:

@@ -26,15 +26,15 @@ class Audit:
     """Placement of the operations of one step, and the copies between devices.
 
     Args:
-        step: The name of the step, such as ``"train_step"``.
-        devices: The logical devices of TensorFlow.
-        meant_for: ``"gpu"`` if operations that request no device should run on GPUs.
-        kernels_from: The source of the GPU kernels: ``"TensorFlow"``, the installed one, or
+        step: Name of the step, such as ``"train_step"``.
+        devices: Logical devices of TensorFlow, such as ``"gpu:0"``.
+        assume_gpus: Whether operations that request no device count as requesting a GPU.
+        kernels_from: Source of the GPU kernels: ``"TensorFlow"``, the installed one, or
             ``"table"``, the table that evener ships.
         operations: All operations of the step.
         copies: All copies between devices.
-        collectives: The collective operations, one for each participating device.
-        fallbacks: The operations that do not run on their requested GPU.
+        collectives: Collective operations, one for each participating device.
+        fallbacks: Operations that do not run on their requested GPU, each with its reason.
         gathered: Operations of a step partitioned by evener that are computed once, on one
             device, for the global batch.
         version: Version of the JSON form.
@@ -42,7 +42,7 @@ class Audit:
 
     step: str
     devices: tuple[str, ...]
-    meant_for: Literal["gpu"] | None
+    assume_gpus: bool
     kernels_from: Literal["TensorFlow", "table"]
     operations: tuple[Operation, ...]
     copies: tuple[Copy, ...]
@@ -53,13 +53,13 @@ class Audit:
 
     @property
     def findings(self) -> tuple[Fallback, ...]:
-        """The unexpected fallbacks."""
+        """Fallbacks that the program did not intend: those of `Fallback.is_finding`."""
         return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
 
     @property
     def totals(self) -> tuple[Total, ...]:
         """The number of operations per device and kind of work, in a fixed order."""
-        counted: Counter[tuple[str, Kind]] = Counter((op.used, op.kind) for op in self.operations)
+        counted: Counter[tuple[str, Kind]] = Counter((op.device, op.kind) for op in self.operations)
         return tuple(
             Total(device=device, kind=kind, num_operations=counted[device, kind])
             for device, kind in sorted(counted, key=lambda key: (key[0], KINDS.index(key[1])))
@@ -74,11 +74,11 @@ class Audit:
 
     @property
     def moved_bytes(self) -> int:
-        """The sum of the known sizes of all copies."""
+        """Sum of the known sizes of all copies, in bytes."""
         return sum(copy.num_bytes or 0 for copy in self.copies)
 
     def to_json(self) -> str:
-        """Return the audit as JSON."""
+        """Return the audit as one JSON object; `from_json` restores it."""
         return write_audit(self)
 
     @classmethod

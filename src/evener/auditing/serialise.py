@@ -39,7 +39,7 @@ def read_fields(text: str) -> dict[str, Any]:
         return dict(
             step=fields["step"],
             devices=tuple(fields["devices"]),
-            meant_for=fields["meant_for"],
+            assume_gpus=fields["assume_gpus"],
             kernels_from=fields["kernels_from"],
             operations=_read(Operation, fields["operations"]),
             copies=_read(Copy, fields["copies"]),

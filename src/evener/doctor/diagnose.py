@@ -27,12 +27,12 @@ class Diagnosis:
     """The findings on a program.
 
     Args:
-        script: The script's absolute path.
-        findings: Findings, the worst first, then by file and line.
+        script: Absolute path of the script.
+        findings: Findings, the worst first, then by file and line; empty for a fine program.
         num_gpus: Number of GPUs that is assumed.
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
-        seen: Observation of the run; None if the program was only read.
+        observation: Observation of the run; None if the program was only read.
     """
 
     script: str
@@ -40,18 +40,21 @@ class Diagnosis:
     num_gpus: int = 0
     is_assumed: bool = False
     num_ignored: int = 0
-    seen: Observation | None = None
+    observation: Observation | None = None
 
     @property
     def is_fine(self) -> bool:
-        """Return whether there is nothing above a hint."""
+        """Whether no finding is worse than a hint."""
         return all(finding.severity is Severity.HINT for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
+        """Return the diagnosis as ``--json`` prints it: text, numbers and lists by field name."""
         ran = None
-        if self.seen is not None:
-            ran = {"outcome": self.seen.outcome.value, "seconds": round(self.seen.seconds, 3)}
+        if self.observation is not None:
+            ran = {
+                "outcome": self.observation.outcome.value,
+                "seconds": round(self.observation.seconds, 3),
+            }
         return {
             "script": self.script,
             "fine": self.is_fine,
@@ -98,7 +101,7 @@ def diagnose(
         ignore: Codes not to report; None for the table, else none.
 
     Returns:
-        The findings, the worst first; ``findings == ()`` for a program that is fine.
+        The diagnosis; its findings are ``()`` for a program that is fine.
 
     Raises:
         DeviceError: DEV-001 to DEV-007 if it is to run and the spec cannot be read.
@@ -114,9 +117,9 @@ def diagnose(
     script = Path(path)
     chosen = configuration_for(script, select=select, ignore=ignore, num_gpus=num_gpus)
     program = read_program(script)
-    seen = None
+    observation = None
     if run and not any(unread.importer is None for unread in program.unread):
-        seen = watch(
+        observation = watch(
             script,
             args,
             devices=devices,
@@ -125,13 +128,13 @@ def diagnose(
             gpu_names=gpu_names,
         )
     rules = [rule for rule in all_rules() if chosen.reports(rule.code)]
-    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), seen, rules)
+    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), observation, rules)
 
 
 def examine(
     script: Path,
     surroundings: Surroundings,
-    seen: Observation | None = None,
+    observation: Observation | None = None,
     *,
     rules: Iterable[Rule] | None = None,
 ) -> Diagnosis:
@@ -140,19 +143,19 @@ def examine(
     Args:
         script: The path of a Python file.
         surroundings: The machine, the environment, the packages.
-        seen: Observation of a run.
+        observation: Observation of a run.
         rules: The rules; None for all.
     """
-    return _examined(read_program(script), surroundings, seen, rules)
+    return _examined(read_program(script), surroundings, observation, rules)
 
 
 def _examined(
     program: Program,
     surroundings: Surroundings,
-    seen: Observation | None,
+    observation: Observation | None,
     rules: Iterable[Rule] | None,
 ) -> Diagnosis:
-    case = Case(program=program, surroundings=surroundings, observation=seen)
+    case = Case(program=program, surroundings=surroundings, observation=observation)
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
         # The other rules do not hold for TensorFlow 1.
@@ -166,7 +169,7 @@ def _examined(
         num_gpus=len(surroundings.gpus),
         is_assumed=surroundings.is_assumed,
         num_ignored=len(reported) - len(kept),
-        seen=seen,
+        observation=case.observation,
     )
 
 

@@ -22,33 +22,16 @@ from dataclasses import dataclass, field
 
 from evener.engine.pipeline.passes import FORWARD
 from evener.engine.pipeline.scopes import Scopes
+from evener.engine.trace.functional import LOOPS
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import Sharding
+from evener.ops.registry import Trait, has_trait
 
 WHOLE_STEP = "*"
 """Name of the only layer of a step whose layers are unknown; as a pattern it matches all layers."""
 
 NUM_WANTED = 8
 """Nested models are replaced by their layers, the largest first, up to this number of layers."""
-
-HEAVY = frozenset(
-    {
-        "BatchMatMul",
-        "BatchMatMulV2",
-        "BatchMatMulV3",
-        "Conv1D",
-        "Conv2D",
-        "Conv3D",
-        "CudnnRNNV3",
-        "DepthwiseConv2dNative",
-        "Einsum",
-        "MatMul",
-        "StatelessWhile",
-        "While",
-        "XlaEinsum",
-    }
-)
-"""Operations of layers that compute something themselves, unlike containers of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +134,7 @@ def _read_scopes(
         for scope in around:
             scope.num_nodes += 1
             scope.has_weights |= reads
-        if reads or node.op in HEAVY:
+        if reads or node.op in LOOPS or has_trait(node, Trait.OF_LAYERS):
             around[-1].is_divisible = False
     return list(root.children.values())
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 import tensorflow as tf
 
 from evener.engine.flops.sizes import bytes_per_sample, num_bytes
-from evener.engine.memory.temporaries import IN_PLACE, buffer_of
+from evener.engine.memory.temporaries import buffer_of
 from evener.engine.partition.tasks import Task
 from evener.graph.nodes import Node, Tensor
+from evener.ops.registry import IN_PLACE, has_trait
 from evener.ops.states import Partial
 from evener.profiler.split import LayerTasks, SplitStep
 
@@ -167,7 +168,7 @@ def _most(
         gone = [buffer for buffer in read if last[buffer] <= position and buffer not in results]
         sizes = [living.pop(buffer, 0.0) for buffer in gone]
         ended = sum(sizes)
-        if node.op in IN_PLACE:
+        if has_trait(node, IN_PLACE):
             taken = max(sizes, default=0.0)
             now, ended = now - taken, ended - taken
         for tensor in _made(node):

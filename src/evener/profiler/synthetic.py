@@ -16,13 +16,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.flops.sizes import numbers, shape_of
+from evener.engine.flops.sizes import shape_of
 from evener.engine.partition.functions import (
     Argument,
     InputArgument,
     NumberArgument,
     SumArgument,
 )
+from evener.graph.counts import numbers
 from evener.graph.dims import symbol
 from evener.graph.nodes import Tensor
 from evener.profiler.variables import LayerVariable

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from evener.graph.nodes import Node
 from evener.ops.decision import (
-    PARTIAL_RULES,
     PARTIALS,
     ROWS,
-    RULES,
     Decision,
     Rule,
 )
+from evener.ops.registry import OPERATIONS, operation
 from evener.ops.states import (
     FIRST,
     PART_BATCH,
@@ -49,16 +48,17 @@ class WrongRule:
 
     def install(self, monkeypatch: Any) -> None:
         """Put it in the place of the rule."""
-        table = PARTIAL_RULES if self.is_partial else RULES
         takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
-        monkeypatch.setitem(table, self.op, Rule(decide=self.decide, inputs=takes))
+        field = "partial_rule" if self.is_partial else "rule"
+        wrong = {field: Rule(decide=self.decide, inputs=takes)}
+        monkeypatch.setitem(OPERATIONS, self.op, replace(operation(self.op), **wrong))
 
 
 def gives(state: State) -> Decide:
     """Return a rule: each part by itself, and the result is in a state."""
 
     def decide(node: Node, states: Sequence[State]) -> Decision | None:
-        if all(one == REPLICATED for one in states):
+        if all(state == REPLICATED for state in states):
             return None
         return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
 

@@ -24,7 +24,7 @@ from evener.graph.dims import (
 NAMES = ("B", "T", "s1")
 T = symbol("T")
 VALUES = st.fixed_dictionaries({name: st.integers(1, 12) for name in NAMES})
-MONOMIALS = st.lists(st.sampled_from(NAMES), max_size=3).map(lambda one: tuple(sorted(one)))
+MONOMIALS = st.lists(st.sampled_from(NAMES), max_size=3).map(lambda names: tuple(sorted(names)))
 TERMS = st.dictionaries(MONOMIALS, st.integers(-6, 6), max_size=4)
 
 
@@ -53,9 +53,9 @@ def test_arithmetic_is_that_of_the_numbers(a: Any, b: Any, values: dict[str, int
 @settings(max_examples=100)
 @given(SIZES, SIZES)
 def test_equal_polynomials_are_equal_however_they_were_made(a: Any, b: Any) -> None:
-    for one, other in ((a + b, b + a), (a * b, b * a), ((a - b) + b, a), (a * 2, a + a)):
-        assert one == other
-        assert hash(one) == hash(other)
+    for left, right in ((a + b, b + a), (a * b, b * a), ((a - b) + b, a), (a * 2, a + a)):
+        assert left == right
+        assert hash(left) == hash(right)
     assert (a == b) == (a - b == 0)
 
 

@@ -27,17 +27,17 @@ def named(graph: Graph, op: str) -> list[Node]:
     return [node for node in graph if node.op == op]
 
 
-def runs_after(node: Node, before: Node) -> bool:
+def runs_after(last: Node, before: Node) -> bool:
     """Whether a node waits for another, by data or by control dependencies."""
-    waiting, seen = [node], set()
+    waiting, seen = [last], set()
     while waiting:
-        one = waiting.pop()
-        if one is before:
+        node = waiting.pop()
+        if node is before:
             return True
-        if one not in seen:
-            seen.add(one)
-            waiting += [tensor.node for tensor in one.inputs]
-            waiting += one.after
+        if node not in seen:
+            seen.add(node)
+            waiting += [tensor.node for tensor in node.inputs]
+            waiting += node.after
     return False
 
 
@@ -168,7 +168,7 @@ def test_the_order_holds_across_calls() -> None:
     (product,) = named(graph, "Mul")
     (in_double,) = [t.node for t in product.inputs if t.node.op == "ReadVariableOp"]
     assert runs_after(in_double, first) and not runs_after(in_double, middle)
-    assert all(runs_after(graph.outputs[0].node, one) for one in (first, middle, last))
+    assert all(runs_after(graph.outputs[0].node, node) for node in (first, middle, last))
 
 
 def test_checks_and_prints_are_side_effects() -> None:

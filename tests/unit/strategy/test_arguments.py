@@ -1,4 +1,4 @@
-"""Which arguments are tensors, which of their axes count samples, and when a trace serves."""
+"""Tensors among arguments, their axes that count samples, and traces that are used again."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_arrays_become_tensors_and_the_rest_stays() -> None:
     given = ({"x": np.ones([4, 3], "float32"), "n": 3}, np.float64(2.0), "text", None, [Y])
     arguments = read_arguments(given)
     assert [t.dtype for t in arguments.tensors] == [tf.float32, tf.float64, tf.float32]
-    assert all(isinstance(one, tf.Tensor) for one in arguments.tensors)
+    assert all(isinstance(tensor, tf.Tensor) for tensor in arguments.tensors)
     packed = arguments.pack(["x", "two", "y"])
     assert packed == ({"x": "x", "n": 3}, "two", "text", None, ["y"])
 
@@ -162,7 +162,7 @@ def dense(value: Any) -> Any:
 
 def test_composite_tensors_of_other_rows_are_served_by_one_trace() -> None:
     rows = [tf.ragged.constant([[1.0]] * count) for count in (2, 5)]
-    keys = [read_arguments((one,)).key() for one in rows]
+    keys = [read_arguments((row,)).key() for row in rows]
     assert keys[0] == keys[1] and hash(keys[0]) == hash(keys[1])
     other = read_arguments((tf.ragged.constant([[[1.0]]]),)).key()
     assert other != keys[0]
@@ -179,7 +179,7 @@ LAYER = object()
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("first_value", "second_value", "is_same"),
     [
         ((X, 1), (np.zeros([7, 3], "float32"), 1), True),
         ((X, 1), (X, 2), False),
@@ -201,8 +201,10 @@ LAYER = object()
         ((X, (1, 2)), (X, [1, 2]), False),
     ],
 )
-def test_a_trace_serves_arguments_with_an_equal_key(one: Any, other: Any, is_same: bool) -> None:
-    first, second = read_arguments(one).key(), read_arguments(other).key()
+def test_a_trace_serves_arguments_with_an_equal_key(
+    first_value: Any, second_value: Any, is_same: bool
+) -> None:
+    first, second = read_arguments(first_value).key(), read_arguments(second_value).key()
     assert (first == second) == is_same
     if is_same:
         assert hash(first) == hash(second)

@@ -32,7 +32,9 @@ class Counted:
         return [[shape.as_list() for shape in shapes] for shapes in self._shapes]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tensors = [one for one in tf.nest.flatten((args, kwargs)) if isinstance(one, tf.Tensor)]
+        tensors = [
+            tensor for tensor in tf.nest.flatten((args, kwargs)) if isinstance(tensor, tf.Tensor)
+        ]
         self._shapes.append([tensor.shape for tensor in tensors])
         return self.function(*args, **kwargs)
 
@@ -120,7 +122,7 @@ def test_batches_of_all_sizes_have_one_trace(parts: list[tuple[int, ...]]) -> No
         np.testing.assert_allclose(product, x * y[:, None], rtol=1e-6)
         np.testing.assert_allclose(total, tf.reduce_sum(y), rtol=1e-5)
     assert counted.shapes == [[[None, 3], [None]]]
-    assert [sum(one) for one in parts] == [6, 1, 7, 2, 60]
+    assert [sum(part) for part in parts] == [6, 1, 7, 2, 60]
     assert len(step.partitioned_steps) == 1
 
 
@@ -295,9 +297,11 @@ def test_the_report_names_the_operation_its_line_and_its_bytes() -> None:
     assert step.report().gathered == ()
     step(batch(6, 5))
     report = step.report()
-    (gathered,) = [one for one in report.gathered if one.operation != "Transpose"][:1]
+    (gathered,) = [
+        operation for operation in report.gathered if operation.operation != "Transpose"
+    ][:1]
     first = ranked.__code__.co_firstlineno
-    places = {one.line for one in report.gathered}
+    places = {operation.line for operation in report.gathered}
     assert f"{Path(__file__).name}:{first + 1}" in {Path(place).name for place in places}
     assert gathered.num_bytes == 5 * 4
     assert gathered.name

@@ -48,7 +48,7 @@ def test_a_program_sees_one_device(strategy: Strategy) -> None:
     assert strategy.extended.worker_devices == one_device.worker_devices
     assert strategy.extended.parameter_devices == one_device.parameter_devices
     assert strategy.shares == (0.5, 0.25, 0.25)
-    assert [one.share for one in strategy.plan.replicas] == pytest.approx([0.5, 0.25, 0.25])
+    assert [replica.share for replica in strategy.plan.replicas] == pytest.approx([0.5, 0.25, 0.25])
     assert not strategy.extended.experimental_require_static_shapes
     assert strategy.extended.should_checkpoint and strategy.extended.should_save_summary
     with strategy.scope():
@@ -103,7 +103,7 @@ def test_shares_change_for_functions_that_ran_before(
 def test_shares_are_checked_and_normalised(strategy: Strategy) -> None:
     strategy.set_shares([0, 1, 3])
     assert strategy.shares == pytest.approx((0.0, 0.25, 0.75))
-    assert sum(one.share for one in strategy.plan.replicas) == pytest.approx(1.0)
+    assert sum(replica.share for replica in strategy.plan.replicas) == pytest.approx(1.0)
     for wrong in ([1, 1], [0, 0, 0], [-1, 1, 1]):
         with pytest.raises(PlanError):
             strategy.set_shares(wrong)
@@ -116,7 +116,7 @@ def test_shares_change_in_a_graph_that_was_traced(strategy: Strategy) -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
         traces.append(1)
-        return strategy.run(lambda one: tf.reduce_sum(tf.square(one)), args=(x,))
+        return strategy.run(lambda batch: tf.reduce_sum(tf.square(batch)), args=(x,))
 
     for shares in ([2, 1, 1], [0, 0, 1], [1, 0, 0]):
         strategy.set_shares(shares)
@@ -157,7 +157,9 @@ def test_one_device_needs_no_partition() -> None:
 
 
 def test_a_run_in_what_xla_compiles_is_refused(strategy: Strategy) -> None:
-    step = tf.function(lambda x: strategy.run(lambda one: tf.exp(one), args=(x,)), jit_compile=True)
+    step = tf.function(
+        lambda x: strategy.run(lambda value: tf.exp(value), args=(x,)), jit_compile=True
+    )
     with pytest.raises(EngineError, match="ENG-084"):
         step(tf.zeros([4, 2]))
 
@@ -207,13 +209,13 @@ def test_replica_contexts_reduce_and_merge(strategy: Strategy) -> None:
     def step(x: tf.Tensor) -> Any:
         context = tf.distribute.get_replica_context()
         merged = context.merge_call(
-            lambda other, one: other.extended.reduce_to("SUM", one, one), (x,)
+            lambda extended_of, value: extended_of.extended.reduce_to("SUM", value, value), (x,)
         )
         return context.all_reduce("SUM", x), context.all_gather(x, 0), merged
 
     for call in (step, tf.function(step)):
         results = strategy.run(call, args=(tf.constant([1.0, 2.0]),))
-        assert [one.numpy().tolist() for one in results] == [[1.0, 2.0]] * 3
+        assert [result.numpy().tolist() for result in results] == [[1.0, 2.0]] * 3
 
 
 def test_datasets_give_global_batches(strategy: Strategy) -> None:
@@ -231,7 +233,7 @@ def test_datasets_give_global_batches(strategy: Strategy) -> None:
     assert (context.num_input_pipelines, context.num_replicas_in_sync) == (1, 1)
     assert context.get_per_replica_batch_size(64) == 64
     value = strategy.experimental_distribute_values_from_function(
-        lambda one: (one.replica_id_in_sync_group, one.num_replicas_in_sync)
+        lambda context: (context.replica_id_in_sync_group, context.num_replicas_in_sync)
     )
     assert value == (0, 1)
 
@@ -243,7 +245,7 @@ def test_variables_made_in_the_scope_have_owners(strategy: Strategy) -> None:
     owners = [device_name(kernel.device) for kernel in kernels]
     assert sorted(owners) == DEVICES
     assert device_name(small.device) == "cpu:0"
-    assert all(strategy.owner_registry.holds(one) for one in (*kernels, small))
+    assert all(strategy.owner_registry.holds(variable) for variable in (*kernels, small))
     outside = tf.Variable(1.0)
     assert not strategy.owner_registry.holds(outside)
     for kernel in kernels:
@@ -260,9 +262,9 @@ def test_an_update_is_one_call(strategy: Strategy) -> None:
         variable = tf.Variable(tf.ones([64, 64]))
     calls = []
 
-    def update(one: tf.Variable, delta: tf.Tensor) -> Any:
-        calls.append(one)
-        return one.assign_add(delta)
+    def update(target: tf.Variable, delta: tf.Tensor) -> Any:
+        calls.append(target)
+        return target.assign_add(delta)
 
     with strategy.scope():
         strategy.extended.update(variable, update, args=(tf.ones([64, 64]),))
@@ -299,17 +301,17 @@ def test_keras_trains_as_on_one_device(strategy: Strategy, options: dict[str, An
         ours = compiled(model, **options)
     # The last batch has 6 samples.
     histories = [
-        one.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
-        for one in (ours, reference)
+        trained.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        for trained in (ours, reference)
     ]
     assert histories[0].keys() == histories[1].keys()
     for name in histories[0]:
         np.testing.assert_allclose(histories[0][name], histories[1][name], rtol=1e-5)
     for variable, other in zip(ours.variables, reference.variables, strict=True):
         np.testing.assert_allclose(variable, other, rtol=1e-4, atol=1e-6, err_msg=variable.path)
-    evaluated = [one.evaluate(x, y, batch_size=8, verbose=0) for one in (ours, reference)]
+    evaluated = [trained.evaluate(x, y, batch_size=8, verbose=0) for trained in (ours, reference)]
     np.testing.assert_allclose(*evaluated, rtol=1e-5)
-    predicted = [one.predict(x, batch_size=8, verbose=0) for one in (ours, reference)]
+    predicted = [trained.predict(x, batch_size=8, verbose=0) for trained in (ours, reference)]
     np.testing.assert_allclose(*predicted, rtol=1e-4, atol=1e-6)
     assert strategy.report().num_operations > 0
 
@@ -317,7 +319,7 @@ def test_keras_trains_as_on_one_device(strategy: Strategy, options: dict[str, An
 def test_a_run_inside_of_a_run_is_a_call(strategy: Strategy) -> None:
     @tf.function
     def step(x: tf.Tensor) -> Any:
-        doubled = strategy.run(lambda one: 2.0 * one, args=(x,))
+        doubled = strategy.run(lambda value: 2.0 * value, args=(x,))
         total = strategy.reduce("SUM", doubled, axis=0)
         whole = strategy.gather(strategy.reduce("MEAN", doubled, axis=None), axis=0)
         return total, strategy.reduce(tf.distribute.ReduceOp.MEAN, doubled, axis=0), whole

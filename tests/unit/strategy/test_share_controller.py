@@ -167,7 +167,9 @@ def test_loops_are_timed_in_steps_that_train() -> None:
         weight.assign_sub(tape.gradient(loss, weight))
 
     step = tf.function(lambda x: strategy.run(train, args=(x,)))
-    test = tf.function(lambda x: strategy.run(lambda one: tf.reduce_sum(one) * weight, args=(x,)))
+    test = tf.function(
+        lambda x: strategy.run(lambda batch: tf.reduce_sum(batch) * weight, args=(x,))
+    )
     for _ in range(2):
         step(tf.ones([8]))
         test(tf.ones([8]))

@@ -37,7 +37,7 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
     history = StepHistory(2, 2)
     for number in range(NUM_KEPT + 10):
         record(history, number)
-    samples = [one.samples[0] for one in history.records()]
+    samples = [record.samples[0] for record in history.records()]
     assert samples == list(range(10, NUM_KEPT + 10))
 
 
@@ -51,7 +51,7 @@ def test_steps_of_fit_are_recorded(logical_cpus: tuple[str, ...]) -> None:
     model.fit(x, x[:, :2], batch_size=8, verbose=0)
     model.evaluate(x, x[:, :2], verbose=0)
     found = strategy.sharing.step_records()
-    assert [one.kind for one in found] == [(found[0].trace, (6, 2))] * 3
-    begins = [one.began for one in found]
+    assert [record.kind for record in found] == [(found[0].trace, (6, 2))] * 3
+    begins = [record.began for record in found]
     assert begins == sorted(begins)
-    assert all(len(one.busy_seconds) == 2 and min(one.busy_seconds) > 0 for one in found)
+    assert all(len(record.busy_seconds) == 2 and min(record.busy_seconds) > 0 for record in found)

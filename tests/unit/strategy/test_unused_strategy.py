@@ -27,7 +27,11 @@ def codes(train: Callable[[], object]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train()
-    return [str(one.message)[1:8] for one in caught if issubclass(one.category, EvenerWarning)]
+    return [
+        str(warning.message)[1:8]
+        for warning in caught
+        if issubclass(warning.category, EvenerWarning)
+    ]
 
 
 def test_it_names_the_model_the_devices_and_the_line() -> None:

@@ -47,12 +47,12 @@ def test_steps_of_fit_are_timed_and_compute_the_same(
         model.evaluate(X, X[:, :1], batch_size=8, verbose=0)
         model.predict(X, verbose=0)
         found.append(weights_of(model))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for wanted, got in zip(*found, strict=True):
+        np.testing.assert_array_equal(wanted, got)
     records = timed.sharing.step_records()
-    assert [one.samples for one in records] == [(8,)] * 6
+    assert [record.samples for record in records] == [(8,)] * 6
     assert timed.sharing.total_samples() == (len(X),)
-    begins = [one.began for one in records]
+    begins = [record.began for record in records]
     assert begins == sorted(begins)
     times = run_times(records, ["cpu:1"], {}, with_updates=True)
     assert times is not None
@@ -89,7 +89,7 @@ def test_a_step_lasts_at_least_as_long_as_what_it_computes(logical_cpus: tuple[s
         for _ in range(NUM_FIRST_STEPS + 5):
             run(tf.ones([400, 400]), tf.constant(rounds))
         last = strategy.sharing.step_records()[-5:]
-        seconds.append(min(one.busy_seconds[0] for one in last))
+        seconds.append(min(record.busy_seconds[0] for record in last))
     assert seconds[1] > 3 * seconds[0] > 0
 
 
@@ -126,4 +126,4 @@ def test_a_step_that_is_a_traced_function_is_timed(logical_cpus: tuple[str, ...]
 
     for _ in range(NUM_FIRST_STEPS + 2):
         run(tf.ones([4]))
-    assert [one.samples for one in strategy.sharing.step_records()] == [(4,), (4,)]
+    assert [record.samples for record in strategy.sharing.step_records()] == [(4,), (4,)]

@@ -10,7 +10,7 @@ from evener.analysis import Call, Place, Program
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import RUNS, SCOPES, uses
-from evener.doctor.queries.training import places_of_training
+from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
 
 # Who imports one of these spreads the work in another way.
@@ -50,7 +50,7 @@ def check(case: Case) -> Iterator[Violation]:
 
 def _first_training(program: Program) -> Place | None:
     return min(
-        places_of_training(program),
+        training_lines(program),
         key=lambda place: (place.path != program.script, place.line),
         default=None,
     )

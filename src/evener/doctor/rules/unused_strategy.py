@@ -14,7 +14,7 @@ from evener.doctor.queries.strategies import (
     strategies,
     uses,
 )
-from evener.doctor.queries.training import places_of_training
+from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
 
 # Where a use of a name may give its value away.
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Violation]:
     made = strategies(program)
     if not made or sets_one_for_all(program):
         return
-    if not places_of_training(program):
+    if not training_lines(program):
         # Code of another project may train with it.
         return
     used = uses(program, *SCOPES, *RUNS, "schedule")
@@ -49,7 +49,7 @@ def check(case: Case) -> Iterator[Violation]:
 
 
 def _violation(program: Program, made: Made) -> Violation:
-    trained = places_of_training(program)
+    trained = training_lines(program)
     return Violation(
         made.call.place,
         f"this {made.name} is never used: neither its scope() nor its run().",

@@ -16,37 +16,8 @@ import tensorflow as tf
 from evener.engine.partition.tasks import Task
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate, symbols_of
 from evener.graph.nodes import Tensor
+from evener.ops.registry import IN_PLACE, VIEW, has_trait
 from evener.ops.states import Sharded, State, part_sizes
-
-VIEWS = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"})
-"""Operations whose result is the memory of their first input."""
-
-IN_PLACE = frozenset(
-    {
-        "Add",
-        "AddN",
-        "AddV2",
-        "BiasAdd",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Mul",
-        "Neg",
-        "RealDiv",
-        "Relu",
-        "ReluGrad",
-        "Rsqrt",
-        "Sigmoid",
-        "SigmoidGrad",
-        "Softmax",
-        "Sqrt",
-        "Square",
-        "Sub",
-        "Tanh",
-        "TanhGrad",
-    }
-)
-"""Operations whose result takes the memory of an input that nothing else reads."""
 
 _FEW_AND_MANY = (1, 2**10)
 
@@ -69,7 +40,7 @@ class Temporary(NamedTuple):
 
 def buffer_of(tensor: Tensor) -> Tensor:
     """Return the tensor whose memory a tensor is: what is only reshaped is not copied."""
-    while tensor.node.op in VIEWS and tensor.dtype == tensor.node.inputs[0].dtype:
+    while has_trait(tensor.node, VIEW) and tensor.dtype == tensor.node.inputs[0].dtype:
         tensor = tensor.node.inputs[0]
     return tensor
 
@@ -95,7 +66,7 @@ def _living(task: Task, states: Mapping[Tensor, State]) -> Iterator[Temporary]:
     for place, node in enumerate(task.nodes):
         for tensor in node.inputs:
             # The result takes its place.
-            last[buffer_of(tensor)] = place - (node.op in IN_PLACE)
+            last[buffer_of(tensor)] = place - has_trait(node, IN_PLACE)
     for place, node in enumerate(task.nodes):
         for tensor in node.outputs:
             is_new = buffer_of(tensor) is tensor and tensor not in handed_over

@@ -6,23 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from evener.engine.sharding import (
-    bodies,
-    rules,  # noqa: F401  (fills the tables of rules)
-)
+from evener.engine.sharding import bodies
+from evener.engine.sharding.per_part import elementwise_per_part, mean_per_part
 from evener.engine.sharding.reads import Symbols
 from evener.engine.sharding.resharding import Rows
 from evener.engine.sharding.rows import is_of_rows
-from evener.engine.sharding.rules.per_part import elementwise_per_part, mean_per_part
 from evener.graph.dims import BATCH
 from evener.graph.nodes import Graph, Node, Tensor
-from evener.ops.decision import (
-    INSIDE_RULES,
-    PARTIAL_RULES,
-    RULES,
-    Decision,
-    Sharding,
-)
+from evener.ops.decision import Decision, Sharding
+from evener.ops.registry import operation
 from evener.ops.states import (
     PER_PART,
     REPLICATED,
@@ -100,20 +92,16 @@ def decide(
         if decision is not None:
             return decision
     states = [REPLICATED if state == PER_PART else state for state in states]
+    rules = operation(node.op)
     if any(isinstance(state, Partial) for state in states):
-        inside = INSIDE_RULES.get(node.op) if is_body else None
-        decision = None if inside is None else inside(node, states)
-        if decision is not None:
-            return decision
-        partial = PARTIAL_RULES.get(node.op)
-        decision = None if partial is None else partial(node, states)
-        if decision is not None:
-            return decision
+        for rule in (rules.inside_rule if is_body else None, rules.partial_rule):
+            decision = None if rule is None else rule(node, states)
+            if decision is not None:
+                return decision
         states = [REPLICATED if isinstance(s, Partial) else s for s in states]
     if node.bodies:
         return bodies.decide(node, states, symbols, _propagate_body, is_body=is_body)
-    rule = RULES.get(node.op)
-    decision = None if rule is None else rule(node, states)
+    decision = None if rules.rule is None else rules.rule(node, states)
     return decision if decision is not None and _is_possible(node, decision) else None
 
 

@@ -19,19 +19,13 @@ import tensorflow as tf
 
 from evener.graph.dims import Size, divide
 from evener.graph.nodes import Node, Tensor
+from evener.ops.registry import Trait, has_trait
 from evener.ops.states import REPLICATED, Sharded, State, is_shardable
 
 FEWEST_ROWS = 8
 """A known number of rows that is smaller is not split: there is next to nothing to compute."""
-_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
-_IMAGES = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
-_LISTS = frozenset({"TensorListFromTensor"})
+_LIST = "TensorListFromTensor"
 """Recurrent layers begin with a list of time steps, of which each has the samples."""
-COSTLY = _PRODUCTS | _IMAGES | _LISTS
-_OTHER_ROWS = frozenset(
-    {"ConcatV2", *(f"UnsortedSegment{k}" for k in ("Max", "Min", "Prod", "Sum"))}
-)
-"""Operations that make of some rows another number of rows."""
 _DRAWS = ("Random", "StatelessRandom", "StatelessTruncated", "TruncatedNormal")
 
 
@@ -61,19 +55,19 @@ class Rows:
             found |= self.sources.get(tensor, frozenset())
         if node.op.startswith(_DRAWS):
             found |= {tensor.shape[0] for tensor in node.outputs if tensor.shape}
-        if node.op in _OTHER_ROWS:
+        if has_trait(node, Trait.OTHER_ROWS):
             found |= {tensor.shape[0] for tensor in node.outputs if found and tensor.shape}
         if found:
             self.sources |= dict.fromkeys(node.outputs, frozenset(found))
 
     def splits(self, node: Node, states: Sequence[State]) -> Iterator[list[State]]:
         """Yield states of the inputs of a costly node in which one is split."""
-        if node.op not in COSTLY:
+        if not has_trait(node, Trait.COSTLY):
             return
         for index, (tensor, state) in enumerate(zip(node.inputs, states, strict=True)):
             if state != REPLICATED or tensor.is_sizes or not tensor.dtype.is_floating:
                 continue
-            split = self._split(tensor, axis=int(node.op in _LISTS))
+            split = self._split(tensor, axis=int(node.op == _LIST))
             if split is not None:
                 yield [split if k == index else one for k, one in enumerate(states)]
 

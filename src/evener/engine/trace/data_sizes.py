@@ -6,22 +6,7 @@ from collections.abc import Iterable
 
 from evener.graph.dims import symbols_of
 from evener.graph.nodes import Node, Tensor
-
-_SIZED_BY_DATA = frozenset(
-    {
-        "BooleanMask",
-        "DynamicPartition",
-        "ListDiff",
-        "NonMaxSuppressionV3",
-        "NonMaxSuppressionV4",
-        "NonMaxSuppressionV5",
-        "Unique",
-        "UniqueV2",
-        "UniqueWithCounts",
-        "UniqueWithCountsV2",
-        "Where",
-    }
-)
+from evener.ops.registry import Trait, has_trait
 
 
 def sizes_of_data(nodes: Iterable[Node]) -> set[Node]:
@@ -33,7 +18,9 @@ def sizes_of_data(nodes: Iterable[Node]) -> set[Node]:
     found: set[Node] = set()
     for node in nodes:
         is_open = not all(map(_is_known, node.outputs))
-        if node.op in _SIZED_BY_DATA or (is_open and any(t.node in found for t in node.inputs)):
+        if has_trait(node, Trait.SIZED_BY_DATA) or (
+            is_open and any(t.node in found for t in node.inputs)
+        ):
             found.add(node)
     return found
 

@@ -13,32 +13,13 @@ it adds, compares or joins has equal sizes on one device too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from evener.engine.trace.inference import Inference, Shape
-from evener.engine.trace.labels import labels_of
-from evener.engine.trace.shape_rules import BROADCASTING
 from evener.graph.dims import BATCH, Dim, Size, product, substitute, symbols_of
 from evener.graph.nodes import Graph, Node, Tensor
-
-_ALIKE = frozenset(BROADCASTING) | frozenset(
-    """
-    AddN EluGrad InvGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad Select SeluGrad
-    SigmoidGrad SoftmaxCrossEntropyWithLogits SoftplusGrad SoftsignGrad SqrtGrad TanhGrad
-    """.split()
-)
-"""Operations whose inputs have the same sizes, counted from the last axis, or 1."""
-_LEADING = {
-    "InTopK": (0, 1),
-    "InTopKV2": (0, 1),
-    "SparseSoftmaxCrossEntropyWithLogits": (0, 1),
-    "UnsortedSegmentMax": (0, 1),
-    "UnsortedSegmentMin": (0, 1),
-    "UnsortedSegmentProd": (0, 1),
-    "UnsortedSegmentSum": (0, 1),
-}
-"""Operations of which the second of two inputs has the first sizes of the first."""
+from evener.ops.registry import operation
 
 
 @dataclass(slots=True)
@@ -145,48 +126,7 @@ def _fixes_batch(one: Size, other: Size) -> bool:
     return is_known and 1 not in (one, other) and isinstance(one - other, Dim)
 
 
-def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
-    """Yield pairs of sizes that a kernel needs to be equal."""
-    shapes = [tensor.shape for tensor in node.inputs]
-    known = [shape for shape in shapes if shape is not None]
-    if node.op in _ALIKE:
-        for shape in known[1:]:
-            yield from zip(reversed(known[0]), reversed(shape), strict=False)
-    elif node.op in _LEADING:
-        one, other = (shapes[k] for k in _LEADING[node.op])
-        yield from zip(one or (), other or (), strict=False)
-    elif node.op == "Pack":
-        for shape in known[1:]:
-            yield from zip(known[0], shape, strict=False)
-    elif node.op == "ConcatV2":
-        yield from _beside(node)
-    elif node.op == "Reshape":
-        before, after = shapes[0], node.inputs[1].value
-        if before is not None and after is not None and -1 not in after:
-            yield product(before), product(after)
-    elif node.op == "GatherV2":
-        shared = node.int_attr("batch_dims")
-        yield from zip((shapes[0] or ())[:shared], (shapes[1] or ())[:shared], strict=False)
-    elif (labels := labels_of(node)) is not None:
-        yield from _by_label(labels[0], shapes)
-
-
-def _beside(node: Node) -> Iterator[tuple[Size, Size]]:
-    tensors, where = node.inputs[:-1], node.inputs[-1].value
-    first = tensors[0].shape
-    if first is None or where is None or not isinstance(where[0], int):
-        return
-    for tensor in tensors[1:]:
-        for axis, sizes in enumerate(zip(first, tensor.shape or (), strict=False)):
-            if axis != where[0] % len(first):
-                yield sizes
-
-
-def _by_label(
-    operands: Sequence[Sequence[str]], shapes: Sequence[Shape | None]
-) -> Iterator[tuple[Size, Size]]:
-    sizes: dict[str, Size] = {}
-    for labels, shape in zip(operands, shapes, strict=True):
-        for label, size in zip(labels, shape or (), strict=False):
-            if isinstance(size, Dim):
-                yield sizes.setdefault(label, size), size
+def _equal_sizes(node: Node) -> Iterable[tuple[Size, Size]]:
+    """Return pairs of sizes that a kernel needs to be equal."""
+    rule = operation(node.op).equal_sizes
+    return () if rule is None else rule(node)

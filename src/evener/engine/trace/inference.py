@@ -7,13 +7,12 @@ be found gets a symbol of its own, which equals nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from evener.engine.trace.conditions import truth_of
 from evener.engine.trace.functional import LOOPS, num_leading
 from evener.engine.trace.row_loops import find_row_loop
 from evener.graph.dims import (
@@ -27,24 +26,16 @@ from evener.graph.dims import (
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.graph.row_loop import Role
 from evener.graph.symbols import SymbolTable
+from evener.ops.lists import UNLIKE_ELEMENTS, of_any_length
+from evener.ops.registry import Shape, operation
+from evener.ops.values import truth_of
 
 if TYPE_CHECKING:
     from evener.engine.trace.first_sizes import EqualSizes
 
-Shape: TypeAlias = tuple[Size, ...]
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
 """The shape of a tensor and the numbers in it."""
-ShapeRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
-ValueRule = Callable[["Inference", Node], "Sequence[Shape | None] | None"]
-
-SHAPE_RULES: dict[str, ShapeRule] = {}
-VALUE_RULES: dict[str, ValueRule] = {}
-UNLIKE_ELEMENTS: Shape = ()
-"""The shape of a tensor list whose elements have different shapes; other lists have one axis more
-than their elements."""
 _LARGEST_FACTOR = 2**20
-LARGEST_VALUE = 64
-"""Integer tensors with more elements have no symbolic value."""
 
 
 @dataclass(slots=True)
@@ -107,10 +98,8 @@ class Inference(SymbolTable):
         if node.bodies:
             self._infer_bodies(node)
             return
-        found: Sequence[Shape | None] | None = None
-        rule = SHAPE_RULES.get(node.op)
-        if rule is not None:
-            found = rule(self, node)
+        rules = operation(node.op)
+        found = None if rules.shape is None else rules.shape(self, node)
         for tensor in node.outputs:
             shape = found[tensor.index] if found else None
             if tensor.dtype != tf.variant:
@@ -118,9 +107,7 @@ class Inference(SymbolTable):
             tensor.shape = shape
         if not any(t.dtype.is_integer or t.dtype == tf.variant for t in node.outputs):
             return
-        values = None
-        if node.op in VALUE_RULES:
-            values = VALUE_RULES[node.op](self, node)
+        values = None if rules.value is None else rules.value(self, node)
         for tensor in node.outputs:
             value = values[tensor.index] if values else None
             if value is not None and not all(_fits(size, tensor.dtype) for size in value):
@@ -240,11 +227,6 @@ class Inference(SymbolTable):
         if tensor.shape == () and tensor.dtype.is_integer and tensor.node.op != "Placeholder":
             return (self.new_symbol(tensor, None),)
         return None
-
-
-def of_any_length(shape: Shape | None) -> Shape | None:
-    """Return the shape of a tensor list without the number of its elements."""
-    return (1, *shape[1:]) if shape else shape
 
 
 def _list_value(tensor: Tensor) -> Shape | None:

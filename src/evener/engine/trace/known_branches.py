@@ -8,8 +8,8 @@ What such a condition keeps for its gradient is then a tensor like any other::
 
 from __future__ import annotations
 
-from evener.engine.trace.conditions import truth_of
 from evener.graph.nodes import Graph, Node, Tensor
+from evener.ops.values import truth_of
 
 
 def take_known_branches(graph: Graph) -> bool:

@@ -25,24 +25,13 @@ import numpy as np
 import tensorflow as tf
 
 from evener.graph.nodes import Graph, Node, Tensor, constant_array
+from evener.ops.registry import TOTAL, Trait, has_trait
 from evener.tf_compat import graphs
 
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
 """What an operation writes that leaves a variable as it is, bit by bit."""
 WRITES = frozenset({*NEUTRAL, "AssignVariableOp"})
 _STATEFUL = frozenset({*WRITES, "ReadVariableOp"})
-_TOTAL = frozenset(
-    """
-    Abs AddN AddV2 All Any BroadcastTo Cast Ceil ClipByValue Const Cos Equal Erf Exp ExpandDims
-    Expm1 Floor Greater GreaterEqual Identity IsFinite IsInf IsNan L2Loss Less LessEqual Log Log1p
-    LogicalAnd LogicalNot LogicalOr Max Maximum Mean Min Minimum Mul MulNoNan Neg NoOp NotEqual
-    OnesLike PreventGradient Prod Reciprocal Relu Reshape Round Rsqrt Select SelectV2 Sigmoid Sign
-    Sin Softplus Sqrt Square SquaredDifference Squeeze StopGradient Sub Sum Tanh Transpose ZerosLike
-    """.split()
-)
-"""Operations that cannot fail, whatever the numbers are, once their shapes are known."""
-_TOTAL_ON_FLOATS = frozenset({"Div", "DivNoNan", "FloorDiv", "FloorMod", "Pow", "RealDiv"})
-_DIVISIONS = frozenset({"Div", "FloorDiv", "FloorMod"})
 
 
 def can_be_predicated(node: Node, bodies: Mapping[str, Graph]) -> bool:
@@ -212,15 +201,15 @@ def _is_total(node: Node, body: Graph) -> bool:
         return handle and all(_shape(t) is not None for t in _numbers(node))
     if not all(map(_can_be_selected, (*node.inputs, *node.outputs))):
         return False
-    if node.op in _TOTAL_ON_FLOATS:
+    if has_trait(node, Trait.TOTAL_ON_FLOATS):
         return node.inputs[0].dtype.is_floating or _divides_by_constant(node)
     if node.op == "StridedSlice":
         return all(constant_array(index) is not None for index in node.inputs[1:])
-    return node.op in _TOTAL
+    return has_trait(node, TOTAL)
 
 
 def _divides_by_constant(node: Node) -> bool:
-    divisor = constant_array(node.inputs[1]) if node.op in _DIVISIONS else None
+    divisor = constant_array(node.inputs[1]) if has_trait(node, Trait.DIVISION) else None
     return divisor is not None and bool(np.all(divisor > 0))
 
 

@@ -23,8 +23,9 @@ from evener.engine.trace.functional import LOOPS
 from evener.graph.dims import Dim, Size
 from evener.graph.nodes import Graph, Node, Tensor
 from evener.graph.row_loop import Role, RowLoop
+from evener.ops.lists import list_length, origin
+from evener.ops.registry import COPY, has_trait
 
-_COPIES = frozenset({"Identity", "StopGradient", "Snapshot"})
 _SUMS = frozenset({"Add", "AddN", "AddV2"})
 
 
@@ -40,15 +41,6 @@ def find_row_loop(node: Node) -> RowLoop | None:
     return finder.found() if finder.is_certain() else None
 
 
-def list_length(tensor: Tensor) -> Size | None:
-    """Return how many elements a tensor list has; None if that is not known, or is a number."""
-    origin = _origin(tensor)
-    if origin.node.op == "TensorListReserve":
-        value = origin.node.inputs[1].value
-        return value[0] if value and isinstance(value[0], Dim) else None
-    return tensor.shape[0] if tensor.shape and isinstance(tensor.shape[0], Dim) else None
-
-
 class _Finder:
     """Finds the roles of the arguments, and holds the body to them."""
 
@@ -57,11 +49,11 @@ class _Finder:
         self._body: Graph = node.bodies["body"]
         self._uses: dict[Tensor, list[tuple[Node | None, int]]] = defaultdict(list)
         for one in self._body:
-            if one.op not in _COPIES:
+            if not has_trait(one, COPY):
                 for index, tensor in enumerate(one.inputs):
-                    self._uses[_origin(tensor)].append((one, index))
+                    self._uses[origin(tensor)].append((one, index))
         for index, tensor in enumerate(self._body.outputs):
-            self._uses[_origin(tensor)].append((None, index))
+            self._uses[origin(tensor)].append((None, index))
         self._roles: list[Role] = []
         self._at_rows: dict[Node, int] = {}
         self._made: set[Node] = set()
@@ -99,14 +91,14 @@ class _Finder:
 
     def _simple_role(self, index: int) -> Role | None:
         """Return a role; of a list that changes ``WRITTEN``, whatever changes it."""
-        before, after = self._body.inputs[index], _origin(self._body.outputs[index])
+        before, after = self._body.inputs[index], origin(self._body.outputs[index])
         if after is before:
             return Role.SAME
         if before.dtype == tf.variant:
             return Role.WRITTEN
         node = after.node
         if self._node.inputs[index].value == (0,) and node.op in ("Add", "AddV2"):
-            sides = [_origin(tensor) for tensor in node.inputs]
+            sides = [origin(tensor) for tensor in node.inputs]
             if before in sides and any(tensor.value == (1,) for tensor in node.inputs):
                 return Role.COUNTER
         return Role.SUM if self._is_sum(index) else None
@@ -128,13 +120,13 @@ class _Finder:
 
     def _find_tests(self, tensor: Tensor) -> bool:
         """Return whether a condition only compares counters with known numbers."""
-        tensor = _origin(tensor)
+        tensor = origin(tensor)
         node, arguments = tensor.node, self._node.bodies["cond"].inputs
         if node.op == "LogicalAnd":
             return all(map(self._find_tests, node.inputs))
         if node.op != "Less":
             return False
-        counter, limit = map(_origin, node.inputs)
+        counter, limit = map(origin, node.inputs)
         if counter not in arguments or self._roles[arguments.index(counter)] is not Role.COUNTER:
             return False
         if limit in arguments:
@@ -172,10 +164,10 @@ class _Finder:
             self._at_rows[node] = index
             return place == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
         if node.op == "AddN":
-            others = [_origin(t) for k, t in enumerate(node.inputs) if k != place]
+            others = [origin(t) for k, t in enumerate(node.inputs) if k != place]
             return all(self._is_made_here(one, index) for one in others)
         if node.op == "TensorListPushBack" and place == 0:
-            item = _origin(node.inputs[1])
+            item = origin(node.inputs[1])
             arguments = self._body.inputs
             if item in arguments and self._roles[arguments.index(item)] is Role.COUNTER:
                 self._indices.add(index)
@@ -187,7 +179,7 @@ class _Finder:
         write = tensor.node
         if write.op != "TensorListSetItem" or len(self._uses[tensor]) != 1:
             return False
-        fresh = _origin(write.inputs[0])
+        fresh = origin(write.inputs[0])
         if fresh.node.op != "TensorListReserve" or len(self._uses[fresh]) != 1:
             return False
         if write.bool_attr("resize_if_index_out_of_bounds"):
@@ -209,10 +201,10 @@ class _Finder:
 
     def _chain(self, index: int) -> Iterator[Node]:
         """Yield what made a list of the one that the round was given, backwards."""
-        tensor = _origin(self._body.outputs[index])
+        tensor = origin(self._body.outputs[index])
         while tensor is not self._body.inputs[index]:
             yield tensor.node
-            tensor = _origin(tensor.node.inputs[0])
+            tensor = origin(tensor.node.inputs[0])
 
     def _find_reads(self) -> None:
         """Find the lists that are handed through and read at the row of the round alone."""
@@ -239,25 +231,25 @@ class _Finder:
 
     def _only_counts(self, index: int) -> bool:
         """Return whether a counter is read by its increment alone."""
-        after = _origin(self._body.outputs[index])
+        after = origin(self._body.outputs[index])
         uses = self._uses[self._body.inputs[index]]
         return [node for node, _ in uses] == [after.node] and self._uses[after] == [(None, index)]
 
     def _is_at_row(self, node: Node) -> bool:
         """Return whether a list is read or written at the row of the round."""
-        position, arguments = _origin(node.inputs[1]), self._body.inputs
+        position, arguments = origin(node.inputs[1]), self._body.inputs
         if Role.POPPED not in self._roles:
             return position in arguments and self._roles[arguments.index(position)] is Role.COUNTER
         if position.node.op != "TensorListPopBack" or position.index != 1:
             return False
-        popped = _origin(position.node.inputs[0])
+        popped = origin(position.node.inputs[0])
         return popped in arguments and _holds_indices(self._node.inputs[arguments.index(popped)])
 
     def _is_of_all_rows(self, index: int) -> bool:
         """Return whether a list that changes has as many elements as there are rounds."""
         role, given = self._roles[index], self._node.inputs[index]
         if role is Role.PUSHED:
-            return _origin(given).node.op == "EmptyTensorList"
+            return origin(given).node.op == "EmptyTensorList"
         if role in (Role.WRITTEN, Role.POPPED):
             return list_length(given) in self._counts
         return True
@@ -270,12 +262,6 @@ def _asks_a_size(node: Node) -> bool:
 
 def _holds_indices(tensor: Tensor) -> bool:
     """Return whether element k of a list is k: a loop over rows has pushed its counter to it."""
-    tensor = _origin(tensor)
+    tensor = origin(tensor)
     loop = tensor.node.row_loop
     return loop is not None and tensor.index in loop.indices
-
-
-def _origin(tensor: Tensor) -> Tensor:
-    while tensor.node.op in _COPIES:
-        tensor = tensor.node.inputs[0]
-    return tensor

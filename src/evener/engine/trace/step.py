@@ -11,12 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.trace import (  # noqa: F401  (they fill the tables of rules)
-    per_row_shapes,
-    shape_rules,
-    value_arithmetic,
-    value_rules,
-)
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.inference import Inference

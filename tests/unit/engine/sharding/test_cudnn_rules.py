@@ -52,7 +52,7 @@ def traced(mode: str, *, time_major: bool, dropout: float = 0.0) -> Any:
 
 
 def decisions(partition: Any) -> dict[str, Any]:
-    found = {node.op: one for node, one in partition.sharding.decisions.items()}
+    found = {node.op: decision for node, decision in partition.sharding.decisions.items()}
     return {op: found.get(op) for op in ("CudnnRNNV3", "CudnnRNNBackpropV3")}
 
 

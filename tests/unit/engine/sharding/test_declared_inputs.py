@@ -8,21 +8,23 @@ import tensorflow as tf
 from evener.engine.sharding.propagate import decide
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import (
-    INSIDE_RULES,
-    PARTIAL_RULES,
     PARTIALS,
     ROWS,
-    RULES,
     SUMS,
     WHOLE,
     Decision,
     Rule,
-    rule,
 )
+from evener.ops.registry import OPERATIONS, rule
 from evener.ops.states import FIRST, REPLICATED, SUM, Partial, State
 from evener.tf_compat import graphs
 
-TABLES = [RULES, PARTIAL_RULES, INSIDE_RULES]
+FIELDS = ("rule", "partial_rule", "inside_rule")
+TABLES = [
+    {op: getattr(known, field) for op, known in OPERATIONS.items() if getattr(known, field)}
+    for field in FIELDS
+]
+RULES, PARTIAL_RULES, _ = TABLES
 # What the definitions call the dtype of a size, a position, an axis or a count.
 NUMBER_TYPES = """
 Tidx Tshape Index Tperm Tdim Tmultiples Tpaddings Tlen Tshift Taxis Tblock_shape index_type

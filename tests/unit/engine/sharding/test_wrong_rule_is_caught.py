@@ -11,7 +11,8 @@ import tensorflow as tf
 import evener
 from evener.errors import EvenerWarning
 from evener.graph.nodes import Node
-from evener.ops.decision import ROWS, RULES, WHOLE, Decision, Rule
+from evener.ops.decision import ROWS, WHOLE, Decision, Rule
+from evener.ops.registry import OPERATIONS
 from evener.ops.states import REPLICATED, State
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
@@ -35,7 +36,7 @@ def test_the_rule_as_it_is() -> None:
 
 def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Rule(decide=each_part_by_itself, inputs=(ROWS, WHOLE))
-    monkeypatch.setitem(RULES, "Cumsum", wrong)
+    monkeypatch.setattr(OPERATIONS["Cumsum"], "rule", wrong)
     step = evener.distribute(cumulative, devices=DEVICES, shares=[13, 4, 7], verify=True)
     with pytest.warns(EvenerWarning, match="ENG-080"):
         step(X)

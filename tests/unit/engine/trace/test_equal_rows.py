@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from evener.engine.trace.equal_rows import has_equal_rows
 from evener.engine.trace.step import trace_step
+from evener.ops.equal_rows import has_equal_rows
 
 
 def last_of_chain(start: tf.Tensor, length: int) -> tf.Tensor:

@@ -1,0 +1,206 @@
+"""Sums, products and quotients: of tensors, of sizes, and of terms of sums over the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from evener.graph.dims import Size, divide, is_at_least
+from evener.graph.nodes import Node, Tensor, constant_array
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import alike
+from evener.ops.decision import EXTREMES, ROWS, SUMS, WHOLE, Decision
+from evener.ops.elementwise import broadcasting, elementwise, is_sum
+from evener.ops.registry import (
+    EVERY_ELEMENT,
+    IN_PLACE,
+    TOTAL,
+    Shape,
+    Shapes,
+    Trait,
+    equal_sizes_rule,
+    index_inputs,
+    inside_rule,
+    partial_rule,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.ops.states import REPLICATED, Partial, State
+
+broadcasting("""
+Add AddV2 Div DivNoNan FloorDiv FloorMod Maximum Minimum Mod Mul MulNoNan Pow RealDiv
+SquaredDifference Sub TruncateDiv TruncateMod
+""")
+rule("AddN", inputs=ROWS)(elementwise)
+equal_sizes_rule("AddN")(alike)
+traits("Add AddN AddV2 Mul RealDiv Sub", IN_PLACE)
+traits("AddN AddV2 Maximum Minimum Mul MulNoNan SquaredDifference Sub", TOTAL)
+traits("Div DivNoNan FloorDiv FloorMod Pow RealDiv", Trait.TOTAL_ON_FLOATS)
+traits("Div FloorDiv FloorMod", Trait.DIVISION)
+traits("AddN", EVERY_ELEMENT)
+index_inputs("AddV2", slice(None))
+
+
+@shape_rule("AddN")
+def _sum_shape(table: SymbolTable, node: Node) -> Shapes:
+    return [next((t.shape for t in node.inputs if t.shape is not None), None)]
+
+
+@value_rule("Neg")
+def _neg(table: SymbolTable, node: Node) -> Shapes:
+    value = node.inputs[0].value
+    return None if value is None else [tuple(number * -1 for number in value)]
+
+
+@value_rule(
+    "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Maximum", "Minimum", "TruncateDiv"
+)
+def _arithmetic(table: SymbolTable, node: Node) -> Shapes:
+    a, b = (t.value for t in node.inputs)
+    shape = node.outputs[0].shape
+    if node.op == "FloorMod" and a is None and b is not None and len(shape or ()) == 1:
+        return _remainders(table, node, b)
+    if a is None or b is None or shape is None or len(shape) > 1:
+        return None
+    length = shape[0] if shape else 1
+    if not isinstance(length, int):
+        return None
+    a, b = (v * length if len(v) == 1 else v for v in (a, b))
+    if len(a) != len(b):
+        return None
+    return [
+        tuple(
+            _computed(table, node, one, other, index)
+            for index, (one, other) in enumerate(zip(a, b, strict=True))
+        )
+    ]
+
+
+def _remainders(table: SymbolTable, node: Node, divisors: Shape) -> Shapes:
+    """Return the remainders of numbers that are not known: those of 1 are 0."""
+    result = node.outputs[0]
+    if result.shape != (len(divisors),):
+        return None
+    return [
+        tuple(
+            0 if divisor == 1 else table.new_symbol(result, None, index)
+            for index, divisor in enumerate(divisors)
+        )
+    ]
+
+
+def _computed(table: SymbolTable, node: Node, a: Size, b: Size, index: int) -> Size:
+    op = node.op
+    if op in ("Add", "AddV2"):
+        return a + b
+    if op == "Sub":
+        return a - b
+    if op == "Mul":
+        return a * b
+    if isinstance(a, int) and isinstance(b, int):
+        numbers = {"Maximum": max(a, b), "Minimum": min(a, b)}
+        if op in numbers:
+            return numbers[op]
+        if b:
+            truncated = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+            return {"FloorMod": a % b, "FloorDiv": a // b, "TruncateDiv": truncated}[op]
+    if op in ("Maximum", "Minimum") and a == b:
+        return a
+    # A number that is computed from data may be 0, and then the division fails.
+    quotient = divide(a, b) if table.is_made_of_sizes(b) else None
+    if quotient is not None and op in ("FloorDiv", "TruncateDiv"):
+        return quotient
+    if quotient is not None and op == "FloorMod":
+        return 0
+    return table.symbol_for((op, a, b), node.outputs[0], index)
+
+
+@partial_rule("Mul", inputs=SUMS)
+@partial_rule("RealDiv", "Div", "DivNoNan", inputs=(SUMS, WHOLE), inexact=True)
+def _scale(node: Node, states: Sequence[State]) -> Decision | None:
+    """A partial sum times or over a number is one, if that is finite, not 0 and not too large.
+
+    Otherwise the parts would give inf - inf, which is no number: 1 / 0 - 3 / 0 for -2 / 0, or 0 for
+    the product of 0 and a sum that is infinite. And where each term overflows, their sum need not.
+    """
+    first, second = states
+    left, right = node.inputs
+    number = right if is_sum(first) else left
+    if not _is_moderate(number, divides=node.op != "Mul"):
+        return None
+    if not (is_not_zero(number) or (node.op == "DivNoNan" and is_count(number))):
+        return None
+    if is_sum(first) and second == REPLICATED and _keeps_size(node, left.shape):
+        return Decision(inputs=(first, second), outputs=(first,))
+    if node.op == "Mul" and is_sum(second) and first == REPLICATED:
+        if _keeps_size(node, right.shape):
+            return Decision(inputs=(first, second), outputs=(second,))
+    return None
+
+
+@partial_rule("Add", "AddV2", "AddN", "Sub", inputs=SUMS)
+def _add(node: Node, states: Sequence[State]) -> Decision | None:
+    """A sum of partial sums; a replicated term would be counted once per part."""
+    if all(is_sum(state) for state in states):
+        shapes = {t.shape for t in node.inputs}
+        if len(shapes) == 1 and None not in shapes:
+            return Decision(inputs=tuple(states), outputs=(states[0],))
+    return None
+
+
+@inside_rule("Add", "AddV2", "AddN", inputs=SUMS)
+def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
+    """A sum that a loop adds up is partial from the start: the start belongs to the first part."""
+    if not any(is_sum(s) for s in states) or not all(is_sum(s) or s == REPLICATED for s in states):
+        return None
+    if len({t.shape for t in node.inputs}) != 1:
+        return None
+    return Decision(inputs=(Partial("sum"),) * len(states), outputs=(Partial("sum"),))
+
+
+@partial_rule("Maximum", "Minimum", "LogicalAnd", "LogicalOr", inputs=EXTREMES)
+def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
+    combine = {"Maximum": "max", "Minimum": "min", "LogicalAnd": "all", "LogicalOr": "any"}
+    state = Partial(combine[node.op])
+    if all(one == state for one in states) and node.inputs[0].shape == node.inputs[1].shape:
+        return Decision(inputs=tuple(states), outputs=(state,))
+    return None
+
+
+def is_not_zero(tensor: Tensor) -> bool:
+    """Return whether a tensor is certain to be finite and not 0: a constant, or a size."""
+    if is_count(tensor):
+        return all(is_at_least(size, 1) for size in tensor.node.inputs[0].value or ())
+    array = constant_array(tensor)
+    return array is not None and bool(np.all(np.isfinite(array) & (array != 0)))
+
+
+def _is_moderate(tensor: Tensor, *, divides: bool) -> bool:
+    """Return whether a number makes a term at most so many times as large as a size does.
+
+    Types of few bits have no room for that: there it makes nothing larger.
+    """
+    array = constant_array(tensor)
+    if array is None:
+        return is_count(tensor)
+    has_room = tensor.dtype.real_dtype.max >= tf.int32.max
+    limit = float(tf.int32.max) if has_room else 1.0
+    sizes = np.abs(array.astype(np.complex128 if tensor.dtype.is_complex else np.float64))
+    return bool(np.all(sizes >= 1 / limit if divides else sizes <= limit))
+
+
+def is_count(tensor: Tensor) -> bool:
+    """Return whether a tensor is made of sizes alone, as numbers that are finite for certain."""
+    return (
+        tensor.node.op == "Cast"
+        and tensor.node.inputs[0].is_sizes
+        and tensor.dtype.real_dtype.max >= tf.int32.max
+    )
+
+
+def _keeps_size(node: Node, shape: tuple[Size, ...] | None) -> bool:
+    return shape is not None and shape == node.outputs[0].shape

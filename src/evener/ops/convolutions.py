@@ -1,0 +1,220 @@
+"""Convolutions and their gradients.
+
+Keras compiles a convolution of several groups by XLA on a CPU, because TensorFlow's own kernels for
+its gradients know one group alone. What the parts compute is not compiled, so on a CPU gradients
+are computed group by group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from evener.graph.counts import num_elements, sizes_of
+from evener.graph.dims import Size
+from evener.graph.nodes import Node, Tensor
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import all_first, batch_first, given_by_input, like_input
+from evener.ops.builder import Builder
+from evener.ops.decision import ROWS, WHOLE, Decision, Lower
+from evener.ops.registry import Shapes, Trait, flops_rule, rule, shape_rule, traits
+from evener.ops.states import (
+    FIRST,
+    REPLICATED,
+    SUM,
+    Numbers,
+    Sharded,
+    State,
+    is_first,
+    is_shardable,
+    part_sizes,
+)
+
+CONVOLUTIONS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative")
+OF_IMAGES = ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput")
+OF_FILTERS = (
+    "Conv2DBackpropFilter",
+    "Conv3DBackpropFilterV2",
+    "DepthwiseConv2dNativeBackpropFilter",
+)
+
+
+@shape_rule(*CONVOLUTIONS)
+def _convolution_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, static = node.inputs[0].shape, node.static_shapes[0]
+    if not shape or not static or static[0] is not None:
+        return None
+    sizes = [_windows(node, k) if size is None else size for k, size in enumerate(static[1:], 1)]
+    result = node.outputs[0]
+    rest = (table.new_symbol(result, k) if s is None else s for k, s in enumerate(sizes, 1))
+    return [(shape[0], *rest)]
+
+
+def _windows(node: Node, axis: int) -> int | None:
+    """Return the windows of a convolution along an axis that TensorFlow takes for unknown."""
+    images, kernel = (t.shape for t in node.inputs)
+    strides, dilations = node.ints_attr("strides"), node.ints_attr("dilations")
+    is_last = node.text_attr("data_format") in ("NHWC", "NDHWC")
+    if images is None or kernel is None or not is_last or axis >= len(images) - 1:
+        return None
+    size, extent, stride = images[axis], kernel[axis - 1], strides[axis]
+    if not isinstance(size, int) or not isinstance(extent, int):
+        return None
+    if node.text_attr("padding") == "SAME":
+        return -(-size // stride)
+    if node.text_attr("padding") != "VALID":
+        return None
+    covered = (extent - 1) * dilations[axis] + 1
+    return max(0, (size - covered) // stride + 1)
+
+
+shape_rule(*OF_IMAGES)(given_by_input(0))
+shape_rule("Dilation2D")(batch_first)
+shape_rule("Dilation2DBackpropInput")(like_input(0))
+traits("Conv2D Conv3D DepthwiseConv2dNative", Trait.COSTLY | Trait.OF_LAYERS)
+
+
+def _images(state: State) -> Sharded | None:
+    """Return the state of images along the first axis, in as many blocks as they are."""
+    return state if isinstance(state, Sharded) and state.axis == 0 else None
+
+
+@rule(*CONVOLUTIONS, "Dilation2D", inputs=(ROWS, WHOLE))
+def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
+    rows = _images(states[0])
+    if rows is None or not is_shardable(node.inputs[0].shape, rows):
+        return None
+    return Decision(inputs=(rows, REPLICATED), outputs=(rows,), needs_samples=True)
+
+
+@rule(*OF_IMAGES, inputs=(WHOLE, WHOLE, ROWS))
+def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, rows = node.outputs[0].shape, _images(states[2])
+    if shape is None or rows is None or not is_shardable(shape, rows):
+        return None
+    sizes = part_sizes(shape, rows)
+    return Decision(
+        inputs=(Numbers(sizes), REPLICATED, rows),
+        outputs=(rows,),
+        needs_samples=True,
+        lower=_images_by_groups(sizes, _groups(node, node.outputs[0], node.inputs[1])),
+        lower_rows=rows.rows,
+    )
+
+
+@rule(*OF_FILTERS, inputs=(ROWS, WHOLE, ROWS))
+def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
+    rows = _images(states[0]) or _images(states[2])
+    if rows is None or not all(is_shardable(node.inputs[k].shape, rows) for k in (0, 2)):
+        return None
+    return Decision(
+        inputs=(rows, REPLICATED, rows),
+        outputs=(SUM,),
+        needs_samples=True,
+        lower=_filter_by_groups(node, _groups(node, node.inputs[0], node.outputs[0])),
+        lower_rows=rows.rows,
+    )
+
+
+@rule("Dilation2DBackpropInput", "Dilation2DBackpropFilter", inputs=(ROWS, WHOLE, ROWS))
+def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | None:
+    if not all_first([node.inputs[0], node.inputs[2]]):
+        return None
+    if not (is_first(states[0]) or is_first(states[2])):
+        return None
+    state = FIRST if node.op == "Dilation2DBackpropInput" else SUM
+    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(state,), needs_samples=True)
+
+
+def _groups(node: Node, images: Tensor, kernel: Tensor) -> int:
+    """Return the number of groups of a gradient of Conv2D; 1 if its kernel knows it by itself."""
+    is_last = node.text_attr("data_format") in ("", "NHWC")
+    if not node.op.startswith("Conv2D") or not is_last or not images.shape or not kernel.shape:
+        return 1
+    of_images, of_kernel = images.shape[-1], kernel.shape[-2]
+    if not isinstance(of_images, int) or not isinstance(of_kernel, int) or not of_kernel:
+        return 1
+    return of_images // of_kernel
+
+
+def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
+    channels = sizes[-1]
+    if groups == 1 or not isinstance(channels, int):
+        return None
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        if not builder.may_be_on_cpu:
+            return builder.copy(node.op, node.name, inputs, node.attrs)
+        dtype = node.outputs[0].dtype
+        of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
+        kernels, errors = (_split(builder, one, groups, dtype) for one in inputs[1:])
+        gradients = [
+            builder.copy(node.op, node.name, [of_group, kernel, error], node.attrs)[0]
+            for kernel, error in zip(kernels, errors, strict=True)
+        ]
+        return [_join(builder, gradients, dtype)]
+
+    return lower
+
+
+def _filter_by_groups(node: Node, groups: int) -> Lower | None:
+    shape = node.outputs[0].shape
+    if groups == 1 or shape is None or not isinstance(shape[-1], int):
+        return None
+    of_group = (*shape[:-1], shape[-1] // groups)
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        if not builder.may_be_on_cpu:
+            return builder.copy(node.op, node.name, inputs, node.attrs)
+        dtype = node.outputs[0].dtype
+        sizes = builder.vector(of_group, tf.int32)
+        images, errors = (_split(builder, inputs[k], groups, dtype) for k in (0, 2))
+        gradients = [
+            builder.copy(node.op, node.name, [image, sizes, error], node.attrs)[0]
+            for image, error in zip(images, errors, strict=True)
+        ]
+        return [_join(builder, gradients, dtype)]
+
+    return lower
+
+
+def _split(builder: Builder, value: str, groups: int, dtype: tf.DType) -> list[str]:
+    """Add the parts of a tensor of rank 4 along its channels."""
+    axis = builder.constant(3, tf.int32)
+    return builder.op("Split", [axis, value], {"T": dtype, "num_split": groups})
+
+
+def _join(builder: Builder, values: Sequence[str], dtype: tf.DType) -> str:
+    axis = builder.constant(3, tf.int32)
+    attrs = {"T": dtype, "N": len(values), "Tidx": tf.int32}
+    return builder.op("ConcatV2", [*values, axis], attrs)[0]
+
+
+@flops_rule("Conv2D", "Conv3D")
+def _convolution_flops(node: Node, num_samples: int) -> float:
+    """Every element of the result is a sum over the filter and its input channels."""
+    return _by_filter(sizes_of(node.inputs[1], num_samples), node.outputs[0], num_samples)
+
+
+@flops_rule(*OF_IMAGES[:2])
+def _flops_of_images(node: Node, num_samples: int) -> float:
+    """The gradient of the input: as many products as the convolution itself has."""
+    return _by_filter(sizes_of(node.inputs[1], num_samples), node.inputs[2], num_samples)
+
+
+@flops_rule(*OF_FILTERS[:2])
+def _flops_of_filter(node: Node, num_samples: int) -> float:
+    """The gradient of the filter: as many products as the convolution itself has."""
+    return _by_filter(sizes_of(node.outputs[0], num_samples), node.inputs[2], num_samples)
+
+
+def _by_filter(filter_sizes: Sequence[int], result: Tensor, num_samples: int) -> float:
+    return 2 * math.prod(filter_sizes[:-1]) * num_elements(result, num_samples)
+
+
+@flops_rule("DepthwiseConv2dNative")
+def _depthwise_flops(node: Node, num_samples: int) -> float:
+    window = math.prod(sizes_of(node.inputs[1], num_samples)[:2])
+    return 2 * window * num_elements(node.outputs[0], num_samples)

@@ -1,0 +1,269 @@
+"""Tensors of one number, of rows in order, and copies of rows side by side; paddings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evener.graph.dims import divide, has_batch
+from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import first_batch_axis, given_by_input
+from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.elementwise import unary
+from evener.ops.registry import (
+    EVERY_ELEMENT,
+    FREE,
+    TOTAL,
+    Matrix,
+    Shapes,
+    Trait,
+    matrix_rule,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.ops.states import (
+    PART_BATCH,
+    PART_OFFSET,
+    REPLICATED,
+    Numbers,
+    Sharded,
+    State,
+    is_shardable,
+    part_sizes,
+    rows_per_sample,
+)
+from evener.ops.values import LARGEST, LARGEST_VALUE, matrix_of, matrix_with
+
+
+@value_rule("Fill")
+def _fill_value(table: SymbolTable, node: Node) -> Shapes:
+    shape, value = node.outputs[0].shape, node.inputs[1].value
+    if value is None or shape is None or len(shape) > 1:
+        return None
+    if shape and (not isinstance(shape[0], int) or shape[0] > LARGEST_VALUE):
+        return None
+    return [value * int(shape[0])] if shape else [value]  # pyright: ignore[reportArgumentType]
+
+
+@matrix_rule("Fill")
+def _fill_matrix(node: Node) -> Matrix | None:
+    shape, number = node.outputs[0].shape, node.inputs[1].value
+    if shape is None or number is None:
+        return None
+    sizes = [size for size in shape if isinstance(size, int)]
+    if len(sizes) < len(shape) or math.prod(sizes) > LARGEST:
+        return None
+    return matrix_with(number * math.prod(sizes), sizes)
+
+
+@rule("Fill", inputs=WHOLE)
+def _fill(node: Node, states: Sequence[State]) -> Decision | None:
+    shape = node.outputs[0].shape
+    target = None if shape is None else first_batch_axis(shape)
+    if shape is None or target is None:
+        return None
+    return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
+
+
+@value_rule("ZerosLike", "OnesLike")
+def _like_value(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.outputs[0].shape
+    number = int(node.op == "OnesLike")
+    if shape is None or len(shape) > 1:
+        return None
+    if not shape:
+        return [(number,)]
+    return [(number,) * shape[0]] if isinstance(shape[0], int) else None
+
+
+@rule("BroadcastTo", inputs=(ROWS, WHOLE))
+def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
+    result, shape, state = node.outputs[0].shape, node.inputs[0].shape, states[0]
+    if result is None or shape is None:
+        return None
+    if isinstance(state, Sharded):
+        axis = state.axis + len(result) - len(shape)
+        target = state.at(axis)
+        if result[axis] != shape[state.axis] or not is_shardable(result, target):
+            return None
+    else:
+        found = first_batch_axis(result)
+        if found is None:
+            return None
+        target = found
+        axis = target.axis - (len(result) - len(shape))
+        if axis >= 0 and shape[axis] != 1:
+            return None
+    return Decision(inputs=(state, Numbers(part_sizes(result, target))), outputs=(target,))
+
+
+@shape_rule("Range")
+def _range_shape(table: SymbolTable, node: Node) -> Shapes:
+    start, limit, step = (t.value for t in node.inputs)
+    if start is None or limit is None or step is None:
+        return None
+    stride = step[0]
+    if not isinstance(stride, int) or stride < 1:
+        return None
+    # The operation refuses a limit before the start.
+    numbers = (start[0], limit[0])
+    if all(isinstance(number, int) for number in numbers):
+        return [(len(range(*numbers, stride)),)]  # pyright: ignore[reportArgumentType]
+    length = divide(limit[0] - start[0], stride)
+    return None if length is None or isinstance(length, int) else [(length,)]
+
+
+@value_rule("Range")
+def _range_value(table: SymbolTable, node: Node) -> Shapes:
+    numbers = [t.value for t in node.inputs]
+    if any(n is None or not isinstance(n[0], int) for n in numbers):
+        return None
+    start, limit, step = (n[0] for n in numbers if n is not None)
+    span = range(start, limit, step)  # pyright: ignore[reportArgumentType]
+    return [tuple(span)] if len(span) <= LARGEST_VALUE else None
+
+
+@rule("Range", inputs=WHOLE)
+def _range(node: Node, states: Sequence[State]) -> Decision | None:
+    start, _, step = (t.value for t in node.inputs)
+    shape = node.outputs[0].shape
+    if shape is None or start is None or step is None or not isinstance(step[0], int):
+        return None
+    if has_batch(start[0]) or not is_shardable(shape, Sharded(0)):
+        return None
+    rows = rows_per_sample(shape[0])
+    assert rows is not None
+    begin = PART_OFFSET * rows * step[0] + start[0]
+    return Decision(
+        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step[0],)), REPLICATED),
+        outputs=(Sharded(0),),
+    )
+
+
+@shape_rule("Tile")
+def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, times = node.inputs[0].shape, node.inputs[1].value
+    if shape is None or times is None:
+        return None
+    return [tuple(size * n for size, n in zip(shape, times, strict=True))]
+
+
+@value_rule("Tile")
+def _tile_value(table: SymbolTable, node: Node) -> Shapes:
+    value, times = (t.value for t in node.inputs)
+    if value is None or times is None or node.inputs[0].rank != 1:
+        return None
+    if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
+        return None
+    return [value * times[0]]
+
+
+@rule("Tile", inputs=(ROWS, WHOLE))
+def _tile(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, times, state = node.inputs[0].shape, node.inputs[1].value, states[0]
+    result = node.outputs[0].shape
+    if shape is None or result is None or times is None:
+        return None
+    if isinstance(state, Sharded):
+        # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
+        if has_batch(times[state.axis]):
+            return None
+        target = state.with_blocks(state.axis, state.outer * times[state.axis])
+        return Decision(inputs=(state, Numbers(times)), outputs=(target,))
+    for axis, count in enumerate(times):
+        if has_batch(count) and shape[axis] == 1 and is_shardable(result, Sharded(axis)):
+            rows = rows_per_sample(count)
+            assert rows is not None
+            local = (*times[:axis], PART_BATCH * rows, *times[axis + 1 :])
+            return Decision(inputs=(REPLICATED, Numbers(local)), outputs=(Sharded(axis),))
+    return None
+
+
+@shape_rule("Pad", "PadV2", "MirrorPad")
+def _pad_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
+        return None
+    return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+
+
+@value_rule("Pad", "PadV2")
+def _pad_value(table: SymbolTable, node: Node) -> Shapes:
+    value, pads = node.inputs[0].value, matrix_of(node.inputs[1])
+    fill = node.inputs[2].value if node.op == "PadV2" else (0,)
+    if value is None or fill is None or pads is None or node.inputs[0].rank != 1:
+        return None
+    before, behind = pads[0]
+    if not isinstance(before, int) or not isinstance(behind, int):
+        return None
+    if before + len(value) + behind > LARGEST_VALUE:
+        return None
+    return [fill * before + value + fill * behind]
+
+
+@rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
+@rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
+def _pad(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, result, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
+    if shape is None or result is None or not isinstance(state, Sharded):
+        return None
+    if result[state.axis] != shape[state.axis] or not _pads_nothing(node, state.axis):
+        return None
+    others = [REPLICATED] * (len(states) - 1)
+    is_mirrored = node.op == "MirrorPad"
+    return Decision(inputs=(state, *others), outputs=(state,), needs_samples=is_mirrored)
+
+
+def _pads_nothing(node: Node, axis: int) -> bool:
+    pads = matrix_of(node.inputs[1])
+    return pads is not None and all(isinstance(pad, int) and pad == 0 for pad in pads[axis])
+
+
+@shape_rule("MirrorPadGrad")
+def _pad_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
+    if shape is None or pads is None:
+        return None
+    return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+
+
+@rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
+def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
+    state = states[0]
+    if not isinstance(state, Sharded) or not _pads_nothing(node, state.axis):
+        return None
+    if not is_shardable(node.outputs[0].shape, state):
+        return None
+    return Decision(inputs=(state, REPLICATED), outputs=(state,), needs_samples=True)
+
+
+@shape_rule("OneHot")
+def _one_hot_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, depth = node.inputs[0].shape, node.inputs[1].value
+    if shape is None or depth is None:
+        return None
+    axis = node.int_attr("axis")
+    axis = len(shape) if axis == -1 else axis
+    return [(*shape[:axis], depth[0], *shape[axis:])]
+
+
+@rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
+def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
+    state, rank = states[0], node.inputs[0].rank
+    if rank is None or not isinstance(state, Sharded):
+        return None
+    axis = node.int_attr("axis") % (rank + 1)
+    target = state.at(state.axis + (axis <= state.axis))
+    return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
+
+
+unary("OnesLike ZerosLike")
+shape_rule("Empty", "Fill")(given_by_input(0))
+shape_rule("BroadcastTo")(given_by_input(1))
+traits("BroadcastTo Fill OnesLike Pad PadV2 Tile ZerosLike", FREE)
+traits("BroadcastTo OnesLike ZerosLike", TOTAL)
+traits("Fill OnesLike ZerosLike", Trait.EQUAL_ELEMENTS)
+traits("BroadcastTo Tile", EVERY_ELEMENT)

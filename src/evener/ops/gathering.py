@@ -1,0 +1,181 @@
+"""Rows that are taken from a table, or written to one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from evener.graph.dims import BATCH, Size
+from evener.graph.nodes import Node, Tensor
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import given_by_input, is_number, like_input
+from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.own_rows import gather_from_own, gather_nd_from_own, is_of_batch, scatter_to_own
+from evener.ops.registry import (
+    FREE,
+    IndexLimit,
+    Shapes,
+    equal_sizes_rule,
+    index_limit_rule,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.ops.states import REPLICATED, Partial, Sharded, State, is_shardable
+
+
+@shape_rule("GatherV2")
+def _gather_shape(table: SymbolTable, node: Node) -> Shapes:
+    data, indices = (t.shape for t in node.inputs[:2])
+    axis = node.inputs[2].value
+    if data is None or indices is None or axis is None or not isinstance(axis[0], int):
+        return None
+    at, shared = axis[0] % len(data), node.int_attr("batch_dims")
+    return [(*data[:at], *indices[shared:], *data[at + 1 :])]
+
+
+@value_rule("GatherV2")
+def _gather_value(table: SymbolTable, node: Node) -> Shapes:
+    value, places = node.inputs[0].value, node.inputs[1].value
+    if value is None or places is None or node.inputs[0].rank != 1:
+        return None
+    if not all(isinstance(k, int) and 0 <= k < len(value) for k in places):
+        return None
+    return [tuple(value[k] for k in places if isinstance(k, int))]
+
+
+@rule("GatherV2", inputs=(ROWS, ROWS, WHOLE))
+@rule("Gather", inputs=ROWS)
+def _gather(node: Node, states: Sequence[State]) -> Decision | None:
+    """Rows of a table that all parts have, or of every sample's own table."""
+    data, indices = states[0], states[1]
+    shape, places = node.inputs[0].shape, node.inputs[1].shape
+    axes = node.inputs[2].value if node.op == "GatherV2" else (0,)
+    if shape is None or places is None or not is_number(axes):
+        return None
+    assert axes is not None and isinstance(axes[0], int)
+    axis = axes[0] % len(shape)
+    shared = node.int_attr("batch_dims") if node.op == "GatherV2" else 0
+    others = (REPLICATED,) * (len(states) - 2)
+    for state in (data, indices):
+        if isinstance(state, Sharded) and state.axis < shared:
+            if is_shardable(shape, state) and is_shardable(places, state):
+                return Decision(inputs=(state, state, *others), outputs=(state,))
+            return None
+    if isinstance(indices, Sharded):
+        is_by_rows = node.op == "GatherV2" and axis == shared == 0 and indices.rows == BATCH
+        own = gather_from_own(node) if is_by_rows else None
+        if own is not None:
+            return own
+        target = indices.at(axis + indices.axis - shared)
+        return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
+    if isinstance(data, Sharded) and data.axis != axis:
+        moved = data.axis if data.axis < axis else data.axis + len(places) - shared - 1
+        return Decision(inputs=(data, REPLICATED, *others), outputs=(data.at(moved),))
+    return None
+
+
+@shape_rule("Gather")
+def _old_gather_shape(table: SymbolTable, node: Node) -> Shapes:
+    data, indices = (t.shape for t in node.inputs)
+    return None if data is None or indices is None else [(*indices, *data[1:])]
+
+
+@equal_sizes_rule("GatherV2")
+def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
+    data, indices = (tensor.shape for tensor in node.inputs[:2])
+    shared = node.int_attr("batch_dims")
+    yield from zip((data or ())[:shared], (indices or ())[:shared], strict=False)
+
+
+@index_limit_rule("GatherV2")
+def _gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
+    del shapes
+    shape, axes = node.inputs[0].shape, node.inputs[2].value or ()
+    axis = axes[0] if axes else None
+    return node.inputs[1], shape[axis] if shape and isinstance(axis, int) else None
+
+
+@shape_rule("ResourceGather")
+def _resource_gather_shape(table: SymbolTable, node: Node) -> Shapes:
+    indices, static = node.inputs[1].shape, node.static_shapes[0]
+    if indices is None or static is None:
+        return None
+    rest = static[len(indices) :]
+    if any(size is None for size in rest):
+        return None
+    return [(*indices, *(size for size in rest if size is not None))]
+
+
+@index_limit_rule("ResourceGather")
+def _resource_gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> IndexLimit:
+    shape = shapes.get(node.inputs[0], ())
+    return node.inputs[1], shape[0] if shape else None
+
+
+@shape_rule("GatherNd")
+def _gather_nd_shape(table: SymbolTable, node: Node) -> Shapes:
+    data, indices = (t.shape for t in node.inputs)
+    if data is None or not indices or not isinstance(indices[-1], int):
+        return None
+    return [(*indices[:-1], *data[indices[-1] :])]
+
+
+@rule("GatherNd", inputs=ROWS)
+def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
+    indices, places = states[1], node.inputs[1].rank
+    if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
+        return None
+    own = gather_nd_from_own(node) if indices.rows == BATCH else None
+    return own or Decision(inputs=(REPLICATED, indices), outputs=(indices,))
+
+
+@rule("ScatterNd", inputs=(ROWS, ROWS, WHOLE))
+def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
+    """Rows are added to zeros, so every part adds its own."""
+    own = scatter_to_own(node)
+    if own is not None and any(is_of_batch(state) for state in states):
+        return own
+    places = node.inputs[0].rank
+    for state in states[:2]:
+        if isinstance(state, Sharded) and places is not None and state.axis < places - 1:
+            if all(is_shardable(t.shape, state) for t in node.inputs[:2]):
+                return Decision(inputs=(state, state, REPLICATED), outputs=(Partial("sum"),))
+    return None
+
+
+@rule("TensorScatterAdd", "TensorScatterSub", inputs=(ROWS, WHOLE, ROWS))
+@rule("TensorScatterUpdate", inputs=(ROWS, WHOLE, ROWS))
+@rule("TensorScatterMax", "TensorScatterMin", inputs=(ROWS, WHOLE, ROWS))
+def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
+    """Positions are along other axes than the samples, and the same for all of them."""
+    shapes = [t.shape for t in node.inputs]
+    if any(shape is None for shape in shapes):
+        return None
+    table, places, updates = (shape or () for shape in shapes)
+    depth = places[-1] if places else None
+    if not isinstance(depth, int):
+        return None
+    moved = len(places) - 1 - depth
+    targets = [states[0]]
+    if isinstance(states[2], Sharded):
+        targets.append(states[2].at(states[2].axis - moved))
+    for target in targets:
+        if not isinstance(target, Sharded) or not depth <= target.axis < len(table):
+            continue
+        source = target.at(target.axis + moved)
+        if is_shardable(updates, source) and updates[source.axis] == table[target.axis]:
+            wanted = (target, REPLICATED, source)
+            return Decision(inputs=wanted, outputs=(target,), needs_samples=True)
+    return None
+
+
+shape_rule("ScatterNd")(given_by_input(2))
+shape_rule(
+    "TensorScatterAdd",
+    "TensorScatterMax",
+    "TensorScatterMin",
+    "TensorScatterSub",
+    "TensorScatterUpdate",
+)(like_input(0))
+traits("GatherV2 ResourceGather", FREE)

@@ -1,0 +1,104 @@
+"""Copies of a tensor, checks of it, casts and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from evener.graph.nodes import Node, constant_array
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import like_input
+from evener.ops.decision import PARTIALS, ROWS, Decision
+from evener.ops.elementwise import unary
+from evener.ops.registry import (
+    COPY,
+    EVERY_ELEMENT,
+    FREE,
+    TOTAL,
+    VIEW,
+    Matrix,
+    Shapes,
+    index_inputs,
+    matrix_rule,
+    partial_rule,
+    rule,
+    shape_rule,
+    traits,
+    truth_rule,
+    value_rule,
+)
+from evener.ops.states import Sharded, State
+from evener.ops.values import LARGEST_VALUE, matrix_of, truth_of
+
+unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
+shape_rule("DebugIdentityV3", "EnsureShape")(like_input(0))
+traits("Identity StopGradient", VIEW | FREE)
+traits("Identity StopGradient Snapshot", COPY)
+traits("Cast Const NoOp Placeholder ReadVariableOp", FREE)
+traits("Cast Const Identity NoOp PreventGradient StopGradient", TOTAL)
+traits("Cast Identity PreventGradient Snapshot StopGradient", EVERY_ELEMENT)
+index_inputs("Cast Identity", slice(1))
+
+
+@shape_rule("IdentityN")
+def _each_shape(table: SymbolTable, node: Node) -> Shapes:
+    return [t.shape for t in node.inputs]
+
+
+@value_rule("IdentityN")
+def _each(table: SymbolTable, node: Node) -> Shapes:
+    return [t.value for t in node.inputs]
+
+
+@value_rule("Identity", "StopGradient", "Snapshot", "PreventGradient", "EnsureShape")
+def _same_value(table: SymbolTable, node: Node) -> Shapes:
+    return [node.inputs[0].value]
+
+
+@matrix_rule("Identity", "StopGradient")
+def _same_matrix(node: Node) -> Matrix | None:
+    return matrix_of(node.inputs[0])
+
+
+@truth_rule("Identity", "StopGradient")
+def _same_truth(node: Node) -> bool | None:
+    return truth_of(node.inputs[0])
+
+
+@partial_rule("Identity", "StopGradient", "PreventGradient", "Snapshot", inputs=PARTIALS)
+def _copy_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
+    return Decision(inputs=(states[0],), outputs=(states[0],))
+
+
+@rule("EnsureShape", inputs=ROWS)
+def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
+    """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
+    state, wanted = states[0], node.attrs["shape"].shape
+    if not isinstance(state, Sharded):
+        return None
+    if not wanted.unknown_rank and wanted.dim[state.axis].size != -1:
+        return None
+    return Decision(inputs=(state,), outputs=(state,))
+
+
+@value_rule("Cast")
+def _cast_value(table: SymbolTable, node: Node) -> Shapes:
+    source, target = node.inputs[0].dtype, node.outputs[0].dtype
+    wide = target in (tf.int32, tf.int64)
+    return [node.inputs[0].value] if source.is_integer and wide else None
+
+
+@value_rule("Const")
+def _constant_value(table: SymbolTable, node: Node) -> Shapes:
+    proto = node.attrs["value"].tensor
+    rank = len(proto.tensor_shape.dim)
+    if rank > 1 or (rank == 1 and proto.tensor_shape.dim[0].size > LARGEST_VALUE):
+        return None
+    return [tuple(int(n) for n in tf.make_ndarray(proto).ravel())]
+
+
+@truth_rule("Const")
+def _constant_truth(node: Node) -> bool | None:
+    array = constant_array(node.outputs[0])
+    return bool(array) if array is not None and array.shape == () else None

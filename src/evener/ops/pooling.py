@@ -1,0 +1,107 @@
+"""Pooling and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import all_first, batch_first, behind, given_by_input, like_input
+from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.registry import Shapes, gathered, rule, shape_rule
+from evener.ops.states import (
+    FIRST,
+    REPLICATED,
+    Numbers,
+    State,
+    first_of,
+    is_first,
+    is_shardable,
+    part_sizes,
+)
+
+# The first axis of all inputs and outputs counts samples. (oneDNN's kernels of convolutions and
+# pooling are wrong, or end the process, where there are none.)
+PER_SAMPLE = """
+MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad MaxPoolGradGrad
+""".split()
+
+
+@rule(*PER_SAMPLE, inputs=ROWS)
+@rule("MaxPoolV2", inputs=(ROWS, WHOLE, WHOLE))
+@rule("MaxPoolGradV2", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
+def per_sample(node: Node, states: Sequence[State]) -> Decision | None:
+    """Return a decision by rows of images; what is smaller than a matrix is the same for all."""
+    rows = next(filter(None, map(first_of, states)), None)
+    if rows is not None:
+        tensors = (*node.inputs, *node.outputs)
+        if all(is_shardable(t.shape, rows) or not t.rank for t in tensors):
+            wanted = tuple(rows if t.rank and t.rank > 1 else REPLICATED for t in node.inputs)
+            outputs = (rows,) * len(node.outputs)
+            return Decision(inputs=wanted, outputs=outputs, needs_samples=True)
+    return None
+
+
+@rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
+def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, rows = node.outputs[0].shape, first_of(states[1])
+    if shape is None or rows is None or not is_shardable(shape, rows):
+        return None
+    sizes = Numbers(part_sizes(shape, rows))
+    return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
+
+
+@rule("MaxPoolWithArgmax", inputs=ROWS)
+@rule("MaxPoolGradWithArgmax", inputs=ROWS)
+def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None:
+    """Positions in every image; positions in the whole batch are not those of a part."""
+    if node.bool_attr("include_batch_in_index") or not all_first(node.inputs):
+        return None
+    if not any(is_first(state) for state in states):
+        return None
+    outputs = (FIRST,) * len(node.outputs)
+    return Decision(inputs=(FIRST,) * len(states), outputs=outputs, needs_samples=True)
+
+
+@rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
+def _gradient_of_fractional(node: Node, states: Sequence[State]) -> Decision | None:
+    if not any(is_first(state) for state in states[:3]) or not all_first(node.inputs[:3]):
+        return None
+    wanted = (FIRST, FIRST, FIRST, REPLICATED, REPLICATED)
+    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
+
+
+@rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
+def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
+    shape = node.outputs[0].shape
+    if shape is None or not is_first(states[1]) or not is_shardable(shape, FIRST):
+        return None
+    wanted = (Numbers(part_sizes(shape, FIRST)), FIRST, REPLICATED, REPLICATED)
+    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
+
+
+@shape_rule("MaxPoolWithArgmax")
+def _shapes_with_positions(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return [behind(table, tensor, shape[:1]) for tensor in node.outputs] if shape else None
+
+
+@shape_rule("FractionalMaxPool", "FractionalAvgPool")
+def _fractional_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return [behind(table, node.outputs[0], shape[:1]), None, None] if shape else None
+
+
+shape_rule("MaxPool", "MaxPoolV2", "MaxPool3D", "AvgPool", "AvgPool3D")(batch_first)
+shape_rule(
+    "MaxPoolGrad",
+    "MaxPool3DGrad",
+    "MaxPoolGradV2",
+    "MaxPoolGradWithArgmax",
+    "FractionalMaxPoolGrad",
+)(like_input(0))
+shape_rule("AvgPoolGrad", "AvgPool3DGrad", "FractionalAvgPoolGrad")(given_by_input(0))
+gathered(
+    "FractionalAvgPool FractionalMaxPool",
+    "It draws one sample of numbers or classes for the whole batch, by a state of its own.",
+)

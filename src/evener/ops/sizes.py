@@ -1,0 +1,92 @@
+"""Sizes as tensors, and what is computed of them alone."""
+
+from __future__ import annotations
+
+from evener.graph.dims import Size, product
+from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import broadcast, scalar
+from evener.ops.registry import FREE, Shapes, Trait, gathered, shape_rule, traits, value_rule
+
+
+@value_rule("Shape", "ShapeN")
+def _shape_value(table: SymbolTable, node: Node) -> Shapes:
+    return [t.shape for t in node.inputs]
+
+
+@value_rule("Size")
+def _size_value(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    return None if shape is None else [(product(shape),)]
+
+
+@value_rule("Rank")
+def _rank_value(table: SymbolTable, node: Node) -> Shapes:
+    rank = node.inputs[0].rank
+    return None if rank is None else [(rank,)]
+
+
+@value_rule("BroadcastArgs")
+def _broadcast_args(table: SymbolTable, node: Node) -> Shapes:
+    return [broadcast([t.value for t in node.inputs])]
+
+
+@value_rule("BroadcastGradientArgs")
+def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
+    """Over which axes the gradient of each operand is summed.
+
+    An axis counts where an operand has size 1 and the other has not. Where both are the same
+    symbol, neither was broadcast. Where the sizes cannot be compared, nothing is known.
+    """
+    a, b = (t.value for t in node.inputs)
+    if a is None or b is None:
+        return None
+    rank = max(len(a), len(b))
+    full_a = (None,) * (rank - len(a)) + a
+    full_b = (None,) * (rank - len(b)) + b
+    over_a: list[Size] = []
+    over_b: list[Size] = []
+    for axis, (one, other) in enumerate(zip(full_a, full_b, strict=True)):
+        if one == other:
+            if one == 1:
+                over_a.append(axis)
+                over_b.append(axis)
+            continue
+        if one in (None, 1):
+            over_a.append(axis)
+        elif other in (None, 1):
+            over_b.append(axis)
+        else:
+            # 8 and B: B is 8, or it is 1 and its gradient is summed.
+            return None
+    return [tuple(over_a), tuple(over_b)]
+
+
+@value_rule("InvertPermutation")
+def _invert(table: SymbolTable, node: Node) -> Shapes:
+    order = node.inputs[0].value
+    if order is None or not all(isinstance(k, int) for k in order):
+        return None
+    return [tuple(order.index(k) for k in range(len(order)))]
+
+
+@value_rule("ListDiff")
+def _list_difference(table: SymbolTable, node: Node) -> Shapes:
+    """The numbers of the first list that are not in the second, and their places."""
+    numbers, without = (t.value for t in node.inputs)
+    if numbers is None or without is None:
+        return None
+    if not all(isinstance(number, int) for number in (*numbers, *without)):
+        return None
+    kept = [place for place, number in enumerate(numbers) if number not in without]
+    return [tuple(numbers[place] for place in kept), tuple(kept)]
+
+
+shape_rule("Rank", "Size")(scalar)
+traits("Shape ShapeN", FREE)
+traits("ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where", Trait.SIZED_BY_DATA)
+gathered("InvertPermutation", "It compares, sorts or permutes the samples of a batch.")
+gathered(
+    "ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where",
+    "The number of rows of its result is in the data.",
+)

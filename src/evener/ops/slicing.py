@@ -1,0 +1,274 @@
+"""Slices, their gradients, and updates of slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evener.graph.dims import Size, divide, has_batch
+from evener.graph.nodes import Node
+from evener.graph.symbols import SymbolTable
+from evener.ops.axes import given_by_input, like_input, without_minus_one
+from evener.ops.builder import Builder
+from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision, Lower
+from evener.ops.joining import rearranged_partial
+from evener.ops.registry import (
+    FREE,
+    Matrix,
+    Shapes,
+    matrix_rule,
+    partial_rule,
+    rule,
+    shape_rule,
+    traits,
+    value_rule,
+)
+from evener.ops.states import (
+    REPLICATED,
+    Numbers,
+    Sharded,
+    State,
+    is_shardable,
+    part_sizes,
+    rows_per_sample,
+)
+from evener.ops.strided_slices import TakenSlice, slices
+from evener.ops.values import matrix_of
+
+
+@shape_rule("Slice")
+def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, begin, size = node.inputs[0].shape, node.inputs[1].value, node.inputs[2].value
+    if shape is None or begin is None or size is None:
+        return None
+    size = without_minus_one(table, node.outputs[0], size, shape)
+    return [
+        tuple(
+            n - start if length == -1 else length
+            for n, start, length in zip(shape, begin, size, strict=True)
+        )
+    ]
+
+
+@value_rule("Slice")
+def _slice_value(table: SymbolTable, node: Node) -> Shapes:
+    value, begin, size = (t.value for t in node.inputs)
+    if value is None or begin is None or size is None or node.inputs[0].rank != 1:
+        return None
+    if not isinstance(begin[0], int) or not isinstance(size[0], int):
+        return None
+    end = len(value) if size[0] == -1 else begin[0] + size[0]
+    return [value[begin[0] : end]]
+
+
+@matrix_rule("Slice")
+def _slice_matrix(node: Node) -> Matrix | None:
+    array, begin, size = matrix_of(node.inputs[0]), node.inputs[1].value, node.inputs[2].value
+    if array is None or begin is None or size is None:
+        return None
+    taken: list[slice] = []
+    for start, count in zip(begin, size, strict=True):
+        if not isinstance(start, int) or not isinstance(count, int) or start < 0:
+            return None
+        taken.append(slice(start, None if count == -1 else start + count))
+    return array[tuple(taken)]
+
+
+@rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
+def _slice(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    begin, size = node.inputs[1].value, node.inputs[2].value
+    if shape is None or result is None or not isinstance(state, Sharded):
+        return None
+    if begin is None or size is None:
+        return None
+    one = TakenSlice(state.axis)
+    one.begin, one.length = begin[state.axis], result[state.axis]
+    target = _blocks(one, shape[state.axis], state, state.axis)
+    if target is None or not is_shardable(result, target):
+        return None
+    axis, rows = state.axis, part_sizes(result, target)[state.axis]
+    begins = (*begin[:axis], _in_part(begin[axis], state), *begin[axis + 1 :])
+    sizes = (*size[:axis], rows, *size[axis + 1 :])
+    return Decision(inputs=(state, Numbers(begins), Numbers(sizes)), outputs=(target,))
+
+
+@shape_rule("StridedSlice")
+def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape = node.inputs[0].shape
+    taken = None if shape is None else slices(node, shape)
+    if taken is None:
+        return None
+    sizes: list[Size] = []
+    for one in taken:
+        if one is None:
+            sizes.append(1)
+        elif one.length is None:
+            sizes.append(table.new_symbol(node.outputs[0], len(sizes)))
+        elif not one.is_index:
+            sizes.append(one.length)
+    return [tuple(sizes)]
+
+
+@value_rule("StridedSlice")
+def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
+    value, shape = node.inputs[0].value, node.inputs[0].shape
+    if value is None or shape is None or len(shape) != 1:
+        return None
+    taken = slices(node, shape)
+    if taken is None or len(taken) != 1 or taken[0] is None:
+        return None
+    one = taken[0]
+    if not isinstance(one.begin, int) or not isinstance(one.length, int):
+        return None
+    if one.is_index and not 0 <= one.begin < len(value):
+        return None
+    return [tuple(value[one.begin + k * one.stride] for k in range(one.length))]
+
+
+@rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
+def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
+    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    taken = None if shape is None else slices(node, shape)
+    if taken is None or shape is None or result is None or not isinstance(state, Sharded):
+        return None
+    axis = 0
+    for one in taken:
+        if one is not None and one.axis == state.axis:
+            break
+        axis += one is None or not one.is_index
+    samples = next(one for one in taken if one is not None and one.axis == state.axis)
+    if samples.is_whole:
+        target: Sharded | None = state.at(axis)
+    else:
+        target = _blocks(samples, shape[state.axis], state, axis)
+    if target is None or not is_shardable(result, target):
+        return None
+    if any(one is not None and not _is_certain(one) for one in taken):
+        # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
+        # an end behind the last row is the last row.
+        whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
+        return whole if samples.is_whole else None
+    numbers = [Numbers(one) for one in _part_slices(taken, state)]
+    return Decision(
+        inputs=(state, *numbers),
+        outputs=(target,),
+        lower=_with_plain_masks(taken, "StridedSlice"),
+        lower_rows=state.rows,
+    )
+
+
+def _is_certain(one: TakenSlice) -> bool:
+    return one.begin is not None and one.length is not None
+
+
+def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
+    """Whole blocks of an axis ``[outer, B, inner]``, such as ``x[:n]`` of ``concat([a, b])``."""
+    rows = rows_per_sample(size, state)
+    if samples.is_index or samples.stride != 1 or samples.begin is None or rows is None:
+        return None
+    if samples.length is None:
+        return None
+    first = divide(samples.begin, state.rows * rows) if samples.begin != 0 else 0
+    blocks = divide(samples.length, state.rows * rows)
+    if not isinstance(first, int) or not isinstance(blocks, int):
+        return None
+    return state.with_blocks(axis, blocks)
+
+
+def _part_slices(
+    taken: Sequence[TakenSlice | None], state: Sharded
+) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
+    """Return begins, ends and strides with the numbers of the part, without negative places."""
+    begins: list[Size] = []
+    ends: list[Size] = []
+    strides: list[Size] = []
+    for one in taken:
+        if one is None:
+            begins, ends, strides = [*begins, 0], [*ends, 1], [*strides, 1]
+            continue
+        assert one.begin is not None and one.length is not None
+        begin, length = one.begin, one.length
+        if one.axis == state.axis:
+            begin, length = _in_part(begin, state), _in_part(length, state)
+        end = begin + length
+        if one.stride != 1 and not one.is_index:
+            assert isinstance(begin, int) and isinstance(length, int)
+            end = begin + length * one.stride
+            # A negative end would count from the back.
+            end = end if end >= 0 else -(2**30)
+        begins, ends = [*begins, begin], [*ends, end]
+        strides.append(1 if one.is_index else one.stride)
+    return tuple(begins), tuple(ends), tuple(strides)
+
+
+def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
+    """The same operation with all places said in numbers."""
+
+    def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
+        shrink = sum(1 << k for k, one in enumerate(taken) if one is not None and one.is_index)
+        new = sum(1 << k for k, one in enumerate(taken) if one is None)
+        masks = {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0}
+        masks |= {"shrink_axis_mask": shrink, "new_axis_mask": new}
+        return builder.op(op, inputs, {"T": node.attrs["T"], "Index": node.attrs["Index"], **masks})
+
+    return lower
+
+
+@rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
+def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
+    """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
+    result, gradient, state = node.outputs[0].shape, node.inputs[4].shape, states[4]
+    taken = None if result is None else slices(node, result)
+    if taken is None or result is None or gradient is None or not isinstance(state, Sharded):
+        return None
+    if any(one is not None and not _is_certain(one) for one in taken):
+        return None
+    kept = [one for one in taken if one is None or not one.is_index]
+    if len(kept) != len(gradient) or kept[state.axis] is None:
+        return None
+    samples = kept[state.axis]
+    assert samples is not None
+    target = state.at(samples.axis)
+    if not samples.is_whole:
+        rows = rows_per_sample(gradient[state.axis], state)
+        blocks = None if rows is None else divide(result[samples.axis], state.rows * rows)
+        if blocks is None or has_batch(blocks):
+            return None
+        target = state.with_blocks(samples.axis, blocks)
+        if _blocks(samples, result[samples.axis], target, state.axis) != state:
+            return None
+    if not is_shardable(result, target):
+        return None
+    numbers = [Numbers(one) for one in _part_slices(taken, target)]
+    return Decision(
+        inputs=(Numbers(part_sizes(result, target)), *numbers, state),
+        outputs=(target,),
+        lower=_with_plain_masks(taken, "StridedSliceGrad"),
+        lower_rows=state.rows,
+    )
+
+
+def _in_part(size: Size, state: Sharded) -> Size:
+    """Return in a part a place or a length that is whole blocks of the rows."""
+    rows = 0 if size == 0 else divide(size, state.rows)
+    assert rows is not None
+    return state.in_part * rows
+
+
+@rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
+def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
+    """All samples get an update, at the same place of the other axes."""
+    shape, update, begin = node.inputs[0].shape, node.inputs[1].shape, node.inputs[2].value
+    state = next((s for s in states[:2] if isinstance(s, Sharded)), None)
+    if state is None or shape is None or update is None or begin is None:
+        return None
+    if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:
+        return None
+    return Decision(inputs=(state, state, REPLICATED), outputs=(state,))
+
+
+shape_rule("StridedSliceGrad")(given_by_input(0))
+shape_rule("XlaDynamicUpdateSlice")(like_input(0))
+partial_rule("Slice", inputs=(PARTIALS, WHOLE, WHOLE))(rearranged_partial)
+partial_rule("StridedSlice", inputs=(PARTIALS, WHOLE, WHOLE, WHOLE))(rearranged_partial)
+traits("Slice StridedSlice", FREE)

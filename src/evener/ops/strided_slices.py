@@ -1,0 +1,152 @@
+"""Strided slices, read: the rows that they take of every axis."""
+
+from __future__ import annotations
+
+from evener.graph.dims import Dim, Size, divide, is_at_least
+from evener.graph.nodes import Node
+from evener.ops.registry import Shape
+
+
+class TakenSlice:
+    """What a strided slice takes of one axis.
+
+    Attributes:
+        axis: The axis of the input.
+        begin: The first row, or None if it is not known.
+        stride: The step from row to row.
+        length: How many rows, or None if that is not known.
+        is_index: Whether the axis vanishes.
+        is_whole: Whether it takes all rows in their order.
+    """
+
+    __slots__ = ("axis", "begin", "is_index", "is_whole", "length", "stride")
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+        self.begin: Size | None = None
+        self.stride = 1
+        self.length: Size | None = None
+        self.is_index = False
+        self.is_whole = False
+
+
+def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
+    """Return what a StridedSlice takes of every axis in order; None for a new axis of size 1."""
+    begins, ends, strides = (t.value for t in node.inputs[1:4])
+    if strides is None or (begins is None and ends is None):
+        return None
+    count = len(strides)
+    begins = begins or (None,) * count
+    ends = ends or (None,) * count
+    if len(begins) != count or len(ends) != count:
+        return None
+    masks = {k: node.int_attr(f"{k}_mask") for k in ("begin", "end", "ellipsis", "new_axis")}
+    shrink = node.int_attr("shrink_axis_mask")
+    used = sum(not (masks["new_axis"] >> k & 1 or masks["ellipsis"] >> k & 1) for k in range(count))
+    taken: list[TakenSlice | None] = []
+    axis = 0
+    for k in range(count):
+        bit = 1 << k
+        if masks["ellipsis"] & bit:
+            for _ in range(len(shape) - used):
+                taken.append(_whole(axis, shape))
+                axis += 1
+        elif masks["new_axis"] & bit:
+            taken.append(None)
+        else:
+            if axis >= len(shape) or not isinstance(strides[k], int):
+                return None
+            taken.append(
+                _taken(
+                    axis,
+                    shape[axis],
+                    None if masks["begin"] & bit else (begins[k],),
+                    None if masks["end"] & bit else (ends[k],),
+                    int(strides[k]),  # pyright: ignore[reportArgumentType]
+                    is_index=bool(shrink & bit),
+                )
+            )
+            axis += 1
+    while axis < len(shape):
+        taken.append(_whole(axis, shape))
+        axis += 1
+    return taken
+
+
+def _whole(axis: int, shape: Shape) -> TakenSlice:
+    one = TakenSlice(axis)
+    one.begin, one.length, one.is_whole = 0, shape[axis], True
+    return one
+
+
+def _taken(
+    axis: int,
+    size: Size,
+    begin: tuple[Size | None] | None,
+    end: tuple[Size | None] | None,
+    stride: int,
+    *,
+    is_index: bool,
+) -> TakenSlice:
+    one = TakenSlice(axis)
+    one.stride, one.is_index = stride, is_index
+    if is_index:
+        one.length = 1
+        one.begin = None if begin is None else _from_front(begin[0], size)
+        return one
+    if begin is None and end is None and stride == 1:
+        one.begin, one.length, one.is_whole = 0, size, True
+        return one
+    if stride == 1:
+        start = 0 if begin is None else _from_front(begin[0], size)
+        stop = size if end is None else _from_front(end[0], size)
+        one.begin = start
+        if start is not None and stop is not None:
+            if isinstance(size, int):
+                if isinstance(start, int) and isinstance(stop, int):
+                    one.begin = min(max(start, 0), size)
+                    one.length = max(0, min(max(stop, 0), size) - one.begin)
+            elif _is_within(start, size) and _is_within(stop, size):
+                length = stop - start
+                # What ends before it begins has no rows.
+                one.length = length if is_at_least(length, 0) else None
+            one.is_whole = start == 0 and stop == size
+        return one
+    if isinstance(size, int):
+        first = None if begin is None else begin[0]
+        last = None if end is None else end[0]
+        if not (first is None or isinstance(first, int)) or not (
+            last is None or isinstance(last, int)
+        ):
+            return one
+        span = range(size)[slice(first, last, stride)]
+        one.length = len(span)
+        one.begin = span.start
+    return one
+
+
+def _from_front(place: Size | None, size: Size) -> Size | None:
+    if isinstance(place, int) and place < 0:
+        return size + place
+    return place
+
+
+def _is_within(place: Size, size: Size) -> bool:
+    """Whether a place is in an axis of symbolic size for certain: not behind its end."""
+    if place == 0 or place == size:
+        return True
+    # k*B of n*B rows.
+    quotient = divide(place, size) if place != 0 else 0
+    if isinstance(quotient, int):
+        return 0 <= quotient <= 1
+    inverse = divide(size, place)
+    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(place, size)
+
+
+def _is_fraction(place: Size, size: Size) -> bool:
+    if not isinstance(place, Dim) or not isinstance(size, Dim):
+        return False
+    if len(place.terms) != 1 or len(size.terms) != 1:
+        return False
+    ((one, k),), ((other, n),) = place.terms.items(), size.terms.items()
+    return one == other and 0 <= k <= n
