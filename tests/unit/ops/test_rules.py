@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase, given, settings
 
-from unit.engine.sharding import (
+from unit.ops import (
     control,
     elementwise,
     gathers,
@@ -29,8 +29,8 @@ from unit.engine.sharding import (
     slices,
     states,
 )
-from unit.engine.sharding.op_case import OpCase
-from unit.engine.sharding.trials import (
+from unit.ops.op_case import OpCase
+from unit.ops.trials import (
     check_gradients,
     check_report,
     check_values,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import B, OpCase, case, distinct, f32, i32, ints, positive
+from unit.ops.op_case import B, OpCase, case, distinct, f32, i32, ints, positive
 
 LABEL = i32(B, values=ints(0, 4))
 

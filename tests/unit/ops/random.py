@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import keras
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     Arg,
     B,
     Draw,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     Arg,
     B,
     Draw,

@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     Arg,
     B,
     Draw,

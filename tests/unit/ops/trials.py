@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 import evener
-from unit.engine.sharding.op_case import PARTIAL, B, Draw, Drawn, Expect, OpCase, States
+from unit.ops.op_case import PARTIAL, B, Draw, Drawn, Expect, OpCase, States
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 

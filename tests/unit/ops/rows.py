@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     B,
     OpCase,
     avoiding,

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     B,
     OpCase,
     case,

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import (
+from unit.ops.op_case import (
     B,
     Draw,
     Drawn,

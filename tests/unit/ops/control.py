@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from unit.engine.sharding.op_case import B, OpCase, case, f32, i32, ints
+from unit.ops.op_case import B, OpCase, case, f32, i32, ints
 
 
 def loop_over_time(x: Any, w: Any) -> Any:
