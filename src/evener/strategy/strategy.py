@@ -115,7 +115,8 @@ class Strategy(OneReplica):
         )
         self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices])
         patch_keras(Strategy)
-        super().__init__(self._extended_type(self))
+        extended = self._extended_type(self, self._owner_registry, self._replica_devices[0])
+        super().__init__(extended)
         self._has_run = False
         _STRATEGIES.add(self)
 
