@@ -173,7 +173,7 @@ class Strategy(OneReplica):
         return self._replica_devices
 
     @property
-    def sharing(self) -> ShareController:
+    def share_controller(self) -> ShareController:
         """The shares with what was measured: times per device and the log of changes."""
         return self._controller
 
