@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.datasets import running_bodies
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.devices.names import tf_device
@@ -24,7 +25,6 @@ from evener.strategy.prepared import PreparedStep
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
 from evener.strategy.step_traces import StepTraces
-from evener.tf_compat.dataset_loops import running_bodies
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ class DistributedStep(Generic[P, R]):
         in_axes: Any = FOUND,
         signature: Sequence[Any] | None = None,
     ) -> None:
-        self._step = _tf_private.body_of(step)
+        self._step = _tf_private.functions.body_of(step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._settings = settings
@@ -115,7 +115,7 @@ class DistributedStep(Generic[P, R]):
             return self._call_with_loops(args, kwargs)
         arguments = read_arguments((args, kwargs), self._axes(args, kwargs))
         num_samples = arguments.num_samples
-        is_recorded = _tf_private.tape_is_recording()
+        is_recorded = _tf_private.tapes.tape_is_recording()
         if is_recorded:
             _warn_of_tape()
         if is_recorded or (tf.executing_eagerly() and tf.config.functions_run_eagerly()):
@@ -151,7 +151,7 @@ class DistributedStep(Generic[P, R]):
 
     def _takes_its_batches(self, arguments: Any) -> bool:
         """Return whether a step is given no batch, but may loop over data."""
-        if _tf_private.tape_is_recording():
+        if _tf_private.tapes.tape_is_recording():
             return False
         if not tf.executing_eagerly():
             return feeds_itself(arguments)

@@ -46,7 +46,7 @@ class FunctionSteps:
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self._strategy not in steps:
-            converted = _tf_private.autographed_always(_tf_private.body_of(fn))
+            converted = _tf_private.autograph.autographed_always(_tf_private.functions.body_of(fn))
             steps[self._strategy] = self._make(converted, signature=fn)
         return steps[self._strategy]
 

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.auditing.gathered import write_gathered
 from evener.checking.spot_check import SpotCheck
 from evener.checking.step_checker import StepChecker
 from evener.checking.verify import Verifier, can_run_twice
@@ -27,7 +28,6 @@ from evener.ops.states import Sharded
 from evener.strategy.arguments import Arguments
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
-from evener.tf_compat.gathered import write_gathered
 
 
 class PreparedStep:
@@ -61,9 +61,9 @@ class PreparedStep:
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return _tf_private.autographed(step)(*args, **kwargs)
+            return _tf_private.autograph.autographed(step)(*args, **kwargs)
 
-        _tf_private.leave_to_autograph(flat)
+        _tf_private.autograph.leave_to_autograph(flat)
 
         layout, controller = settings.layout, settings.controller
         self.specs = tuple(specs)
@@ -96,7 +96,7 @@ class PreparedStep:
         self.memory_limits: MemoryLimits | None = None
         if controller is not None and self._traced.trains:
             # Nothing may read the clock where all operations have to be deterministic.
-            can_be_timed = not _tf_private.is_deterministic()
+            can_be_timed = not _tf_private.random_numbers.is_deterministic()
             if can_be_timed and (self._num_replicas > 1 or controller.counts):
                 self._recorder = controller
             if controller.has_memory_limits:

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from evener._tf_private.shapes import noticing_unknown_sizes
 from evener.engine.partition import PartitionedStep
 from evener.strategy.arguments import Arguments
 from evener.strategy.prepared import PreparedStep
-from evener.tf_compat.shapes import noticing_unknown_sizes
 
 Trace: TypeAlias = Callable[[Arguments, Sequence[tf.TensorSpec], int | None], PreparedStep]
 """Function of arguments, specs of their tensors and the number of samples, if it is fixed."""

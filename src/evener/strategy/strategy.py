@@ -2,7 +2,7 @@
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
 does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
-changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
+changed in Keras stands in one list, `evener._tf_private.strategies.PATCHES`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Self
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.models import owns_a_model
+from evener._tf_private.strategies import patch_keras
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
 from evener.devices.names import tf_device
@@ -36,7 +38,6 @@ from evener.strategy.share_controller import ShareController
 from evener.strategy.step_records import StepRecords
 from evener.strategy.step_settings import StepSettings
 from evener.strategy.whole_step import run_timed
-from evener.tf_compat.patches import owns_a_model, patch_keras
 
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
@@ -267,15 +268,17 @@ class Strategy(OneReplica):
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = tf_device(self._replica_devices[0])
-        is_function = _tf_private.is_traced_function(fn) and not tf.config.functions_run_eagerly()
+        is_function = (
+            _tf_private.functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
+        )
         if not tf.executing_eagerly() and not is_function:
-            fn = _tf_private.autographed(fn)
+            fn = _tf_private.autograph.autographed(fn)
         if self.is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
-        is_compiled_elsewhere = not self.is_plain and _tf_private.is_compiled(fn)
+        is_compiled_elsewhere = not self.is_plain and _tf_private.functions.is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
-            if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
+            if _tf_private.devices.in_xla(tf.compat.v1.get_default_graph()):
                 raise misuse.run_inside_xla(self._plan.device_names)
             if tf.executing_eagerly() and not is_function:
                 self._warnings.eager_run()
@@ -287,7 +290,7 @@ class Strategy(OneReplica):
                 return run_timed(run_once, args, kwargs, device=first, recorder=self._controller)
             return run_once(args=args, kwargs=kwargs)
 
-    _tf_private.leave_to_autograph(run)
+    _tf_private.autograph.leave_to_autograph(run)
 
     @property
     def is_partitioned(self) -> bool:
@@ -316,7 +319,7 @@ class Strategy(OneReplica):
         Raises:
             EngineError: ENG-092 while a tape records, which cannot differentiate parts.
         """
-        if not _tf_private.tape_is_recording():
+        if not _tf_private.tapes.tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         raise misuse.compiled_under_tape(self._plan.device_names)
 
