@@ -13,7 +13,6 @@ import pytest
 KNOWN_CIRCLES = (
     ("evener.engine.trace.inference", "evener.engine.trace.first_sizes"),
     ("evener.graph.nodes", "evener.graph.row_loop"),
-    ("evener.strategy.extended", "evener.strategy.strategy"),
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener._tf_private import graphs
-from evener.engine.partition.functions import Argument, TensorArgument
+from evener.engine.partition.function_arguments import Argument, TensorArgument
 from evener.engine.partition.tasks import TaskFunction
 from evener.graph.nodes import Tensor
 
