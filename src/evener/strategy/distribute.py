@@ -83,22 +83,22 @@ def distribute(
     """Run a step on all devices, with the results that one device gives.
 
     The step is traced once, as it is, on the global batch. Its graph is partitioned over the
-    devices along the batch: what is computed sample by sample runs on the device of the sample,
-    sums over samples are added up, and what mixes samples in another way is gathered and computed
-    once.
+    devices along the batch: work on single samples runs on the device of the sample, sums over
+    samples are partial sums that are added up, and operations that mix samples in another way are
+    gathered and computed once.
 
     Args:
-        step: Any function that `tf.function` can trace, written for one device. Without it, a
+        step: Function that `tf.function` can trace, written for one device. Without it, a
             decorator is returned.
-        plan: What runs where: stages, micro-batches, shares. Excludes devices and shares. The
-            variables of the step stay where they are made.
-        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
+        plan: Stages, micro-batches and shares; instead of ``devices``, ``shares`` and
+            ``batch_norm``. The variables of the step stay on the devices where they are made.
+        devices: Device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
             Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device; ``"even"``; or None (default): even
             at first, within the memory of each device, then rebalanced by the measured time of
             each device in steps that train.
-        in_axes: Which axis of each argument counts samples, as in ``jax.vmap``: an axis, None for
-            an argument that is not part of the batch, or a nest of them. Default: axis 0 of all
+        in_axes: Batch axis of each argument, as in ``jax.vmap``: an axis, None for an argument
+            that is not part of the batch, or a nest of them. Default: axis 0 of all
             tensors whose first size is that of the largest tensor. It is a matter of speed and
             cannot change a result.
         batch_norm: ``"synchronized"`` (default) or ``"per_device"``, as in `evener.Plan`.
@@ -109,11 +109,14 @@ def distribute(
             device three times. False: neither.
 
     Returns:
-        A `DistributedStep`, which is called as the step is.
+        `DistributedStep`, which is called as the step is, and returns tensors for the whole batch.
 
     Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If the shares do not fit the devices, or the plan does not fit the machine.
+        DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`, if a device does not exist or
+            cannot be configured any more.
+        PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-035 for an
+            unknown ``batch_norm``, PLAN-051 for other arguments beside a plan, PLAN-029 if devices
+            of the plan are missing.
 
     Example:
         >>> import evener, tensorflow as tf
@@ -158,21 +161,22 @@ def distribute(
 
 
 class DistributedStep(Generic[P, R]):
-    """A step on several devices. Made by `evener.distribute`.
+    """Step on several devices, called as the step for one device. Made by `evener.distribute`.
 
     Args:
-        step: The step.
-        layout: The devices, stages and micro-batches of each replica.
-        shares: One per replica.
-        in_axes: See `evener.distribute`.
-        verify: See `evener.distribute`.
+        step: Function of the step.
+        layout: Devices, stages and micro-batches of each replica.
+        shares: Shares of the replicas.
+        in_axes: Batch axes, as in `evener.distribute`.
+        verify: Kind of comparison with one device, as in `evener.distribute`.
         sharing: Shares that can change between the runs of a graph, and take the times of the
             devices; None for shares of the step's own.
-        signature: The input signature, if the step is not the `tf.function` that has it.
-        owned_bytes: Returns the bytes of all variables on each device, such as ``"gpu:0"``; None
-            for those of the step alone.
-        when_traced: Called with every partitioned step that is made.
-        paths: Returns the paths of the variables of the program, whose layers a plan may name.
+        signature: Input signature, if the step is not the `tf.function` that has it.
+        owned_bytes: Function that returns the bytes of all variables on each device, such as
+            ``"gpu:0"``; None for those of the step alone.
+        when_traced: Function to call with every new partitioned step.
+        paths: Function that returns the paths of the variables of the program, whose layers a plan
+            may name.
     """
 
     def __init__(
@@ -211,12 +215,12 @@ class DistributedStep(Generic[P, R]):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
+        """Names of the devices that compute, one for each share."""
         return self._names
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of every batch that each device computes; sums to 1."""
+        """Fraction of every batch that each device computes; the sum is 1."""
         shares = self._current_shares()
         return tuple(share / sum(shares) for share in shares)
 
@@ -224,22 +228,22 @@ class DistributedStep(Generic[P, R]):
         """Change the shares from the next step on. Nothing is traced again.
 
         Args:
-            shares: One number per device, relative to each other.
+            shares: Shares of the devices relative to each other, 0 or more.
 
         Raises:
-            PlanError: If a share is negative, all are 0, or their number is wrong.
+            PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
         self._shares = check_shares(shares, num_expected=len(self._names))
         if self._sharing is not None:
             self._sharing.assign(self._shares)
 
     def report(self) -> StepReport:
-        """Return what was gathered in all traces of the step so far."""
+        """Return the operations that all traces of the step so far gather, with counts."""
         return StepReport.of(self.partitioned_steps)
 
     @property
     def partitioned_steps(self) -> list[PartitionedStep]:
-        """The step, or the bodies of its loops, partitioned for each kind of arguments so far."""
+        """Partitioned steps so far, by kind of arguments: the step, or the bodies of its loops."""
         own = [trace.partitioned for trace in self._traces.values()]
         return own + [inner for body in self._bodies for inner in body.partitioned_steps]
 
@@ -311,7 +315,7 @@ class DistributedStep(Generic[P, R]):
             results = self._function(*args, **kwargs)
         if not self._has_looped:
             self._has_looped = True
-            bodies = (one for body in self._bodies for one in body.partitioned_steps)
+            bodies = (step for body in self._bodies for step in body.partitioned_steps)
             warn_of_one_device(self._function, args, kwargs, bodies, self._names)
         return results
 
@@ -443,7 +447,9 @@ def _checks_of_equal(sets: Iterable[Sequence[tf.Tensor]]) -> list[Any]:
     """Check while the step runs what its shapes do not say: that sizes are equal."""
     message = str(different_sizes("they differ"))
     checks = (
-        tf.debugging.assert_equal(one, counts[0], message) for counts in sets for one in counts[1:]
+        tf.debugging.assert_equal(count, counts[0], message)
+        for counts in sets
+        for count in counts[1:]
     )
     return [check for check in checks if check is not None]
 

@@ -1,8 +1,8 @@
 """`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
-changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
+does a custom loop; ``run`` partitions the function that it is given. evener has no training step of
+its own; the patches of Keras are in one list, `evener.tf_compat.patches.PATCHES`.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 
 class Strategy(tf.distribute.Strategy):
-    """Trains on several devices, exactly as one device would.
+    """Strategy that trains on several devices, exactly as one device would.
 
-    ``num_replicas_in_sync`` is 1, and batches are global ones: a program is written for one
+    ``num_replicas_in_sync`` is 1, and batches are global batches: a program is written for one
     device. ``run(f, args)`` is one call of ``f`` on the whole batch, computed by all devices, and
     its value is a tensor. Models made in ``scope()`` run on all devices in Keras's ``fit``,
     ``evaluate`` and ``predict``. Every variable has one owner; every device computes its share of
     each batch.
 
     Args:
-        plan: What runs where. Excludes the other arguments.
-        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
+        plan: Devices, owners, shares, stages and micro-batches; instead of ``devices``,
+            ``shares``, ``owners`` and ``batch_norm``. None (default): data parallel.
+        devices: Device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device, in samples or fractions;
             ``"even"``; or None (default): even at first, then rebalanced while training by the
@@ -83,8 +84,11 @@ class Strategy(tf.distribute.Strategy):
             False: neither.
 
     Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If shares or plan do not fit the devices.
+        DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`, if a device does not exist or
+            cannot be configured any more.
+        PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-003, PLAN-019
+            or PLAN-031 for wrong owners, PLAN-035 for an unknown ``batch_norm``, PLAN-051 for other
+            arguments beside a plan, PLAN-029 if devices of the plan are missing.
 
     Example:
         >>> import evener, keras
@@ -139,25 +143,25 @@ class Strategy(tf.distribute.Strategy):
 
     @classmethod
     def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Self, ...]:
-        """Return one strategy for each device, for models that have nothing to do with another.
+        """Return one strategy for each device, for independent models.
 
         Each model is made in the scope of its own strategy, with its own optimizer. Call
         ``fit`` of each in a thread of its own, or ``run`` of all in one `tf.function`, and all
         devices are busy at once.
 
         Args:
-            devices: As for a strategy.
+            devices: Device spec, or names of devices, as for a strategy.
 
         Returns:
             Strategies of one device, in the order of the devices.
 
         Raises:
-            DeviceError: If a device does not exist or cannot be configured any more.
+            DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`.
 
         Example:
             >>> import evener
-            >>> one, other = evener.Strategy.one_per_device(["cpu:0", "cpu:1"])
-            >>> other.replica_devices
+            >>> first, second = evener.Strategy.one_per_device(["cpu:0", "cpu:1"])
+            >>> second.replica_devices
             ('cpu:1',)
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
@@ -182,39 +186,39 @@ class Strategy(tf.distribute.Strategy):
 
     @property
     def plan(self) -> Plan:
-        """The plan, with the shares of this moment."""
+        """Plan, with the present shares."""
         return self._plan.with_shares(self.shares)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of every batch that each device computes; sums to 1."""
+        """Fraction of every batch that each device computes; the sum is 1."""
         return self._sharing.shares
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
 
         Args:
-            shares: One number per device, relative to each other.
+            shares: Shares of the devices relative to each other, 0 or more.
 
         Raises:
-            PlanError: If a share is negative, all are 0, or their number is wrong.
+            PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
         expected = len(self._replica_devices)
         self._sharing.assign(check_shares(shares, num_expected=expected, expected="replicas"))
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """The devices that compute, one for each share."""
+        """Devices that compute, one for each share."""
         return self._replica_devices
 
     @property
     def sharing(self) -> Sharing:
-        """The shares with what was measured: times per device and the log of changes."""
+        """Shares, measured times per device, and the log of changes (``sharing.events``)."""
         return self._sharing
 
     @property
     def owner_registry(self) -> OwnerRegistry:
-        """Every variable made in the scope, with its owner."""
+        """Registry of the variables that were made in the scope, each with its owner."""
         return self._owner_registry
 
     @property
@@ -225,13 +229,13 @@ class Strategy(tf.distribute.Strategy):
         return 1
 
     def memory_estimate(self, num_samples: int) -> dict[str, MemoryEstimate]:
-        """Return what the steps so far need in the memory of every device.
+        """Return the peak memory of the steps so far on every device.
 
         Args:
-            num_samples: Samples of the global batch.
+            num_samples: Samples of the global batch, from 0.
 
         Returns:
-            For every device, such as ``"gpu:0"``, what its most demanding step needs.
+            Estimate for every device, such as ``"gpu:0"``, in bytes: that of its largest step.
 
         Raises:
             EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
@@ -246,16 +250,18 @@ class Strategy(tf.distribute.Strategy):
             )
         owned = self._owner_registry.owned_bytes()
         steps = [
-            estimate_memory(one, self.plan.replicas, num_samples, owned)
-            for one in self._live_ranges
+            estimate_memory(live_ranges, self.plan.replicas, num_samples, owned)
+            for live_ranges in self._live_ranges
         ]
         return {
-            name: max((step[name] for step in steps if name in step), key=lambda one: one.total)
+            name: max(
+                (step[name] for step in steps if name in step), key=lambda needed: needed.total
+            )
             for name in dict.fromkeys(name for step in steps for name in step)
         }
 
     def explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
-        """Add a note to an error that says that memory ran out: ENG-050."""
+        """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
         add_note_on_memory(
             error,
             devices=self._replica_devices,
@@ -265,23 +271,23 @@ class Strategy(tf.distribute.Strategy):
         )
 
     def _remember(self, step: PartitionedStep) -> None:
-        """Keep what there is to know of a new step, but not the step."""
+        """Keep the report and the live ranges of a new step, but not the step."""
         self._reports.append(StepReport.of([step]))
         self._live_ranges.append(live_ranges_of(step))
 
     def report(self) -> StepReport:
-        """Return what was gathered in all steps so far."""
+        """Return the operations that all steps so far gather, with counts."""
         return StepReport.merged(self._reports)
 
     @property
     def verifications(self) -> tuple[Verification, ...]:
-        """With ``verify=True``: how much the first run of each step differed from one device."""
-        return tuple(one for step in self._verifications for one in step)
+        """With ``verify=True``: difference of the first run of each step from one device."""
+        return tuple(result for step in self._verifications for result in step)
 
     @property
     def spot_checks(self) -> tuple[SpotCheck, ...]:
-        """What the comparisons of a few samples with one device have found so far."""
-        return tuple(one for step in self._spot_checks for one in step)
+        """Results of the spot checks so far: comparisons of a few samples with one device."""
+        return tuple(result for step in self._spot_checks for result in step)
 
     def run(
         self,
@@ -296,13 +302,13 @@ class Strategy(tf.distribute.Strategy):
         is called eagerly runs as it is written, on the first device.
 
         Args:
-            fn: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            options: Not used.
+            fn: Function of the step, or a `tf.function`.
+            args: Positional arguments: tensors of the global batch, and any other values.
+            kwargs: Keyword arguments.
+            options: Options of other strategies, which are ignored.
 
         Returns:
-            What the function returns.
+            Value that the function returns: tensors for the whole batch.
 
         Raises:
             EngineError: ENG-085 inside the scope of another strategy; ENG-084 inside of a function
@@ -338,26 +344,26 @@ class Strategy(tf.distribute.Strategy):
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Return a value, or its sum or mean along an axis; inside of ``run`` too.
+        """Return a value, or its sum or mean along an axis; also inside of ``run``.
 
         Args:
             reduce_op: ``"SUM"`` or ``"MEAN"``.
-            value: A tensor, or a nest of them.
-            axis: The axis, such as 0 for the batch, or None for the value as it is.
+            value: Tensor, or a nest of tensors.
+            axis: Axis to reduce, such as 0 for the batch; None for the value as it is.
         """
         if not self._is_running():
             return super().reduce(reduce_op, value, axis)
         name = getattr(reduce_op, "value", reduce_op).upper()
         along = {"SUM": tf.reduce_sum, "MEAN": tf.reduce_mean}[name]
-        return tf.nest.map_structure(lambda one: one if axis is None else along(one, axis), value)
+        return tf.nest.map_structure(lambda x: x if axis is None else along(x, axis), value)
 
     @tf.autograph.experimental.do_not_convert
     def gather(self, value: Any, axis: int) -> Any:
-        """Return a value, which is that of all devices; inside of ``run`` too.
+        """Return a value as it is, since there is one replica; also inside of ``run``.
 
         Args:
-            value: A tensor.
-            axis: The axis along which values of several replicas would be joined.
+            value: Tensor.
+            axis: Axis along which values of several replicas would be concatenated.
         """
         return value if self._is_running() else super().gather(value, axis)
 
@@ -466,7 +472,7 @@ class Strategy(tf.distribute.Strategy):
         """Warn that a model trains on one device while a strategy is not used: ENG-088.
 
         Args:
-            name: Of a model without a strategy, which begins to train.
+            name: Name of a model without a strategy that begins to train.
         """
         if not any(strategy._is_unused() for strategy in tuple(_STRATEGIES)):
             return
