@@ -37,6 +37,7 @@ ON_LOGICAL_CPUS = (
     TESTS / "multi_device",
     TESTS / "unit" / "checking",
     TESTS / "unit" / "engine",
+    TESTS / "unit" / "ops",
     TESTS / "unit" / "profiler",
     TESTS / "unit" / "strategy",
     ROOT / "src" / "evener" / "engine",

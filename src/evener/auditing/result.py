@@ -1,28 +1,15 @@
-"""The `Audit`: operations, copies, fallbacks, and their totals."""
+"""The `Audit`, and its forms: JSON, and tables."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
 
-from evener.auditing.records import (
-    KINDS,
-    VERSION,
-    Collective,
-    Copy,
-    Fallback,
-    Kind,
-    Operation,
-    Total,
-    Traffic,
-)
+from evener.auditing.fields import AuditFields
 from evener.auditing.serialise import read_fields, write_audit
-from evener.tf_compat.gathered import GatheredOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
+class Audit(AuditFields):
     """Placement of the operations of one step, and the copies between devices.
 
     Args:
@@ -39,43 +26,6 @@ class Audit:
             device, for the global batch.
         version: Version of the JSON form.
     """
-
-    step: str
-    devices: tuple[str, ...]
-    assume_gpus: bool
-    kernels_from: Literal["TensorFlow", "table"]
-    operations: tuple[Operation, ...]
-    copies: tuple[Copy, ...]
-    collectives: tuple[Collective, ...]
-    fallbacks: tuple[Fallback, ...]
-    gathered: tuple[GatheredOperation, ...] = ()
-    version: int = VERSION
-
-    @property
-    def findings(self) -> tuple[Fallback, ...]:
-        """Fallbacks that the program did not intend: those of `Fallback.is_finding`."""
-        return tuple(fallback for fallback in self.fallbacks if fallback.is_finding)
-
-    @property
-    def totals(self) -> tuple[Total, ...]:
-        """The number of operations per device and kind of work, in a fixed order."""
-        counted: Counter[tuple[str, Kind]] = Counter((op.device, op.kind) for op in self.operations)
-        return tuple(
-            Total(device=device, kind=kind, num_operations=counted[device, kind])
-            for device, kind in sorted(counted, key=lambda key: (key[0], KINDS.index(key[1])))
-        )
-
-    @property
-    def traffic(self) -> tuple[Traffic, ...]:
-        """The total of the copies for each pair of devices, the most bytes first."""
-        pairs = {(copy.source, copy.target) for copy in self.copies}
-        found = [_traffic(self.copies, *pair) for pair in sorted(pairs)]
-        return tuple(sorted(found, key=lambda total: -total.num_bytes))
-
-    @property
-    def moved_bytes(self) -> int:
-        """Sum of the known sizes of all copies, in bytes."""
-        return sum(copy.num_bytes or 0 for copy in self.copies)
 
     def to_json(self) -> str:
         """Return the audit as one JSON object; `from_json` restores it."""
@@ -102,14 +52,3 @@ class Audit:
         from evener.terminal import html_of
 
         return html_of(str(self))
-
-
-def _traffic(copies: tuple[Copy, ...], source: str, target: str) -> Traffic:
-    sizes = [copy.num_bytes for copy in copies if (copy.source, copy.target) == (source, target)]
-    return Traffic(
-        source=source,
-        target=target,
-        num_copies=len(sizes),
-        num_bytes=sum(size or 0 for size in sizes),
-        num_unknown=sizes.count(None),
-    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evener.analysis import Place, Program, read_program
+from evener.analysis import Location, Program, read_program
 from evener.doctor.configuration import configuration_for
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.ignored import Ignored
@@ -162,7 +162,7 @@ def _examined(
         chosen = tuple(rule for rule in chosen if rule.family is Family.PROGRAM)
     ignored = Ignored(program)
     reported = [(rule, violation) for rule in chosen for violation in rule.check(case)]
-    kept = [(r, v) for r, v in reported if not ignored.has(v.place, r.code)]
+    kept = [(r, v) for r, v in reported if not ignored.has(v.location, r.code)]
     return Diagnosis(
         script=program.script,
         findings=_merged(kept),
@@ -187,8 +187,8 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     severities: dict[tuple[str, str, int], Severity] = {}
     for (code, severity, *_), (first, *others) in by_cause.items():
         assert isinstance(code, str) and isinstance(severity, Severity)
-        line = (code, first.place.path, first.place.line)
-        by_line.setdefault(line, []).append((first, _also(first.place, others)))
+        line = (code, first.location.path, first.location.line)
+        by_line.setdefault(line, []).append((first, _also(first.location, others)))
         severities.setdefault(line, severity)
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
@@ -196,21 +196,26 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
 def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
     return (
         (violation.severity or rule.severity).rank,
-        violation.place.path,
-        violation.place.line,
+        violation.location.path,
+        violation.location.line,
         rule.code,
     )
 
 
-def _also(first: Place, others: list[Violation]) -> tuple[str, ...]:
+def _also(first: Location, others: list[Violation]) -> tuple[str, ...]:
     """Return the further lines of a finding, as its evidence."""
-    places = dict.fromkeys(violation.place for violation in others if violation.place != first)
+    locations = list(dict.fromkeys(other.location for other in others if other.location != first))
     lines = [
-        f"also {f'line {place.line}' if place.path == first.path else f'{place.path}:{place.line}'}"
-        + (f": {place.text}" if place.text else "")
-        for place in list(places)[:_MOST_LINES]
+        f"also {_shown(location, first)}" + (f": {location.text}" if location.text else "")
+        for location in locations[:_MOST_LINES]
     ]
-    return (*lines, *([f"and {len(places) - len(lines)} more"] if len(places) > len(lines) else []))
+    num_more = len(locations) - len(lines)
+    return (*lines, *([f"and {num_more} more"] if num_more else []))
+
+
+def _shown(location: Location, first: Location) -> str:
+    is_same_file = location.path == first.path
+    return f"line {location.line}" if is_same_file else f"{location.path}:{location.line}"
 
 
 def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group]) -> Finding:
@@ -218,15 +223,15 @@ def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group
     evidence = [
         text
         for violation, _ in groups
-        for text in violation.evidence or (violation.place.text,)
+        for text in violation.evidence or (violation.location.text,)
         if text
     ]
     evidence += [text for _, also in groups for text in also]
     return Finding(
         code=line[0],
         severity=severity,
-        file=first.place.path,
-        line=first.place.line,
+        file=first.location.path,
+        line=first.location.line,
         what=" ".join(dict.fromkeys(violation.what for violation, _ in groups)),
         why=" ".join(dict.fromkeys(violation.why for violation, _ in groups)),
         fix="\n".join(dict.fromkeys(violation.fix for violation, _ in groups)),

@@ -47,9 +47,9 @@ class Dim:
 
     def __mul__(self, other: Size) -> Size:
         terms: dict[Monomial, int] = {}
-        for one, factor in self.terms.items():
+        for symbols, factor in self.terms.items():
             for another, times in _terms(other).items():
-                product = tuple(sorted(one + another))
+                product = tuple(sorted(symbols + another))
                 terms[product] = terms.get(product, 0) + factor * times
         return _simplest(terms)
 
@@ -158,7 +158,7 @@ def divide(size: Size, divisor: Size) -> Size | None:
     """Return the quotient, or None if the division leaves a rest or may leave one.
 
     Args:
-        size: What is divided.
+        size: Size that is divided.
         divisor: A number or a polynomial of one term; others give None, unless both are equal.
     """
     if isinstance(size, int) and isinstance(divisor, int):
@@ -206,22 +206,22 @@ def is_at_least(size: Size, bound: int) -> bool:
     return smallest >= bound
 
 
-def evaluate(size: Size, values: Mapping[str, Any], one: Any = 1) -> Any:
+def evaluate(size: Size, values: Mapping[str, Any], unit: Any = 1) -> Any:
     """Return the number that a size is, given the values of its symbols.
 
     Args:
         size: The size.
-        values: For every symbol a number, or anything that can be added and multiplied.
-        one: The 1 of such values.
+        values: Number of every symbol, or anything that can be added and multiplied.
+        unit: The 1 of such values.
     """
     if isinstance(size, int):
-        return one * size
+        return unit * size
     total: Any = None
     for monomial, factor in size.terms.items():
         term: Any = None
         for name in monomial:
             term = values[name] if term is None else term * values[name]
-        term = one * factor if term is None else term if factor == 1 else term * factor
+        term = unit * factor if term is None else term if factor == 1 else term * factor
         total = term if total is None else total + term
     return total
 

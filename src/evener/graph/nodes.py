@@ -43,12 +43,12 @@ class Tensor:
     """One output of a node.
 
     Attributes:
-        node: What computes it.
-        index: Which output of the node it is.
+        node: Node that computes it.
+        index: Index among the outputs of the node.
         dtype: Its dtype.
         shape: Its symbolic shape, or None if its rank is not known. Of a tensor list: the shape
             of the stacked list, with 1 for a number of elements that is not known by symbols.
-        value: For small integer tensors of rank 0 or 1: the symbolic numbers, if they are known.
+        value: Symbolic numbers of a small integer tensor of rank 0 or 1, if they are known.
         is_sizes: Whether it is made of sizes alone: then it is made anew where it is needed,
             instead of being computed by its node.
     """
@@ -81,11 +81,11 @@ class Node:
         inputs: The tensors it reads.
         attrs: Its attributes, as TensorFlow's protocol buffers.
         device: The device that was asked for, or an empty string.
-        outputs: What it computes.
+        outputs: Tensors that it computes.
         after: The stateful nodes that must run before, by control dependencies.
-        bodies: Of a loop or condition: the graphs of its functions, by attribute; empty if they
-            change state.
-        row_loop: Of a loop over rows: what is certain of it; known with the shapes.
+        bodies: Graphs of the functions of a loop or condition, by attribute; empty if they change
+            state.
+        row_loop: Roles in a loop over rows, as far as they are certain; known with the shapes.
         static_shapes: TensorFlow's own shapes of the outputs, None for an unknown size or rank.
         source: The name of TensorFlow's operation that it was read from, and its graph.
         xla: The name of the function with ``jit_compile=True`` it was inlined from, or empty.
@@ -172,7 +172,7 @@ class Graph:
     Attributes:
         nodes: Every node after what it reads.
         inputs: The outputs of the placeholders, in the order of the function's arguments.
-        outputs: What the function returns.
+        outputs: Tensors that the function returns.
         functions: Finds the graph of a function by its name, for loops and conditions.
     """
 

@@ -37,7 +37,7 @@ class RowLoop:
 
     Attributes:
         count: The number of rounds, and of elements in the lists of rows.
-        roles: Of every argument.
+        roles: Role of every argument.
         tests: The comparisons of a counter with the number of rounds, in the condition.
         at_rows: The reads and writes at the row of the round, with the number of the list.
         made: Lists that the body makes, of as many elements, and adds to a list of rows.

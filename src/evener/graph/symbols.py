@@ -12,12 +12,12 @@ from evener.graph.nodes import Tensor
 
 @dataclass(frozen=True, slots=True)
 class SymbolSource:
-    """Where the number of a symbol comes from.
+    """Source of the number of a symbol.
 
     Attributes:
         tensor: A tensor of the step.
         axis: The axis of it that has this size, or None if the symbol is a number in it.
-        index: Which of its elements the symbol is, if ``axis`` is None.
+        index: Index of the element that is the number, if ``axis`` is None.
     """
 
     tensor: Tensor
@@ -30,7 +30,7 @@ class SymbolTable:
     """Makes symbols, always the same for the same size or number.
 
     Attributes:
-        symbols: Where the number of each symbol comes from; ``"B"`` is not among them.
+        symbols: Source of the number of each symbol; ``"B"`` is not among them.
         num_samples: The size of the batch, if the step was traced for batches of one size alone.
         scope: The graph whose nodes are read: a body has symbols of its own.
     """

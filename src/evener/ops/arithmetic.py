@@ -74,8 +74,8 @@ def _arithmetic(table: SymbolTable, node: Node) -> Shapes:
         return None
     return [
         tuple(
-            _computed(table, node, one, other, index)
-            for index, (one, other) in enumerate(zip(a, b, strict=True))
+            _computed(table, node, left, right, index)
+            for index, (left, right) in enumerate(zip(a, b, strict=True))
         )
     ]
 
@@ -166,7 +166,7 @@ def _add_to_start(node: Node, states: Sequence[State]) -> Decision | None:
 def _extreme(node: Node, states: Sequence[State]) -> Decision | None:
     combine = {"Maximum": "max", "Minimum": "min", "LogicalAnd": "all", "LogicalOr": "any"}
     state = Partial(combine[node.op])
-    if all(one == state for one in states) and node.inputs[0].shape == node.inputs[1].shape:
+    if set(states) == {state} and node.inputs[0].shape == node.inputs[1].shape:
         return Decision(inputs=tuple(states), outputs=(state,))
     return None
 

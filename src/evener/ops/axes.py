@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from evener.graph.dims import Size, symbols_of
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
+from evener.ops.decision import Decision
+from evener.ops.known import rank_of, sharded
 from evener.ops.registry import InferRule, Shape, Shapes
-from evener.ops.states import FIRST, Sharded, is_shardable
+from evener.ops.states import FIRST, REPLICATED, Sharded, State, is_first, is_shardable
 
 
 def like_input(index: int) -> InferRule:
@@ -83,10 +85,38 @@ def broadcast(shapes: Sequence[Shape | None]) -> Shape | None:
 
 
 def reduced_axes(shape: Shape, axes: Shape | None) -> set[int] | None:
-    """Return the axes over which a _reduction_shape goes, counted from the front."""
+    """Return the axes over which a reduction goes, counted from the front."""
     if axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
     return {axis % len(shape) for axis in axes if isinstance(axis, int)} if shape else set()
+
+
+def replicated(count: int) -> tuple[State, ...]:
+    """Return the states of inputs that are the same for all parts."""
+    return (REPLICATED,) * count
+
+
+def beside(
+    node: Node, states: Sequence[State], axes: Container[int], *, needs_samples: bool = False
+) -> Decision | None:
+    """Return the decision of an operation that works along some axes of its first input.
+
+    The rows along other axes are those of the results.
+    """
+    state = sharded(states[0])
+    if state.axis in axes:
+        return None
+    return Decision(
+        inputs=(state, *replicated(len(states) - 1)),
+        outputs=(state,) * len(node.outputs),
+        needs_samples=needs_samples,
+    )
+
+
+def last_axes(tensor: Tensor, count: int) -> range:
+    """Return the last axes of a tensor, from the front."""
+    rank = rank_of(tensor)
+    return range(rank - count, rank)
 
 
 def without_minus_one(
@@ -111,17 +141,6 @@ def without_minus_one(
     )
 
 
-def axis_of(tensor: Tensor, rank: int) -> int | None:
-    """Return the axis that a tensor says, counted from the front; None if it is not known."""
-    value = tensor.value
-    return value[0] % rank if value and isinstance(value[0], int) else None
-
-
-def is_number(value: tuple[Size, ...] | None) -> bool:
-    """Return whether numbers are a single one that is known."""
-    return value is not None and len(value) == 1 and isinstance(value[0], int)
-
-
 def first_batch_axis(shape: Shape) -> Sharded | None:
     """Return the state by the first axis that counts samples, or None if there is none."""
     for axis in range(len(shape)):
@@ -133,6 +152,25 @@ def first_batch_axis(shape: Shape) -> Sharded | None:
 def all_first(tensors: Sequence[Tensor]) -> bool:
     """Return whether the first axis of all tensors counts samples."""
     return all(is_shardable(tensor.shape, FIRST) for tensor in tensors)
+
+
+def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -> Decision | None:
+    """Return the decision of an operation on the rows of some inputs, and other inputs as a whole.
+
+    Args:
+        node: The operation.
+        states: States of its inputs, of which one of these has rows of the batch.
+        of_images: Indices of the inputs whose first axis counts samples.
+    """
+    if not any(is_first(states[k]) for k in of_images):
+        return None
+    if not all_first([node.inputs[k] for k in of_images]):
+        return None
+    return Decision(
+        inputs=tuple(FIRST if k in of_images else REPLICATED for k in range(len(states))),
+        outputs=(FIRST,) * len(node.outputs),
+        needs_samples=True,
+    )
 
 
 def alike(node: Node) -> Iterator[tuple[Size, Size]]:

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from evener.graph.dims import Size, divide, has_batch, product
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import batch_first
+from evener.ops.axes import batch_first, beside
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import numbers_of, shape_of, sharded
 from evener.ops.registry import Shapes, rule, shape_rule
-from evener.ops.states import REPLICATED, Sharded, State, is_shardable
+from evener.ops.states import REPLICATED, State, is_shardable
 from evener.ops.values import matrix_of
 
 
 @shape_rule("SpaceToBatchND", "BatchToSpaceND")
 def _blocks_shape(table: SymbolTable, node: Node) -> Shapes:
     """Positions of every block become rows: ``block_row * B + sample``, or back."""
-    shape, block = node.inputs[0].shape, node.inputs[1].value
+    shape, block = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
     pads = matrix_of(node.inputs[2])
-    if shape is None or block is None or pads is None:
+    if pads is None:
         return None
     space = shape[1 : len(block) + 1]
     sizes: list[Size] = []
@@ -37,8 +38,8 @@ def _blocks_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("SpaceToBatchND", "BatchToSpaceND", inputs=(ROWS, WHOLE, WHOLE))
 def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
     """Positions of a block become blocks of the whole batch, one behind the other, or back."""
-    state, block, result = states[0], node.inputs[1].value, node.outputs[0].shape
-    if not isinstance(state, Sharded) or state.axis != 0 or block is None or result is None:
+    state, block, result = sharded(states[0]), numbers_of(node.inputs[1]), shape_of(node.outputs[0])
+    if state.axis != 0:
         return None
     count = product(block)
     if not isinstance(count, int) or not is_shardable(node.inputs[0].shape, state):
@@ -54,10 +55,7 @@ def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)
 def _blocks_of_space(node: Node, states: Sequence[State]) -> Decision | None:
-    state = states[0]
-    if not isinstance(state, Sharded) or state.axis != 0:
-        return None
-    return Decision(inputs=(state,), outputs=(state,))
+    return beside(node, states, (1, 2, 3))
 
 
 shape_rule("SpaceToDepth", "DepthToSpace")(batch_first)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
@@ -16,18 +17,17 @@ from evener.graph.counts import num_elements, sizes_of
 from evener.graph.dims import Size
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import all_first, batch_first, given_by_input, like_input
+from evener.ops.axes import batch_first, given_by_input, like_input, per_image
 from evener.ops.builder import Builder
 from evener.ops.decision import ROWS, WHOLE, Decision, Lower
+from evener.ops.known import shape_of
 from evener.ops.registry import Shapes, Trait, flops_rule, rule, shape_rule, traits
 from evener.ops.states import (
-    FIRST,
     REPLICATED,
     SUM,
     Numbers,
     Sharded,
     State,
-    is_first,
     is_shardable,
     part_sizes,
 )
@@ -91,8 +91,8 @@ def _convolution(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule(*OF_IMAGES, inputs=(WHOLE, WHOLE, ROWS))
 def _gradient_of_images(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, rows = node.outputs[0].shape, _images(states[2])
-    if shape is None or rows is None or not is_shardable(shape, rows):
+    shape, rows = shape_of(node.outputs[0]), _images(states[2])
+    if rows is None or not is_shardable(shape, rows):
         return None
     sizes = part_sizes(shape, rows)
     return Decision(
@@ -120,12 +120,10 @@ def _gradient_of_filter(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("Dilation2DBackpropInput", "Dilation2DBackpropFilter", inputs=(ROWS, WHOLE, ROWS))
 def _gradient_of_dilation(node: Node, states: Sequence[State]) -> Decision | None:
-    if not all_first([node.inputs[0], node.inputs[2]]):
-        return None
-    if not (is_first(states[0]) or is_first(states[2])):
-        return None
-    state = FIRST if node.op == "Dilation2DBackpropInput" else SUM
-    return Decision(inputs=(FIRST, REPLICATED, FIRST), outputs=(state,), needs_samples=True)
+    decision = per_image(node, states, (0, 2))
+    if decision is None or node.op == "Dilation2DBackpropInput":
+        return decision
+    return replace(decision, outputs=(SUM,))
 
 
 def _groups(node: Node, images: Tensor, kernel: Tensor) -> int:
@@ -149,7 +147,7 @@ def _images_by_groups(sizes: tuple[Size, ...], groups: int) -> Lower | None:
             return builder.copy(node.op, node.name, inputs, node.attrs)
         dtype = node.outputs[0].dtype
         of_group = builder.vector((*sizes[:-1], channels // groups), tf.int32)
-        kernels, errors = (_split(builder, one, groups, dtype) for one in inputs[1:])
+        kernels, errors = (_split(builder, given, groups, dtype) for given in inputs[1:])
         gradients = [
             builder.copy(node.op, node.name, [of_group, kernel, error], node.attrs)[0]
             for kernel, error in zip(kernels, errors, strict=True)

@@ -1,4 +1,4 @@
-"""What a rule says of one operation, and the table of rules."""
+"""Decisions: what the parts compute of an operation, and the rules that say it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TypeAlias
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.builder import Builder
+from evener.ops.known import UnknownError
 from evener.ops.states import (
     REPLICATED,
     SUM,
@@ -27,18 +28,17 @@ Lower: TypeAlias = "Callable[[Builder, Node, Sequence[str]], Sequence[str]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How the parts compute an operation.
+    """Decision on how the parts compute an operation.
 
     Attributes:
-        inputs: For every input the state in which a part needs it, or the numbers it is given
-            instead.
+        inputs: State in which a part needs each input, or the numbers it is given instead.
         outputs: The state of every output.
         lower: Adds other operations in its place; None if a part runs the same operation.
         lower_rows: The rows that ``lower`` is right for.
-        bodies: Of a loop or a condition: the sharding of its bodies, by attribute.
+        bodies: Sharding of the bodies of a loop or a condition, by attribute.
         needs_samples: Whether the kernel fails on a part without samples.
-        list_lengths: Of a loop over rows: how many elements a part has of the lists that are
-            written, by input; they are made for the whole batch.
+        list_lengths: Elements that a part has of the lists that a loop over rows writes, by input;
+            they are made for the whole batch.
     """
 
     inputs: tuple[State | Numbers, ...]
@@ -61,8 +61,8 @@ class Sharding:
     """The states of a graph's tensors, and which nodes the parts compute.
 
     Attributes:
-        states: Of every tensor.
-        decisions: Of every node that the parts compute; the others are computed once.
+        states: State of every tensor.
+        decisions: Decision of every node that the parts compute; the others are computed once.
     """
 
     states: dict[Tensor, State] = field(default_factory=dict)
@@ -138,7 +138,10 @@ class Rule:
             state if kind_of(state) & ~taken == WHOLE else REPLICATED
             for state, taken in zip(states, takes, strict=True)
         ]
-        decision = self.decide(node, seen)
+        try:
+            decision = self.decide(node, seen)
+        except UnknownError:
+            return None
         if decision is not None:
             wanted = zip(decision.inputs, takes, strict=True)
             assert all(isinstance(w, Numbers) or not kind_of(w) & ~t for w, t in wanted), node

@@ -88,11 +88,11 @@ def as_they_are(node: Node, states: Sequence[State], wanted: Sequence[State]) ->
     """
     return tuple(
         state
-        if isinstance(one, Sharded)
-        and is_same_but_blocks(state, one)
-        and has_equal_rows(tensor, one.axis)
-        else one
-        for tensor, state, one in zip(node.inputs, states, wanted, strict=True)
+        if isinstance(needed, Sharded)
+        and is_same_but_blocks(state, needed)
+        and has_equal_rows(tensor, needed.axis)
+        else needed
+        for tensor, state, needed in zip(node.inputs, states, wanted, strict=True)
     )
 
 

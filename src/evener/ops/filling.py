@@ -11,6 +11,7 @@ from evener.graph.symbols import SymbolTable
 from evener.ops.axes import first_batch_axis, given_by_input
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.elementwise import unary
+from evener.ops.known import integers_of, numbers_of, rank_of, shape_of, sharded
 from evener.ops.registry import (
     EVERY_ELEMENT,
     FREE,
@@ -25,6 +26,7 @@ from evener.ops.registry import (
     value_rule,
 )
 from evener.ops.states import (
+    FIRST,
     PART_BATCH,
     PART_OFFSET,
     REPLICATED,
@@ -40,8 +42,8 @@ from evener.ops.values import LARGEST, LARGEST_VALUE, matrix_of, matrix_with
 
 @value_rule("Fill")
 def _fill_value(table: SymbolTable, node: Node) -> Shapes:
-    shape, value = node.outputs[0].shape, node.inputs[1].value
-    if value is None or shape is None or len(shape) > 1:
+    shape, value = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
+    if len(shape) > 1:
         return None
     if shape and (not isinstance(shape[0], int) or shape[0] > LARGEST_VALUE):
         return None
@@ -50,9 +52,7 @@ def _fill_value(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Fill")
 def _fill_matrix(node: Node) -> Matrix | None:
-    shape, number = node.outputs[0].shape, node.inputs[1].value
-    if shape is None or number is None:
-        return None
+    shape, number = shape_of(node.outputs[0]), numbers_of(node.inputs[1])
     sizes = [size for size in shape if isinstance(size, int)]
     if len(sizes) < len(shape) or math.prod(sizes) > LARGEST:
         return None
@@ -61,29 +61,24 @@ def _fill_matrix(node: Node) -> Matrix | None:
 
 @rule("Fill", inputs=WHOLE)
 def _fill(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    target = None if shape is None else first_batch_axis(shape)
-    if shape is None or target is None:
+    shape = shape_of(node.outputs[0])
+    target = first_batch_axis(shape)
+    if target is None:
         return None
     return Decision(inputs=(Numbers(part_sizes(shape, target)), REPLICATED), outputs=(target,))
 
 
 @value_rule("ZerosLike", "OnesLike")
 def _like_value(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.outputs[0].shape
-    number = int(node.op == "OnesLike")
-    if shape is None or len(shape) > 1:
-        return None
+    shape, number = shape_of(node.outputs[0]), int(node.op == "OnesLike")
     if not shape:
         return [(number,)]
-    return [(number,) * shape[0]] if isinstance(shape[0], int) else None
+    return [(number,) * shape[0]] if len(shape) == 1 and isinstance(shape[0], int) else None
 
 
 @rule("BroadcastTo", inputs=(ROWS, WHOLE))
 def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
-    result, shape, state = node.outputs[0].shape, node.inputs[0].shape, states[0]
-    if result is None or shape is None:
-        return None
+    result, shape, state = shape_of(node.outputs[0]), shape_of(node.inputs[0]), states[0]
     if isinstance(state, Sharded):
         axis = state.axis + len(result) - len(shape)
         target = state.at(axis)
@@ -102,9 +97,7 @@ def _broadcast_to(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("Range")
 def _range_shape(table: SymbolTable, node: Node) -> Shapes:
-    start, limit, step = (t.value for t in node.inputs)
-    if start is None or limit is None or step is None:
-        return None
+    start, limit, step = (numbers_of(t) for t in node.inputs)
     stride = step[0]
     if not isinstance(stride, int) or stride < 1:
         return None
@@ -118,43 +111,39 @@ def _range_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Range")
 def _range_value(table: SymbolTable, node: Node) -> Shapes:
-    numbers = [t.value for t in node.inputs]
-    if any(n is None or not isinstance(n[0], int) for n in numbers):
-        return None
-    start, limit, step = (n[0] for n in numbers if n is not None)
-    span = range(start, limit, step)  # pyright: ignore[reportArgumentType]
+    start, limit, step = (integers_of(t)[0] for t in node.inputs)
+    span = range(start, limit, step)
     return [tuple(span)] if len(span) <= LARGEST_VALUE else None
 
 
 @rule("Range", inputs=WHOLE)
 def _range(node: Node, states: Sequence[State]) -> Decision | None:
-    start, _, step = (t.value for t in node.inputs)
-    shape = node.outputs[0].shape
-    if shape is None or start is None or step is None or not isinstance(step[0], int):
-        return None
-    if has_batch(start[0]) or not is_shardable(shape, Sharded(0)):
+    shape, (start,), (step,) = (
+        shape_of(node.outputs[0]),
+        numbers_of(node.inputs[0]),
+        integers_of(node.inputs[2]),
+    )
+    if has_batch(start) or not is_shardable(shape, FIRST):
         return None
     rows = rows_per_sample(shape[0])
     assert rows is not None
-    begin = PART_OFFSET * rows * step[0] + start[0]
+    begin = PART_OFFSET * rows * step + start
     return Decision(
-        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step[0],)), REPLICATED),
-        outputs=(Sharded(0),),
+        inputs=(Numbers((begin,)), Numbers((begin + PART_BATCH * rows * step,)), REPLICATED),
+        outputs=(FIRST,),
     )
 
 
 @shape_rule("Tile")
 def _tile_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, times = node.inputs[0].shape, node.inputs[1].value
-    if shape is None or times is None:
-        return None
+    shape, times = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
     return [tuple(size * n for size, n in zip(shape, times, strict=True))]
 
 
 @value_rule("Tile")
 def _tile_value(table: SymbolTable, node: Node) -> Shapes:
-    value, times = (t.value for t in node.inputs)
-    if value is None or times is None or node.inputs[0].rank != 1:
+    value, times = (numbers_of(t) for t in node.inputs)
+    if node.inputs[0].rank != 1:
         return None
     if not isinstance(times[0], int) or len(value) * times[0] > LARGEST_VALUE:
         return None
@@ -163,10 +152,8 @@ def _tile_value(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("Tile", inputs=(ROWS, WHOLE))
 def _tile(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, times, state = node.inputs[0].shape, node.inputs[1].value, states[0]
-    result = node.outputs[0].shape
-    if shape is None or result is None or times is None:
-        return None
+    shape, times, state = shape_of(node.inputs[0]), numbers_of(node.inputs[1]), states[0]
+    result = shape_of(node.outputs[0])
     if isinstance(state, Sharded):
         # [a, b] tiled by 2 is [a, b, a, b]: twice as many blocks.
         if has_batch(times[state.axis]):
@@ -184,17 +171,17 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
 def _pad_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
-    if shape is None or pads is None:
+    shape, pads = shape_of(node.inputs[0]), matrix_of(node.inputs[1])
+    if pads is None:
         return None
     return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
 
 
 @value_rule("Pad", "PadV2")
 def _pad_value(table: SymbolTable, node: Node) -> Shapes:
-    value, pads = node.inputs[0].value, matrix_of(node.inputs[1])
+    value, pads = numbers_of(node.inputs[0]), matrix_of(node.inputs[1])
     fill = node.inputs[2].value if node.op == "PadV2" else (0,)
-    if value is None or fill is None or pads is None or node.inputs[0].rank != 1:
+    if fill is None or pads is None or node.inputs[0].rank != 1:
         return None
     before, behind = pads[0]
     if not isinstance(before, int) or not isinstance(behind, int):
@@ -207,9 +194,7 @@ def _pad_value(table: SymbolTable, node: Node) -> Shapes:
 @rule("Pad", "MirrorPad", inputs=(ROWS, WHOLE))
 @rule("PadV2", inputs=(ROWS, WHOLE, WHOLE))
 def _pad(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, result, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
-    if shape is None or result is None or not isinstance(state, Sharded):
-        return None
+    shape, result, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
     if result[state.axis] != shape[state.axis] or not _pads_nothing(node, state.axis):
         return None
     others = [REPLICATED] * (len(states) - 1)
@@ -224,16 +209,16 @@ def _pads_nothing(node: Node, axis: int) -> bool:
 
 @shape_rule("MirrorPadGrad")
 def _pad_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, pads = node.inputs[0].shape, matrix_of(node.inputs[1])
-    if shape is None or pads is None:
+    shape, pads = shape_of(node.inputs[0]), matrix_of(node.inputs[1])
+    if pads is None:
         return None
     return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
 
 
 @rule("MirrorPadGrad", inputs=(ROWS, WHOLE))
 def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
-    state = states[0]
-    if not isinstance(state, Sharded) or not _pads_nothing(node, state.axis):
+    state = sharded(states[0])
+    if not _pads_nothing(node, state.axis):
         return None
     if not is_shardable(node.outputs[0].shape, state):
         return None
@@ -242,9 +227,7 @@ def _pad_gradient(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("OneHot")
 def _one_hot_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, depth = node.inputs[0].shape, node.inputs[1].value
-    if shape is None or depth is None:
-        return None
+    shape, depth = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
     axis = node.int_attr("axis")
     axis = len(shape) if axis == -1 else axis
     return [(*shape[:axis], depth[0], *shape[axis:])]
@@ -252,9 +235,7 @@ def _one_hot_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("OneHot", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _one_hot(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded):
-        return None
+    state, rank = sharded(states[0]), rank_of(node.inputs[0])
     axis = node.int_attr("axis") % (rank + 1)
     target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import given_by_input, is_number, like_input
+from evener.ops.axes import given_by_input, like_input, replicated
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import axis_of, numbers_of, rank_of, shape_of, sharded
 from evener.ops.own_rows import gather_from_own, gather_nd_from_own, is_of_batch, scatter_to_own
 from evener.ops.registry import (
     FREE,
@@ -26,9 +27,9 @@ from evener.ops.states import REPLICATED, Partial, Sharded, State, is_shardable
 
 @shape_rule("GatherV2")
 def _gather_shape(table: SymbolTable, node: Node) -> Shapes:
-    data, indices = (t.shape for t in node.inputs[:2])
-    axis = node.inputs[2].value
-    if data is None or indices is None or axis is None or not isinstance(axis[0], int):
+    data, indices = (shape_of(t) for t in node.inputs[:2])
+    axis = numbers_of(node.inputs[2])
+    if not isinstance(axis[0], int):
         return None
     at, shared = axis[0] % len(data), node.int_attr("batch_dims")
     return [(*data[:at], *indices[shared:], *data[at + 1 :])]
@@ -36,8 +37,8 @@ def _gather_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("GatherV2")
 def _gather_value(table: SymbolTable, node: Node) -> Shapes:
-    value, places = node.inputs[0].value, node.inputs[1].value
-    if value is None or places is None or node.inputs[0].rank != 1:
+    value, places = numbers_of(node.inputs[0]), numbers_of(node.inputs[1])
+    if node.inputs[0].rank != 1:
         return None
     if not all(isinstance(k, int) and 0 <= k < len(value) for k in places):
         return None
@@ -49,21 +50,18 @@ def _gather_value(table: SymbolTable, node: Node) -> Shapes:
 def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows of a table that all parts have, or of every sample's own table."""
     data, indices = states[0], states[1]
-    shape, places = node.inputs[0].shape, node.inputs[1].shape
-    axes = node.inputs[2].value if node.op == "GatherV2" else (0,)
-    if shape is None or places is None or not is_number(axes):
-        return None
-    assert axes is not None and isinstance(axes[0], int)
-    axis = axes[0] % len(shape)
-    shared = node.int_attr("batch_dims") if node.op == "GatherV2" else 0
-    others = (REPLICATED,) * (len(states) - 2)
+    shape, places = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    is_new = node.op == "GatherV2"
+    axis = axis_of(node.inputs[2], len(shape)) if is_new else 0
+    shared = node.int_attr("batch_dims") if is_new else 0
+    others = replicated(len(states) - 2)
     for state in (data, indices):
         if isinstance(state, Sharded) and state.axis < shared:
             if is_shardable(shape, state) and is_shardable(places, state):
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
-        is_by_rows = node.op == "GatherV2" and axis == shared == 0 and indices.rows == BATCH
+        is_by_rows = is_new and axis == shared == 0 and indices.rows == BATCH
         own = gather_from_own(node) if is_by_rows else None
         if own is not None:
             return own
@@ -98,8 +96,8 @@ def _gather_limit(node: Node, shapes: Mapping[Tensor, tuple[int, ...]]) -> Index
 
 @shape_rule("ResourceGather")
 def _resource_gather_shape(table: SymbolTable, node: Node) -> Shapes:
-    indices, static = node.inputs[1].shape, node.static_shapes[0]
-    if indices is None or static is None:
+    indices, static = shape_of(node.inputs[1]), node.static_shapes[0]
+    if static is None:
         return None
     rest = static[len(indices) :]
     if any(size is None for size in rest):
@@ -123,8 +121,8 @@ def _gather_nd_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("GatherNd", inputs=ROWS)
 def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
-    indices, places = states[1], node.inputs[1].rank
-    if places is None or not isinstance(indices, Sharded) or indices.axis == places - 1:
+    indices, places = sharded(states[1]), rank_of(node.inputs[1])
+    if indices.axis == places - 1:
         return None
     own = gather_nd_from_own(node) if indices.rows == BATCH else None
     return own or Decision(inputs=(REPLICATED, indices), outputs=(indices,))

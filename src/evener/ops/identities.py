@@ -11,6 +11,7 @@ from evener.graph.symbols import SymbolTable
 from evener.ops.axes import like_input
 from evener.ops.decision import PARTIALS, ROWS, Decision
 from evener.ops.elementwise import unary
+from evener.ops.known import sharded
 from evener.ops.registry import (
     COPY,
     EVERY_ELEMENT,
@@ -28,7 +29,7 @@ from evener.ops.registry import (
     truth_rule,
     value_rule,
 )
-from evener.ops.states import Sharded, State
+from evener.ops.states import State
 from evener.ops.values import LARGEST_VALUE, matrix_of, truth_of
 
 unary("Cast CheckNumerics CheckNumericsV2 Identity PreventGradient Snapshot StopGradient")
@@ -74,9 +75,7 @@ def _copy_of_partial(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("EnsureShape", inputs=ROWS)
 def _ensure_shape(node: Node, states: Sequence[State]) -> Decision | None:
     """The parts check the sizes of other axes; a number of samples that is demanded stays whole."""
-    state, wanted = states[0], node.attrs["shape"].shape
-    if not isinstance(state, Sharded):
-        return None
+    state, wanted = sharded(states[0]), node.attrs["shape"].shape
     if not wanted.unknown_rank and wanted.dim[state.axis].size != -1:
         return None
     return Decision(inputs=(state,), outputs=(state,))

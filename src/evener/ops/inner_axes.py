@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import behind
+from evener.ops.axes import behind, beside, last_axes
 from evener.ops.decision import ROWS, WHOLE, Decision
-from evener.ops.registry import Shape, Shapes, rule, shape_rule
-from evener.ops.states import REPLICATED, Sharded, State
+from evener.ops.known import shape_of
+from evener.ops.registry import Shapes, rule, shape_rule
+from evener.ops.states import REPLICATED, State
 
 INNER_AXES = {
     **dict.fromkeys("FFT IFFT RFFT IRFFT IsotonicRegression".split(), 1),
@@ -29,8 +31,8 @@ ALONE = [op for op in INNER_AXES if op not in WITH_LENGTH]
 
 @shape_rule(*INNER_AXES)
 def _per_row_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, inner = node.inputs[0].shape, INNER_AXES[node.op]
-    if shape is None or len(shape) < inner:
+    shape, inner = shape_of(node.inputs[0]), INNER_AXES[node.op]
+    if len(shape) < inner:
         return None
     return [behind(table, tensor, shape[: len(shape) - inner]) for tensor in node.outputs]
 
@@ -38,16 +40,10 @@ def _per_row_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule(*ALONE, inputs=ROWS)
 @rule(*WITH_LENGTH, inputs=(ROWS, WHOLE))
 def _per_row(node: Node, states: Sequence[State]) -> Decision | None:
-    """Axes in front of those that the operation works on."""
-    state, shape = states[0], node.inputs[0].shape
-    if shape is None or not isinstance(state, Sharded):
+    """Axes in front of those that the operation works on; what was not asked for is empty."""
+    decision = beside(node, states, last_axes(node.inputs[0], INNER_AXES[node.op]))
+    if decision is None:
         return None
-    if state.axis >= len(shape) - INNER_AXES[node.op]:
-        return None
-    outputs = tuple(_state_of(tensor.shape, state) for tensor in node.outputs)
-    return Decision(inputs=(state, *states[1:]), outputs=outputs)
-
-
-def _state_of(shape: Shape | None, state: Sharded) -> State:
-    """Vectors that were not asked for are empty, whatever the rows."""
-    return REPLICATED if shape == (0,) else state
+    pairs = zip(node.outputs, decision.outputs, strict=True)
+    outputs = tuple(REPLICATED if t.shape == (0,) else state for t, state in pairs)
+    return replace(decision, outputs=outputs)

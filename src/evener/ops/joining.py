@@ -9,8 +9,16 @@ import numpy as np
 from evener.graph.dims import Size, divide, has_batch
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import is_number
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision
+from evener.ops.known import (
+    axis_of,
+    first_sharded,
+    integers_of,
+    numbers_of,
+    rank_of,
+    shape_of,
+    sharded,
+)
 from evener.ops.registry import (
     FREE,
     Matrix,
@@ -50,10 +58,9 @@ def _pack_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Pack")
 def _pack_value(table: SymbolTable, node: Node) -> Shapes:
-    values = [t.value for t in node.inputs]
-    if any(t.rank != 0 for t in node.inputs) or any(value is None for value in values):
+    if any(t.rank != 0 for t in node.inputs):
         return None
-    return [tuple(value[0] for value in values if value is not None)]
+    return [tuple(numbers_of(t)[0] for t in node.inputs)]
 
 
 @matrix_rule("Pack")
@@ -66,10 +73,7 @@ def _pack_matrix(node: Node) -> Matrix | None:
 
 @rule("Pack", inputs=ROWS)
 def _pack(node: Node, states: Sequence[State]) -> Decision | None:
-    first = next((s for s in states if isinstance(s, Sharded)), None)
-    rank = node.inputs[0].rank
-    if first is None or rank is None:
-        return None
+    first, rank = first_sharded(states), rank_of(node.inputs[0])
     if not all(is_shardable(t.shape, first) for t in node.inputs):
         return None
     axis = node.int_attr("axis") % (rank + 1)
@@ -86,26 +90,20 @@ def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
 
 @shape_rule("Unpack")
 def _unpack_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    if shape is None:
-        return None
+    shape = shape_of(node.inputs[0])
     axis = node.int_attr("axis") % len(shape)
     return [(*shape[:axis], *shape[axis + 1 :])] * len(node.outputs)
 
 
 @value_rule("Unpack")
 def _unpack_value(table: SymbolTable, node: Node) -> Shapes:
-    value = node.inputs[0].value
-    if value is None or node.inputs[0].rank != 1:
-        return None
-    return [(number,) for number in value]
+    value = numbers_of(node.inputs[0])
+    return [(number,) for number in value] if node.inputs[0].rank == 1 else None
 
 
 @rule("Unpack", inputs=ROWS)
 def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded):
-        return None
+    state, rank = sharded(states[0]), rank_of(node.inputs[0])
     axis = node.int_attr("axis") % rank
     if axis == state.axis:
         return None
@@ -115,31 +113,25 @@ def _unpack(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("ConcatV2")
 def _concat_shape(table: SymbolTable, node: Node) -> Shapes:
-    shapes, where = [t.shape for t in node.inputs[:-1]], node.inputs[-1].value
-    known = [shape for shape in shapes if shape is not None]
-    if where is None or len(known) < len(shapes) or not isinstance(where[0], int):
-        return None
-    axis = where[0] % len(known[0])
+    shapes = [shape_of(t) for t in node.inputs[:-1]]
+    axis = axis_of(node.inputs[-1], len(shapes[0]))
     joined: Size = 0
-    for shape in known:
+    for shape in shapes:
         joined = shape[axis] + joined
-    return [(*known[0][:axis], joined, *known[0][axis + 1 :])]
+    return [(*shapes[0][:axis], joined, *shapes[0][axis + 1 :])]
 
 
 @value_rule("ConcatV2")
 def _concat_value(table: SymbolTable, node: Node) -> Shapes:
-    values = [t.value for t in node.inputs[:-1]]
-    if any(t.rank != 1 for t in node.inputs[:-1]) or any(value is None for value in values):
+    if any(t.rank != 1 for t in node.inputs[:-1]):
         return None
-    return [tuple(number for value in values if value is not None for number in value)]
+    return [tuple(number for t in node.inputs[:-1] for number in numbers_of(t))]
 
 
 @matrix_rule("ConcatV2")
 def _concat_matrix(node: Node) -> Matrix | None:
-    arrays, axis = matrices_of(node.inputs[:-1]), node.inputs[-1].value
-    if arrays is None or axis is None or not isinstance(axis[0], int):
-        return None
-    return np.concatenate(arrays, axis[0])
+    arrays, axes = matrices_of(node.inputs[:-1]), integers_of(node.inputs[-1])
+    return None if arrays is None else np.concatenate(arrays, axes[0])
 
 
 @equal_sizes_rule("ConcatV2")
@@ -156,15 +148,12 @@ def _sizes_beside(node: Node) -> Iterator[tuple[Size, Size]]:
 
 @value_rule("ConcatOffset")
 def _concat_offset(table: SymbolTable, node: Node) -> Shapes:
-    """Where each of several shapes begins when they are joined along an axis."""
-    where, shapes = node.inputs[0].value, [t.value for t in node.inputs[1:]]
-    known = [shape for shape in shapes if shape is not None]
-    if where is None or len(known) < len(shapes) or not isinstance(where[0], int):
-        return None
-    axis = where[0] % len(known[0])
+    """Offsets of several shapes that are joined along an axis."""
+    shapes = [numbers_of(t) for t in node.inputs[1:]]
+    axis = axis_of(node.inputs[0], len(shapes[0]))
     begin: Size = 0
     offsets: list[Shape | None] = []
-    for shape in known:
+    for shape in shapes:
         offsets.append(tuple(begin if k == axis else 0 for k in range(len(shape))))
         begin = shape[axis] + begin
     return offsets
@@ -172,35 +161,29 @@ def _concat_offset(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("ConcatV2", inputs=(ROWS, WHOLE))
 def _concat(node: Node, states: Sequence[State]) -> Decision | None:
-    where, tensors = node.inputs[-1].value, node.inputs[:-1]
-    first = next((s for s in states[:-1] if isinstance(s, Sharded)), None)
-    rank = tensors[0].rank
-    if first is None or rank is None or not is_number(where):
+    first, tensors = first_sharded(states[:-1]), node.inputs[:-1]
+    axis = axis_of(node.inputs[-1], rank_of(tensors[0]))
+    if axis == first.axis:
+        return _concat_samples(node, states, axis)
+    if not all(is_shardable(t.shape, first) for t in tensors):
         return None
-    assert where is not None and isinstance(where[0], int)
-    axis = where[0] % rank
-    if axis != first.axis:
-        if not all(is_shardable(t.shape, first) for t in tensors):
-            return None
-        return Decision(inputs=(*[first] * len(tensors), REPLICATED), outputs=(first,))
-    return _concat_samples(node, states, axis)
+    return Decision(inputs=(*[first] * len(tensors), REPLICATED), outputs=(first,))
 
 
 def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision | None:
     """Blocks of the batch behind one another: all with the same rows per sample."""
     wanted: list[State] = []
     blocks: Size = 0
-    alone = next(s.with_blocks(axis, 1) for s in states if isinstance(s, Sharded))
+    alone = first_sharded(states).with_blocks(axis, 1)
     rows = set()
-    for tensor, state in zip(node.inputs[:-1], states, strict=False):
-        assert tensor.shape is not None
-        one = state if isinstance(state, Sharded) and state.axis == axis else alone
-        per_sample = rows_per_sample(tensor.shape[axis], one)
+    for tensor, given in zip(node.inputs[:-1], states, strict=False):
+        state = given if isinstance(given, Sharded) and given.axis == axis else alone
+        per_sample = rows_per_sample(shape_of(tensor)[axis], state)
         if per_sample is None:
             return None
         rows.add(per_sample)
-        wanted.append(one)
-        blocks = one.outer + blocks
+        wanted.append(state)
+        blocks = state.outer + blocks
     if len(rows) != 1:
         return None
     return Decision(inputs=(*wanted, REPLICATED), outputs=(alone.with_blocks(axis, blocks),))
@@ -208,10 +191,8 @@ def _concat_samples(node: Node, states: Sequence[State], axis: int) -> Decision 
 
 @shape_rule("Split")
 def _split_shape(table: SymbolTable, node: Node) -> Shapes:
-    where, shape = node.inputs[0].value, node.inputs[1].shape
-    if shape is None or where is None or not isinstance(where[0], int):
-        return None
-    axis = where[0] % len(shape)
+    shape = shape_of(node.inputs[1])
+    axis = axis_of(node.inputs[0], len(shape))
     part = divide(shape[axis], len(node.outputs))
     if part is None:
         part = table.new_symbol(node.outputs[0], axis)
@@ -220,10 +201,8 @@ def _split_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @shape_rule("SplitV")
 def _split_sizes(table: SymbolTable, node: Node) -> Shapes:
-    shape, sizes, where = node.inputs[0].shape, node.inputs[1].value, node.inputs[2].value
-    if shape is None or sizes is None or where is None or not isinstance(where[0], int):
-        return None
-    axis = where[0] % len(shape)
+    shape, sizes = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    axis = axis_of(node.inputs[2], len(shape))
     if not all(table.is_made_of_sizes(size) for size in sizes):
         # One of them may be -1, and then it is the rest.
         sizes = tuple(table.new_symbol(tensor, axis) for tensor in node.outputs)
@@ -239,15 +218,16 @@ def _split_sizes(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("Split", "SplitV")
 def _split_value(table: SymbolTable, node: Node) -> Shapes:
     data = node.inputs[1 if node.op == "Split" else 0]
-    if data.value is None or data.rank != 1:
+    value = numbers_of(data)
+    if data.rank != 1:
         return None
-    lengths = [None if t.shape is None else t.shape[0] for t in node.outputs]
     parts: list[Shape | None] = []
     begin = 0
-    for length in lengths:
-        if not isinstance(length, int) or begin + length > len(data.value):
+    for tensor in node.outputs:
+        length = shape_of(tensor)[0]
+        if not isinstance(length, int) or begin + length > len(value):
             return None
-        parts.append(data.value[begin : begin + length])
+        parts.append(value[begin : begin + length])
         begin += length
     return parts
 
@@ -255,13 +235,9 @@ def _split_value(table: SymbolTable, node: Node) -> Shapes:
 @rule("Split", inputs=(WHOLE, ROWS))
 @rule("SplitV", inputs=(ROWS, WHOLE, WHOLE))
 def _split(node: Node, states: Sequence[State]) -> Decision | None:
-    data = 1 if node.op == "Split" else 0
-    where = node.inputs[0 if node.op == "Split" else 2].value
-    state, shape = states[data], node.inputs[data].shape
-    if shape is None or not isinstance(state, Sharded) or not is_number(where):
-        return None
-    assert where is not None and isinstance(where[0], int)
-    axis = where[0] % len(shape)
+    data, where = (1, 0) if node.op == "Split" else (0, 2)
+    state, shape = sharded(states[data]), shape_of(node.inputs[data])
+    axis = axis_of(node.inputs[where], len(shape))
     if axis != state.axis:
         inputs = [REPLICATED if k != data else state for k in range(len(states))]
         return Decision(inputs=tuple(inputs), outputs=(state,) * len(node.outputs))
@@ -270,8 +246,7 @@ def _split(node: Node, states: Sequence[State]) -> Decision | None:
         return None
     targets = []
     for tensor in node.outputs:
-        assert tensor.shape is not None
-        blocks = divide(tensor.shape[axis], state.rows * rows)
+        blocks = divide(shape_of(tensor)[axis], state.rows * rows)
         if blocks is None or has_batch(blocks):
             return None
         targets.append(state.with_blocks(axis, blocks))

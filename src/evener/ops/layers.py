@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import alike, broadcast, leading, like_input
+from evener.ops.axes import alike, beside, broadcast, last_axes, leading, like_input
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import first_sharded, rank_of, shape_of, sharded
 from evener.ops.pooling import per_sample
 from evener.ops.registry import (
     IN_PLACE,
@@ -19,43 +20,34 @@ from evener.ops.registry import (
     shape_rule,
     traits,
 )
-from evener.ops.states import REPLICATED, SUM, Sharded, State, is_first, is_shardable
+from evener.ops.states import SUM, State, is_first, is_shardable
 
 
 @rule("BiasAdd", inputs=(ROWS, WHOLE))
 def _bias(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
-        return None
-    return Decision(inputs=(state, REPLICATED), outputs=(state,))
+    return beside(node, states, [_channels(node)])
 
 
 @shape_rule("BiasAddGrad")
 def _bias_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape = node.inputs[0].shape
-    if shape is None:
-        return None
-    return [(shape[1 if node.text_attr("data_format") == "NCHW" else -1],)]
+    return [(shape_of(node.inputs[0])[_channels(node)],)]
 
 
 @rule("BiasAddGrad", inputs=ROWS)
 def _gradient_of_bias(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded) or state.axis == _channels(node, rank):
-        return None
-    return Decision(inputs=(state,), outputs=(SUM,))
+    state = sharded(states[0])
+    is_of_rows = state.axis != _channels(node)
+    return Decision(inputs=(state,), outputs=(SUM,)) if is_of_rows else None
 
 
-def _channels(node: Node, rank: int) -> int:
+def _channels(node: Node) -> int:
+    rank = rank_of(node.inputs[0])
     return 1 if node.text_attr("data_format") == "NCHW" else rank - 1
 
 
 @rule("Softmax", "LogSoftmax", inputs=ROWS)
 def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
-        return None
-    return Decision(inputs=(state,), outputs=(state,))
+    return beside(node, states, last_axes(node.inputs[0], 1))
 
 
 @shape_rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
@@ -68,9 +60,7 @@ def _cross_entropy_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits", inputs=ROWS)
 def _cross_entropy(node: Node, states: Sequence[State]) -> Decision | None:
-    target = next((s for s in states if is_first(s)), None)
-    if not isinstance(target, Sharded):
-        return None
+    target = first_sharded([state for state in states if is_first(state)])
     if not all(is_shardable(t.shape, target) for t in node.inputs):
         return None
     return Decision(inputs=(target, target), outputs=(target, target))

@@ -17,6 +17,7 @@ from evener.graph.nodes import Node, Tensor, constant_array
 from evener.graph.symbols import SymbolTable
 from evener.ops.builder import Builder
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import sharded
 from evener.ops.registry import (
     COPY,
     Shape,
@@ -214,8 +215,8 @@ def _new_list(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("TensorListFromTensor", inputs=(ROWS, WHOLE))
 def _list_of_rows(node: Node, states: Sequence[State]) -> Decision | None:
-    state = states[0]
-    if not isinstance(state, Sharded) or (state.axis == 0 and (state.outer != 1 or node.xla)):
+    state = sharded(states[0])
+    if state.axis == 0 and (state.outer != 1 or node.xla):
         return None
     return Decision(inputs=(state, element_shape(node.inputs[1])), outputs=(state,))
 

@@ -6,52 +6,28 @@ from collections.abc import Sequence
 
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import is_number, leading, like_input
+from evener.ops.axes import beside, last_axes, leading, like_input, replicated
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision
 from evener.ops.joining import rearranged_partial
+from evener.ops.known import first_sharded, integers_of, rank_of
 from evener.ops.registry import Shapes, equal_sizes_rule, gathered, partial_rule, rule, shape_rule
 from evener.ops.states import FIRST, REPLICATED, Sharded, State, is_first, is_shardable
 
 
 @rule("ReverseV2", inputs=(ROWS, WHOLE))
-def _reverse(node: Node, states: Sequence[State]) -> Decision | None:
-    axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
-    if rank is None or axes is None or not isinstance(state, Sharded):
-        return None
-    if any(not isinstance(k, int) or k % rank == state.axis for k in axes):
-        return None
-    return Decision(inputs=(state, REPLICATED), outputs=(state,))
-
-
 @rule("Roll", inputs=(ROWS, WHOLE, WHOLE))
-def _roll(node: Node, states: Sequence[State]) -> Decision | None:
-    axes, state, rank = node.inputs[2].value, states[0], node.inputs[0].rank
-    if rank is None or axes is None or not isinstance(state, Sharded):
-        return None
-    if any(not isinstance(k, int) or k % rank == state.axis for k in axes):
-        return None
-    return Decision(inputs=(state, REPLICATED, REPLICATED), outputs=(state,))
+@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", inputs=(ROWS, WHOLE))
+def _along_axes(node: Node, states: Sequence[State]) -> Decision | None:
+    rank = rank_of(node.inputs[0])
+    return beside(node, states, [axis % rank for axis in integers_of(node.inputs[-1])])
 
 
 @rule("ReverseSequence", inputs=ROWS)
 def _reverse_sequence(node: Node, states: Sequence[State]) -> Decision | None:
-    axis = node.int_attr("batch_dim")
-    state = Sharded(axis)
-    shape = node.inputs[0].shape
-    if not is_shardable(shape, state) or node.int_attr("seq_dim") == axis:
+    state = Sharded(node.int_attr("batch_dim"))
+    if not is_shardable(node.inputs[0].shape, state) or node.int_attr("seq_dim") == state.axis:
         return None
-    return Decision(inputs=(state, Sharded(0)), outputs=(state,))
-
-
-@rule("Cumsum", "Cumprod", "CumulativeLogsumexp", inputs=(ROWS, WHOLE))
-def _cumulative(node: Node, states: Sequence[State]) -> Decision | None:
-    axes, state, rank = node.inputs[1].value, states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded) or not is_number(axes):
-        return None
-    assert axes is not None and isinstance(axes[0], int)
-    if axes[0] % rank == state.axis:
-        return None
-    return Decision(inputs=(state, REPLICATED), outputs=(state,))
+    return Decision(inputs=(state, FIRST), outputs=(state,))
 
 
 @shape_rule("TopKV2", "TopK")
@@ -66,21 +42,14 @@ def _top_k_shape(table: SymbolTable, node: Node) -> Shapes:
 @rule("TopKV2", inputs=(ROWS, WHOLE))
 @rule("TopK", inputs=ROWS)
 def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
-    state, rank = states[0], node.inputs[0].rank
-    if rank is None or not isinstance(state, Sharded) or state.axis == rank - 1:
-        return None
-    others = (REPLICATED,) * (len(states) - 1)
-    return Decision(inputs=(state, *others), outputs=(state, state))
+    return beside(node, states, last_axes(node.inputs[0], 1))
 
 
 @rule("InTopKV2", inputs=(ROWS, ROWS, WHOLE))
 @rule("InTopK", inputs=ROWS)
 def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
-    state = next((s for s in states[:2] if is_first(s)), None)
-    if not isinstance(state, Sharded):
-        return None
-    others = (REPLICATED,) * (len(states) - 2)
-    return Decision(inputs=(state, state, *others), outputs=(state,))
+    state = first_sharded([state for state in states[:2] if is_first(state)])
+    return Decision(inputs=(state, state, *replicated(len(states) - 2)), outputs=(state,))
 
 
 @rule("LowerBound", "UpperBound", inputs=ROWS)

@@ -130,7 +130,7 @@ def _takes_all(node: Node) -> bool:
     """Return whether a slice takes all rows of all axes, and adds axes of size 1 at most."""
     shape = node.inputs[0].shape
     taken = None if shape is None else slices(node, shape)
-    return taken is not None and all(one is None or one.is_whole for one in taken)
+    return taken is not None and all(rows is None or rows.is_whole for rows in taken)
 
 
 def _axis_after(before: tuple[Size, ...], after: tuple[Size, ...], axis: int) -> int | None:
@@ -189,9 +189,9 @@ def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
     """Return the operation with positions that count from the part's first row.
 
     Args:
-        index: Which input holds the positions.
+        index: Index of the input that holds the positions.
         step: The rows of a sample.
-        depth: How many numbers a position has, along the last axis; 0 if it is a number itself.
+        depth: Numbers of a position, along the last axis; 0 if it is a number itself.
     """
 
     def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
@@ -202,7 +202,7 @@ def with_own_rows(index: int, *, step: int = 1, depth: int = 0) -> Lower:
         else:
             first = builder.number(before, dtype)
         local = builder.op("Sub", [inputs[index], first], {"T": dtype})[0]
-        given = [local if k == index else one for k, one in enumerate(inputs)]
+        given = [local if k == index else given for k, given in enumerate(inputs)]
         return builder.copy(node.op, node.name, given, node.attrs)
 
     return lower

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import all_first, batch_first, behind, given_by_input, like_input
+from evener.ops.axes import batch_first, behind, given_by_input, like_input, per_image
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import shape_of
 from evener.ops.registry import Shapes, gathered, rule, shape_rule
 from evener.ops.states import (
     FIRST,
@@ -44,8 +45,8 @@ def per_sample(node: Node, states: Sequence[State]) -> Decision | None:
 
 @rule("AvgPoolGrad", "AvgPool3DGrad", inputs=(WHOLE, ROWS))
 def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, rows = node.outputs[0].shape, first_of(states[1])
-    if shape is None or rows is None or not is_shardable(shape, rows):
+    shape, rows = shape_of(node.outputs[0]), first_of(states[1])
+    if rows is None or not is_shardable(shape, rows):
         return None
     sizes = Numbers(part_sizes(shape, rows))
     return Decision(inputs=(sizes, rows), outputs=(rows,), needs_samples=True)
@@ -55,26 +56,20 @@ def _gradient_of_average(node: Node, states: Sequence[State]) -> Decision | None
 @rule("MaxPoolGradWithArgmax", inputs=ROWS)
 def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None:
     """Positions in every image; positions in the whole batch are not those of a part."""
-    if node.bool_attr("include_batch_in_index") or not all_first(node.inputs):
+    if node.bool_attr("include_batch_in_index"):
         return None
-    if not any(is_first(state) for state in states):
-        return None
-    outputs = (FIRST,) * len(node.outputs)
-    return Decision(inputs=(FIRST,) * len(states), outputs=outputs, needs_samples=True)
+    return per_image(node, states, range(len(states)))
 
 
 @rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
 def _gradient_of_fractional(node: Node, states: Sequence[State]) -> Decision | None:
-    if not any(is_first(state) for state in states[:3]) or not all_first(node.inputs[:3]):
-        return None
-    wanted = (FIRST, FIRST, FIRST, REPLICATED, REPLICATED)
-    return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)
+    return per_image(node, states, (0, 1, 2))
 
 
 @rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
 def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
-    shape = node.outputs[0].shape
-    if shape is None or not is_first(states[1]) or not is_shardable(shape, FIRST):
+    shape = shape_of(node.outputs[0])
+    if not is_first(states[1]) or not is_shardable(shape, FIRST):
         return None
     wanted = (Numbers(part_sizes(shape, FIRST)), FIRST, REPLICATED, REPLICATED)
     return Decision(inputs=wanted, outputs=(FIRST,), needs_samples=True)

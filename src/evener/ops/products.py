@@ -18,6 +18,7 @@ from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import broadcast
 from evener.ops.decision import ROWS, Decision
+from evener.ops.known import shape_of
 from evener.ops.registry import (
     Shapes,
     Trait,
@@ -62,9 +63,7 @@ def labels_of(node: Node) -> tuple[list[list[str]], list[str]] | None:
 
 @shape_rule("MatMul", "SparseMatMul")
 def _matmul_shape(table: SymbolTable, node: Node) -> Shapes:
-    a, b = (t.shape for t in node.inputs)
-    if a is None or b is None:
-        return None
+    a, b = (shape_of(t) for t in node.inputs)
     rows = a[1] if node.bool_attr("transpose_a") else a[0]
     columns = b[0] if node.bool_attr("transpose_b") else b[1]
     return [(rows, columns)]
@@ -72,9 +71,7 @@ def _matmul_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @shape_rule("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
 def _batch_matmul_shape(table: SymbolTable, node: Node) -> Shapes:
-    a, b = (t.shape for t in node.inputs)
-    if a is None or b is None:
-        return None
+    a, b = (shape_of(t) for t in node.inputs)
     outer = broadcast([a[:-2], b[:-2]])
     if outer is None:
         return None

@@ -40,6 +40,7 @@ from evener.graph.nodes import Node
 from evener.ops.axes import first_batch_axis, given_by_input
 from evener.ops.builder import Builder
 from evener.ops.decision import ROWS, WHOLE, Decision, Lower
+from evener.ops.known import shape_of
 from evener.ops.registry import Shape, gathered, rule, shape_rule
 from evener.ops.states import (
     PART_BATCH,
@@ -106,8 +107,8 @@ gathered(
 @rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)
 def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
     """All elements from the same distribution."""
-    shape, target = node.outputs[0].shape, _batch_of(node)
-    if shape is None or target is None:
+    shape, target = shape_of(node.outputs[0]), _batch_of(node)
+    if target is None:
         return None
     if not _is_philox(node) or not _is_contiguous(shape, target):
         return _whole(node, target)
@@ -123,9 +124,7 @@ def _same_law(node: Node, states: Sequence[State]) -> Decision | None:
 @rule("StatelessRandomGammaV3", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gamma(node: Node, states: Sequence[State]) -> Decision | None:
     """Several samples of every alpha: sample j of alpha i is the element ``i * samples + j``."""
-    shape, alpha, state = node.outputs[0].shape, node.inputs[-1].shape, states[-1]
-    if shape is None or alpha is None:
-        return None
+    shape, alpha, state = shape_of(node.outputs[0]), shape_of(node.inputs[-1]), states[-1]
     if not isinstance(state, Sharded):
         return _gamma_of_replicated(node, shape, alpha)
     front = len(shape) - len(alpha)

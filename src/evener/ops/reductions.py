@@ -10,6 +10,7 @@ from evener.graph.symbols import SymbolTable
 from evener.ops.axes import reduced_axes, scalar
 from evener.ops.builder import Builder
 from evener.ops.decision import EXTREMES, ROWS, SUMS, WHOLE, Decision
+from evener.ops.known import numbers_of, shape_of, sharded
 from evener.ops.registry import TOTAL, Shapes, partial_rule, rule, shape_rule, traits, value_rule
 from evener.ops.states import REPLICATED, SUM, Partial, Sharded, State
 
@@ -18,9 +19,7 @@ COMBINE = {"Sum": "sum", "Max": "max", "Min": "min", "Prod": "prod", "All": "all
 
 @shape_rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin")
 def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, axes = node.inputs[0].shape, node.inputs[1].value
-    if shape is None or axes is None:
-        return None
+    shape, axes = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
     gone = reduced_axes(shape, axes)
     if gone is None:
         return None
@@ -31,9 +30,7 @@ def _reduction_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Prod", "Sum", "Max", "Min")
 def _reduce(table: SymbolTable, node: Node) -> Shapes:
-    value, shape = node.inputs[0].value, node.inputs[0].shape
-    if value is None or shape is None:
-        return None
+    value, shape = numbers_of(node.inputs[0]), shape_of(node.inputs[0])
     axes = reduced_axes(shape, node.inputs[1].value)
     if axes is None:
         return None
@@ -57,9 +54,7 @@ def _reduce(table: SymbolTable, node: Node) -> Shapes:
 @rule(*COMBINE, "Mean", "EuclideanNorm", "ArgMax", "ArgMin", inputs=(ROWS, WHOLE))
 def _reduction(node: Node, states: Sequence[State]) -> Decision | None:
     """Over other axes every part by itself; over the batch a partial result."""
-    shape, state = node.inputs[0].shape, states[0]
-    if shape is None or not isinstance(state, Sharded):
-        return None
+    shape, state = shape_of(node.inputs[0]), sharded(states[0])
     gone = reduced_axes(shape, node.inputs[1].value)
     if gone is None:
         return None

@@ -15,6 +15,7 @@ the operation is computed once, of the rows of all parts.
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from evener.graph.dims import Size
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.decision import Decide, Rule, Takes
+from evener.ops.known import UnknownError
 from evener.tf_compat import graphs
 
 Shape: TypeAlias = tuple[Size, ...]
@@ -97,7 +99,7 @@ class Operation:
         equal_sizes: Yields sizes of the inputs that its kernel needs to be equal.
         index_limit: Finds an input with indices, and what they are below.
         index_inputs: The inputs whose integers are below a limit of the result.
-        traits: What holds whatever the inputs are.
+        traits: Facts that hold whatever the inputs are.
         gathered: The reason why the parts cannot compute it, if there is one.
     """
 
@@ -120,7 +122,7 @@ OPERATIONS: dict[str, Operation] = {}
 """By type of operation."""
 
 _UNKNOWN = Operation()
-_Rule = TypeVar("_Rule")
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
 def operation(name: str) -> Operation:
@@ -134,23 +136,41 @@ def has_trait(node: Node, trait: Trait) -> bool:
 
 
 class _Field(Generic[_Rule]):
-    """Decorator that sets one field of the entries of some types of operations."""
+    """Decorator that sets one field of the entries of some types of operations.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    Args:
+        name: The field.
+        certain: Wraps the rules.
+    """
+
+    def __init__(self, name: str, certain: Callable[[_Rule], _Rule] = lambda rule: rule) -> None:
+        self._name, self._certain = name, certain
 
     def __call__(self, *ops: str) -> Callable[[_Rule], _Rule]:
         def register(rule: _Rule) -> _Rule:
             for op in ops:
-                _set(op, self._name, rule)
+                _set(op, self._name, self._certain(rule))
             return rule
 
         return register
 
 
-shape_rule: _Field[InferRule] = _Field("shape")
-value_rule: _Field[InferRule] = _Field("value")
-matrix_rule: _Field[MatrixRule] = _Field("matrix")
+def _or_none(rule: _Rule) -> _Rule:
+    """Let a rule return None where it asks for something that is not known."""
+
+    @functools.wraps(rule)
+    def asked(*arguments: Any) -> Any:
+        try:
+            return rule(*arguments)
+        except UnknownError:
+            return None
+
+    return asked  # pyright: ignore[reportReturnType]
+
+
+shape_rule: _Field[InferRule] = _Field("shape", _or_none)
+value_rule: _Field[InferRule] = _Field("value", _or_none)
+matrix_rule: _Field[MatrixRule] = _Field("matrix", _or_none)
 truth_rule: _Field[TruthRule] = _Field("truth")
 flops_rule: _Field[CountRule] = _Field("flops")
 equal_sizes_rule: _Field[PairsRule] = _Field("equal_sizes")

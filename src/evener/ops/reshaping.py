@@ -9,8 +9,9 @@ from typing import Any
 from evener.graph.dims import Dim, Size, divide, evaluate, product, symbol, symbols_of
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import is_number, without_minus_one
+from evener.ops.axes import without_minus_one
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision
+from evener.ops.known import axis_of, integers_of, numbers_of, rank_of, shape_of, sharded
 from evener.ops.registry import (
     FREE,
     TOTAL,
@@ -43,9 +44,7 @@ from evener.ops.values import LARGEST_VALUE, matrix_of
 
 @shape_rule("Reshape")
 def _reshape_shape(table: SymbolTable, node: Node) -> Shapes:
-    wanted, shape = node.inputs[1].value, node.inputs[0].shape
-    if wanted is None:
-        return None
+    wanted, shape = numbers_of(node.inputs[1]), node.inputs[0].shape
     wanted = without_minus_one(table, node.outputs[0], wanted, shape)
     if -1 in wanted:
         place = wanted.index(-1)
@@ -112,8 +111,8 @@ def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Reshape", "ExpandDims")
 def _reshape_matrix(node: Node) -> Matrix | None:
-    array, shape = matrix_of(node.inputs[0]), node.outputs[0].shape
-    if array is None or shape is None:
+    array, shape = matrix_of(node.inputs[0]), shape_of(node.outputs[0])
+    if array is None:
         return None
     sizes = [size for size in shape if isinstance(size, int)]
     if len(sizes) < len(shape) or math.prod(sizes) != array.size:
@@ -130,9 +129,7 @@ def _equal_sizes(node: Node) -> Iterator[tuple[Size, Size]]:
 
 @rule("Reshape", inputs=(ROWS, WHOLE))
 def _reshape(node: Node, states: Sequence[State]) -> Decision | None:
-    before, after, state = node.inputs[0].shape, node.outputs[0].shape, states[0]
-    if before is None or after is None or not isinstance(state, Sharded):
-        return None
+    before, after, state = shape_of(node.inputs[0]), shape_of(node.outputs[0]), sharded(states[0])
     target = reshaped(before, after, state)
     if target is None:
         return None
@@ -166,65 +163,55 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
 
 @shape_rule("ExpandDims")
 def _expand_dims_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, where = node.inputs[0].shape, node.inputs[1].value
-    if shape is None or where is None or not isinstance(where[0], int):
-        return None
-    axis = where[0] % (len(shape) + 1)
+    shape = shape_of(node.inputs[0])
+    axis = axis_of(node.inputs[1], len(shape) + 1)
     return [(*shape[:axis], 1, *shape[axis:])]
 
 
 @rule("ExpandDims", inputs=(ROWS, WHOLE))
 def _expand_dims(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, where, state = node.inputs[0].shape, node.inputs[1].value, states[0]
-    if shape is None or not isinstance(state, Sharded) or not is_number(where):
-        return None
-    assert where is not None and isinstance(where[0], int)
-    axis = where[0] % (len(shape) + 1)
+    state, axis = sharded(states[0]), axis_of(node.inputs[1], rank_of(node.inputs[0]) + 1)
     target = state.at(state.axis + (axis <= state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))
 
 
 @shape_rule("Squeeze")
 def _squeeze_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, axes = node.inputs[0].shape, node.ints_attr("squeeze_dims")
-    if shape is None or not axes:
-        return None
-    gone = {axis % len(shape) for axis in axes}
-    return [tuple(size for k, size in enumerate(shape) if k not in gone)]
+    shape, gone = shape_of(node.inputs[0]), _squeezed(node)
+    return [tuple(size for k, size in enumerate(shape) if k not in gone)] if gone else None
 
 
 @rule("Squeeze", inputs=ROWS)
 def _squeeze(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state, axes = node.inputs[0].shape, states[0], node.ints_attr("squeeze_dims")
-    if shape is None or not isinstance(state, Sharded) or not axes:
-        return None
-    gone = {axis % len(shape) for axis in axes}
-    if state.axis in gone:
+    state, gone = sharded(states[0]), _squeezed(node)
+    if not gone or state.axis in gone:
         return None
     axis = state.axis - sum(k < state.axis for k in gone)
     return Decision(inputs=(state,), outputs=(state.at(axis),))
 
 
+def _squeezed(node: Node) -> set[int]:
+    """Return the axes that a node names to vanish; those of size 1 that it does not are not."""
+    rank = rank_of(node.inputs[0])
+    return {axis % rank for axis in node.ints_attr("squeeze_dims")}
+
+
 @shape_rule("Transpose", "ConjugateTranspose")
 def _transpose_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, order = node.inputs[0].shape, node.inputs[1].value
-    if shape is None or order is None or not all(isinstance(k, int) for k in order):
-        return None
-    return [tuple(shape[k] for k in order if isinstance(k, int))]
+    shape = shape_of(node.inputs[0])
+    return [tuple(shape[k] for k in integers_of(node.inputs[1]))]
 
 
 @matrix_rule("Transpose")
 def _transpose_matrix(node: Node) -> Matrix | None:
-    array, order = matrix_of(node.inputs[0]), node.inputs[1].value
-    if array is None or order is None or not all(isinstance(k, int) for k in order):
-        return None
-    return array.transpose([k for k in order if isinstance(k, int)])
+    array = matrix_of(node.inputs[0])
+    return None if array is None else array.transpose(integers_of(node.inputs[1]))
 
 
 @rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))
 def _transpose(node: Node, states: Sequence[State]) -> Decision | None:
-    order, state = node.inputs[1].value, states[0]
-    if order is None or not isinstance(state, Sharded) or state.axis not in order:
+    order, state = numbers_of(node.inputs[1]), sharded(states[0])
+    if state.axis not in order:
         return None
     target = state.at(order.index(state.axis))
     return Decision(inputs=(state, REPLICATED), outputs=(target,))

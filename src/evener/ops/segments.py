@@ -8,6 +8,7 @@ from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import leading
 from evener.ops.decision import ROWS, WHOLE, Decision
+from evener.ops.known import numbers_of, shape_of
 from evener.ops.own_rows import is_of_batch, segments_of_own
 from evener.ops.registry import (
     IndexLimit,
@@ -32,9 +33,11 @@ COMBINE = {
 
 @shape_rule(*COMBINE)
 def _segments_shape(table: SymbolTable, node: Node) -> Shapes:
-    data, ids, count = node.inputs[0].shape, node.inputs[1].shape, node.inputs[2].value
-    if data is None or ids is None or count is None:
-        return None
+    data, ids, count = (
+        shape_of(node.inputs[0]),
+        shape_of(node.inputs[1]),
+        numbers_of(node.inputs[2]),
+    )
     return [(*count, *data[len(ids) :])]
 
 

@@ -12,6 +12,7 @@ from evener.ops.axes import alike
 from evener.ops.decision import ROWS, Decision
 from evener.ops.elementwise import as_they_are, broadcasting, unary
 from evener.ops.equal_rows import has_equal_rows
+from evener.ops.known import shape_of
 from evener.ops.registry import (
     EVERY_ELEMENT,
     TOTAL,
@@ -93,7 +94,7 @@ def _select_value(table: SymbolTable, node: Node) -> Shapes:
 @rule("Select", inputs=ROWS)
 def _select(node: Node, states: Sequence[State]) -> Decision | None:
     """The old select: a condition of rank 1 chooses whole rows."""
-    condition, shape = node.inputs[0].shape, node.outputs[0].shape
+    condition, shape = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     sharded = next(
         (
             state
@@ -102,7 +103,7 @@ def _select(node: Node, states: Sequence[State]) -> Decision | None:
         ),
         next((s for s in states[1:] if isinstance(s, Sharded)), states[0]),
     )
-    if condition is None or shape is None or not isinstance(sharded, Sharded):
+    if not isinstance(sharded, Sharded):
         return None
     if not is_shardable(shape, sharded):
         return None

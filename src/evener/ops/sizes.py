@@ -6,6 +6,7 @@ from evener.graph.dims import Size, product
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import broadcast, scalar
+from evener.ops.known import numbers_of
 from evener.ops.registry import FREE, Shapes, Trait, gathered, shape_rule, traits, value_rule
 
 
@@ -38,23 +39,21 @@ def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
     An axis counts where an operand has size 1 and the other has not. Where both are the same
     symbol, neither was broadcast. Where the sizes cannot be compared, nothing is known.
     """
-    a, b = (t.value for t in node.inputs)
-    if a is None or b is None:
-        return None
+    a, b = (numbers_of(t) for t in node.inputs)
     rank = max(len(a), len(b))
     full_a = (None,) * (rank - len(a)) + a
     full_b = (None,) * (rank - len(b)) + b
     over_a: list[Size] = []
     over_b: list[Size] = []
-    for axis, (one, other) in enumerate(zip(full_a, full_b, strict=True)):
-        if one == other:
-            if one == 1:
+    for axis, (left, right) in enumerate(zip(full_a, full_b, strict=True)):
+        if left == right:
+            if left == 1:
                 over_a.append(axis)
                 over_b.append(axis)
             continue
-        if one in (None, 1):
+        if left in (None, 1):
             over_a.append(axis)
-        elif other in (None, 1):
+        elif right in (None, 1):
             over_b.append(axis)
         else:
             # 8 and B: B is 8, or it is 1 and its gradient is summed.
@@ -64,8 +63,8 @@ def _broadcast_gradient_args(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("InvertPermutation")
 def _invert(table: SymbolTable, node: Node) -> Shapes:
-    order = node.inputs[0].value
-    if order is None or not all(isinstance(k, int) for k in order):
+    order = numbers_of(node.inputs[0])
+    if not all(isinstance(k, int) for k in order):
         return None
     return [tuple(order.index(k) for k in range(len(order)))]
 
@@ -73,9 +72,7 @@ def _invert(table: SymbolTable, node: Node) -> Shapes:
 @value_rule("ListDiff")
 def _list_difference(table: SymbolTable, node: Node) -> Shapes:
     """The numbers of the first list that are not in the second, and their places."""
-    numbers, without = (t.value for t in node.inputs)
-    if numbers is None or without is None:
-        return None
+    numbers, without = (numbers_of(t) for t in node.inputs)
     if not all(isinstance(number, int) for number in (*numbers, *without)):
         return None
     kept = [place for place, number in enumerate(numbers) if number not in without]

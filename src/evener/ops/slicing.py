@@ -11,6 +11,7 @@ from evener.ops.axes import given_by_input, like_input, without_minus_one
 from evener.ops.builder import Builder
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision, Lower
 from evener.ops.joining import rearranged_partial
+from evener.ops.known import first_sharded, integers_of, numbers_of, shape_of, sharded
 from evener.ops.registry import (
     FREE,
     Matrix,
@@ -37,9 +38,11 @@ from evener.ops.values import matrix_of
 
 @shape_rule("Slice")
 def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, begin, size = node.inputs[0].shape, node.inputs[1].value, node.inputs[2].value
-    if shape is None or begin is None or size is None:
-        return None
+    shape, begin, size = (
+        shape_of(node.inputs[0]),
+        numbers_of(node.inputs[1]),
+        numbers_of(node.inputs[2]),
+    )
     size = without_minus_one(table, node.outputs[0], size, shape)
     return [
         tuple(
@@ -51,39 +54,30 @@ def _slice_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("Slice")
 def _slice_value(table: SymbolTable, node: Node) -> Shapes:
-    value, begin, size = (t.value for t in node.inputs)
-    if value is None or begin is None or size is None or node.inputs[0].rank != 1:
+    if node.inputs[0].rank != 1:
         return None
-    if not isinstance(begin[0], int) or not isinstance(size[0], int):
-        return None
-    end = len(value) if size[0] == -1 else begin[0] + size[0]
-    return [value[begin[0] : end]]
+    value, (begin,), (size,) = numbers_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
+    return [value[begin : len(value) if size == -1 else begin + size]]
 
 
 @matrix_rule("Slice")
 def _slice_matrix(node: Node) -> Matrix | None:
-    array, begin, size = matrix_of(node.inputs[0]), node.inputs[1].value, node.inputs[2].value
-    if array is None or begin is None or size is None:
+    array, begin, size = matrix_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
+    if array is None or min(begin, default=0) < 0:
         return None
-    taken: list[slice] = []
-    for start, count in zip(begin, size, strict=True):
-        if not isinstance(start, int) or not isinstance(count, int) or start < 0:
-            return None
-        taken.append(slice(start, None if count == -1 else start + count))
-    return array[tuple(taken)]
+    pairs = zip(begin, size, strict=True)
+    return array[tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)]
 
 
 @rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
 def _slice(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
     begin, size = node.inputs[1].value, node.inputs[2].value
-    if shape is None or result is None or not isinstance(state, Sharded):
-        return None
     if begin is None or size is None:
         return None
-    one = TakenSlice(state.axis)
-    one.begin, one.length = begin[state.axis], result[state.axis]
-    target = _blocks(one, shape[state.axis], state, state.axis)
+    span = TakenSlice(state.axis)
+    span.begin, span.length = begin[state.axis], result[state.axis]
+    target = _blocks(span, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None
     axis, rows = state.axis, part_sizes(result, target)[state.axis]
@@ -99,56 +93,56 @@ def _strided_slice_shape(table: SymbolTable, node: Node) -> Shapes:
     if taken is None:
         return None
     sizes: list[Size] = []
-    for one in taken:
-        if one is None:
+    for span in taken:
+        if span is None:
             sizes.append(1)
-        elif one.length is None:
+        elif span.length is None:
             sizes.append(table.new_symbol(node.outputs[0], len(sizes)))
-        elif not one.is_index:
-            sizes.append(one.length)
+        elif not span.is_index:
+            sizes.append(span.length)
     return [tuple(sizes)]
 
 
 @value_rule("StridedSlice")
 def _strided_slice_value(table: SymbolTable, node: Node) -> Shapes:
-    value, shape = node.inputs[0].value, node.inputs[0].shape
-    if value is None or shape is None or len(shape) != 1:
+    value, shape = numbers_of(node.inputs[0]), shape_of(node.inputs[0])
+    if len(shape) != 1:
         return None
     taken = slices(node, shape)
     if taken is None or len(taken) != 1 or taken[0] is None:
         return None
-    one = taken[0]
-    if not isinstance(one.begin, int) or not isinstance(one.length, int):
+    span = taken[0]
+    if not isinstance(span.begin, int) or not isinstance(span.length, int):
         return None
-    if one.is_index and not 0 <= one.begin < len(value):
+    if span.is_index and not 0 <= span.begin < len(value):
         return None
-    return [tuple(value[one.begin + k * one.stride] for k in range(one.length))]
+    return [tuple(value[span.begin + k * span.stride] for k in range(span.length))]
 
 
 @rule("StridedSlice", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
 def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    shape, state, result = node.inputs[0].shape, states[0], node.outputs[0].shape
+    shape, state, result = shape_of(node.inputs[0]), sharded(states[0]), shape_of(node.outputs[0])
     taken = None if shape is None else slices(node, shape)
-    if taken is None or shape is None or result is None or not isinstance(state, Sharded):
+    if taken is None:
         return None
     axis = 0
-    for one in taken:
-        if one is not None and one.axis == state.axis:
+    for span in taken:
+        if span is not None and span.axis == state.axis:
             break
-        axis += one is None or not one.is_index
-    samples = next(one for one in taken if one is not None and one.axis == state.axis)
+        axis += span is None or not span.is_index
+    samples = next(span for span in taken if span is not None and span.axis == state.axis)
     if samples.is_whole:
         target: Sharded | None = state.at(axis)
     else:
         target = _blocks(samples, shape[state.axis], state, axis)
     if target is None or not is_shardable(result, target):
         return None
-    if any(one is not None and not _is_certain(one) for one in taken):
+    if any(span is not None and not _is_certain(span) for span in taken):
         # Places of other axes are in the data. All rows of the whole are all rows of a part, too:
         # an end behind the last row is the last row.
         whole = Decision(inputs=(state, *[REPLICATED] * 3), outputs=(target,))
         return whole if samples.is_whole else None
-    numbers = [Numbers(one) for one in _part_slices(taken, state)]
+    numbers = [Numbers(span) for span in _part_slices(taken, state)]
     return Decision(
         inputs=(state, *numbers),
         outputs=(target,),
@@ -157,8 +151,8 @@ def _strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     )
 
 
-def _is_certain(one: TakenSlice) -> bool:
-    return one.begin is not None and one.length is not None
+def _is_certain(span: TakenSlice) -> bool:
+    return span.begin is not None and span.length is not None
 
 
 def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Sharded | None:
@@ -182,22 +176,22 @@ def _part_slices(
     begins: list[Size] = []
     ends: list[Size] = []
     strides: list[Size] = []
-    for one in taken:
-        if one is None:
+    for span in taken:
+        if span is None:
             begins, ends, strides = [*begins, 0], [*ends, 1], [*strides, 1]
             continue
-        assert one.begin is not None and one.length is not None
-        begin, length = one.begin, one.length
-        if one.axis == state.axis:
+        assert span.begin is not None and span.length is not None
+        begin, length = span.begin, span.length
+        if span.axis == state.axis:
             begin, length = _in_part(begin, state), _in_part(length, state)
         end = begin + length
-        if one.stride != 1 and not one.is_index:
+        if span.stride != 1 and not span.is_index:
             assert isinstance(begin, int) and isinstance(length, int)
-            end = begin + length * one.stride
+            end = begin + length * span.stride
             # A negative end would count from the back.
             end = end if end >= 0 else -(2**30)
         begins, ends = [*begins, begin], [*ends, end]
-        strides.append(1 if one.is_index else one.stride)
+        strides.append(1 if span.is_index else span.stride)
     return tuple(begins), tuple(ends), tuple(strides)
 
 
@@ -205,8 +199,8 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
     """The same operation with all places said in numbers."""
 
     def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
-        shrink = sum(1 << k for k, one in enumerate(taken) if one is not None and one.is_index)
-        new = sum(1 << k for k, one in enumerate(taken) if one is None)
+        shrink = sum(1 << k for k, span in enumerate(taken) if span is not None and span.is_index)
+        new = sum(1 << k for k, span in enumerate(taken) if span is None)
         masks = {"begin_mask": 0, "end_mask": 0, "ellipsis_mask": 0}
         masks |= {"shrink_axis_mask": shrink, "new_axis_mask": new}
         return builder.op(op, inputs, {"T": node.attrs["T"], "Index": node.attrs["Index"], **masks})
@@ -217,13 +211,17 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
 @rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
-    result, gradient, state = node.outputs[0].shape, node.inputs[4].shape, states[4]
+    result, gradient, state = (
+        shape_of(node.outputs[0]),
+        shape_of(node.inputs[4]),
+        sharded(states[4]),
+    )
     taken = None if result is None else slices(node, result)
-    if taken is None or result is None or gradient is None or not isinstance(state, Sharded):
+    if taken is None:
         return None
-    if any(one is not None and not _is_certain(one) for one in taken):
+    if any(span is not None and not _is_certain(span) for span in taken):
         return None
-    kept = [one for one in taken if one is None or not one.is_index]
+    kept = [span for span in taken if span is None or not span.is_index]
     if len(kept) != len(gradient) or kept[state.axis] is None:
         return None
     samples = kept[state.axis]
@@ -239,7 +237,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
             return None
     if not is_shardable(result, target):
         return None
-    numbers = [Numbers(one) for one in _part_slices(taken, target)]
+    numbers = [Numbers(span) for span in _part_slices(taken, target)]
     return Decision(
         inputs=(Numbers(part_sizes(result, target)), *numbers, state),
         outputs=(target,),
@@ -258,10 +256,8 @@ def _in_part(size: Size, state: Sharded) -> Size:
 @rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
 def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
     """All samples get an update, at the same place of the other axes."""
-    shape, update, begin = node.inputs[0].shape, node.inputs[1].shape, node.inputs[2].value
-    state = next((s for s in states[:2] if isinstance(s, Sharded)), None)
-    if state is None or shape is None or update is None or begin is None:
-        return None
+    shape, update = map(shape_of, node.inputs[:2])
+    begin, state = numbers_of(node.inputs[2]), first_sharded(states[:2])
     if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:
         return None
     return Decision(inputs=(state, state, REPLICATED), outputs=(state,))

@@ -1,4 +1,4 @@
-"""What the parts of a partitioned step hold of a tensor.
+"""States: what the parts of a partitioned step hold of a tensor.
 
 ::
 
@@ -53,7 +53,7 @@ class Sharded:
 
     Attributes:
         axis: The axis that counts samples. Of a tensor list: of the stacked list.
-        outer: How many blocks of the whole batch the axis has.
+        outer: Number of blocks of the whole batch along the axis.
         rows: The size that is split: that of the batch, or the rows of other tensors.
     """
 
@@ -71,12 +71,12 @@ class Sharded:
 
     @property
     def in_part(self) -> Dim:
-        """How many of the rows a part has."""
+        """Number of the rows of a part."""
         return PART_BATCH if self.rows == BATCH else _part_symbol("b", self.rows)
 
     @property
     def before_part(self) -> Dim:
-        """How many of the rows the parts before have."""
+        """Number of the rows of the parts before."""
         return PART_OFFSET if self.rows == BATCH else _part_symbol("o", self.rows)
 
 
@@ -102,7 +102,7 @@ class PerPart:
 
 @dataclass(frozen=True, slots=True)
 class Unset:
-    """What every part has of its own, without rows.
+    """A value of every part's own, without rows.
 
     A tensor list without elements yet, which becomes what is written to it first; what an
     operation keeps for its gradient alone.
@@ -111,7 +111,7 @@ class Unset:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a part is given in place of a tensor of sizes: its own sizes.
+    """Sizes that a part is given in place of a tensor of sizes: its own.
 
     Attributes:
         sizes: Sizes in the symbols of the step, in ``b`` (the samples of the part) and in ``o``

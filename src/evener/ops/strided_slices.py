@@ -8,13 +8,13 @@ from evener.ops.registry import Shape
 
 
 class TakenSlice:
-    """What a strided slice takes of one axis.
+    """Rows that a strided slice takes of one axis.
 
     Attributes:
         axis: The axis of the input.
         begin: The first row, or None if it is not known.
         stride: The step from row to row.
-        length: How many rows, or None if that is not known.
+        length: Number of rows, or None if that is not known.
         is_index: Whether the axis vanishes.
         is_whole: Whether it takes all rows in their order.
     """
@@ -74,9 +74,9 @@ def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
 
 
 def _whole(axis: int, shape: Shape) -> TakenSlice:
-    one = TakenSlice(axis)
-    one.begin, one.length, one.is_whole = 0, shape[axis], True
-    return one
+    found = TakenSlice(axis)
+    found.begin, found.length, found.is_whole = 0, shape[axis], True
+    return found
 
 
 def _taken(
@@ -88,41 +88,41 @@ def _taken(
     *,
     is_index: bool,
 ) -> TakenSlice:
-    one = TakenSlice(axis)
-    one.stride, one.is_index = stride, is_index
+    found = TakenSlice(axis)
+    found.stride, found.is_index = stride, is_index
     if is_index:
-        one.length = 1
-        one.begin = None if begin is None else _from_front(begin[0], size)
-        return one
+        found.length = 1
+        found.begin = None if begin is None else _from_front(begin[0], size)
+        return found
     if begin is None and end is None and stride == 1:
-        one.begin, one.length, one.is_whole = 0, size, True
-        return one
+        found.begin, found.length, found.is_whole = 0, size, True
+        return found
     if stride == 1:
         start = 0 if begin is None else _from_front(begin[0], size)
         stop = size if end is None else _from_front(end[0], size)
-        one.begin = start
+        found.begin = start
         if start is not None and stop is not None:
             if isinstance(size, int):
                 if isinstance(start, int) and isinstance(stop, int):
-                    one.begin = min(max(start, 0), size)
-                    one.length = max(0, min(max(stop, 0), size) - one.begin)
+                    found.begin = min(max(start, 0), size)
+                    found.length = max(0, min(max(stop, 0), size) - found.begin)
             elif _is_within(start, size) and _is_within(stop, size):
                 length = stop - start
                 # What ends before it begins has no rows.
-                one.length = length if is_at_least(length, 0) else None
-            one.is_whole = start == 0 and stop == size
-        return one
+                found.length = length if is_at_least(length, 0) else None
+            found.is_whole = start == 0 and stop == size
+        return found
     if isinstance(size, int):
         first = None if begin is None else begin[0]
         last = None if end is None else end[0]
         if not (first is None or isinstance(first, int)) or not (
             last is None or isinstance(last, int)
         ):
-            return one
+            return found
         span = range(size)[slice(first, last, stride)]
-        one.length = len(span)
-        one.begin = span.start
-    return one
+        found.length = len(span)
+        found.begin = span.start
+    return found
 
 
 def _from_front(place: Size | None, size: Size) -> Size | None:
@@ -148,5 +148,5 @@ def _is_fraction(place: Size, size: Size) -> bool:
         return False
     if len(place.terms) != 1 or len(size.terms) != 1:
         return False
-    ((one, k),), ((other, n),) = place.terms.items(), size.terms.items()
-    return one == other and 0 <= k <= n
+    ((monomial, k),), ((other, n),) = place.terms.items(), size.terms.items()
+    return monomial == other and 0 <= k <= n

@@ -18,7 +18,7 @@ from evener.engine.trace.step import trace_step
 from evener.graph.nodes import Node
 from evener.ops.states import Numbers, Partial, Sharded
 from multi_device.public_names.recipe import Function, Recipe
-from unit.engine.sharding.op_case import B
+from unit.ops.op_case import B
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 SHARES = (4, 0, 3)

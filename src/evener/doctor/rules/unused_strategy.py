@@ -51,13 +51,13 @@ def check(case: Case) -> Iterator[Violation]:
 def _violation(program: Program, made: Made) -> Violation:
     trained = training_lines(program)
     return Violation(
-        made.call.place,
+        made.call.location,
         f"this {made.name} is never used: neither its scope() nor its run().",
         why="Making a strategy changes nothing by itself: the model is made for one device, and "
         "it trains there alone.",
         fix="make and compile the model in `with strategy.scope():`, and in a loop of your own "
         "call the step by strategy.run.",
-        evidence=(made.call.place.text, *(place.text for place in trained[:1])),
+        evidence=(made.call.location.text, *(location.text for location in trained[:1])),
     )
 
 

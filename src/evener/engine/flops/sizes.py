@@ -1,4 +1,4 @@
-"""How many bytes tensors of a step have, for a number of samples."""
+"""Bytes of the tensors of a step, for a number of samples."""
 
 from __future__ import annotations
 

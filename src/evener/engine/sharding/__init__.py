@@ -1,1 +1,1 @@
-"""What the parts hold of every tensor of a step, and what they compute."""
+"""States of every tensor of a step, and what the parts compute."""

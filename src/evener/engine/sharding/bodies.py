@@ -72,11 +72,11 @@ def _loop(
             _join(before, after, tensor)
             for before, after, tensor in zip(entering, leaving, body.outputs, strict=True)
         ]
-        if any(one is None for one in joined):
+        if None in joined:
             return None
         if joined == entering:
             break
-        entering = _next_round(states, entering, [one for one in joined if one is not None])
+        entering = _next_round(states, entering, [state for state in joined if state is not None])
     else:
         return None
     test = shard(condition, entering, symbols)

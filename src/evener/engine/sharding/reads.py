@@ -30,7 +30,7 @@ def symbols_read(
     """Return the symbols whose numbers a node, or a body of it, may be given.
 
     Args:
-        sharding: What the parts compute.
+        sharding: States of the tensors, and what the parts compute.
         node: A node of the graph that was sharded.
         symbols: Sources of all symbols. Those inside of a body of the node are not returned.
         is_in_body: Whether the graph is a body, where a part without samples skips single nodes.
@@ -56,7 +56,7 @@ def symbols_read(
     for name, body in node.bodies.items():
         inside = Sharding() if decision is None else decision.bodies[name]
         of_body = {
-            one for within in body for one in symbols_read(inside, within, symbols, is_in_body=True)
+            name for node in body for name in symbols_read(inside, node, symbols, is_in_body=True)
         }
         for tensor in body.outputs:
             of_body |= _symbols_in(tensor.value or ()) if tensor.is_sizes else set()

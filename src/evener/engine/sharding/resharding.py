@@ -34,7 +34,7 @@ class Rows:
     """Finds which tensors that are computed once have rows to split.
 
     Attributes:
-        sources: For a tensor the sizes of the rows that it may have come from.
+        sources: Sizes of the rows that a tensor may have come from.
     """
 
     sources: dict[Tensor, frozenset[Size]] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Rows:
                 continue
             split = self._split(tensor, axis=int(node.op == _LIST))
             if split is not None:
-                yield [split if k == index else one for k, one in enumerate(states)]
+                yield [split if k == index else given for k, given in enumerate(states)]
 
     def _split(self, tensor: Tensor, axis: int) -> Sharded | None:
         sources = self.sources.get(tensor)

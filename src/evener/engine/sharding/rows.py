@@ -1,4 +1,4 @@
-"""What is split by one size never meets what is split by another.
+"""Rows of one size never meet rows of another.
 
 A rule says what it is given: that the parts compute an operation of their rows. Here it is held to
 it, so that a rule that knows of no other rows than the samples of the batch is not used for them.
@@ -21,13 +21,13 @@ def is_of_rows(node: Node, decision: Decision, rows: Size) -> bool:
 
     Args:
         node: The operation.
-        decision: What a rule says of it.
+        decision: Decision of a rule.
         rows: The size that is split.
     """
     states = [*decision.inputs, *decision.outputs]
     if any(isinstance(state, Sharded) and state.rows != rows for state in states):
         return False
-    numbers = [size for one in states if isinstance(one, Numbers) for size in one.sizes]
+    numbers = [size for given in states if isinstance(given, Numbers) for size in given.sizes]
     if not _are_of(rows, (name for size in numbers for name in symbols_of(size))):
         return False
     if rows == BATCH:

@@ -1,4 +1,4 @@
-"""Which tensors have sizes that nobody knows before the data is there."""
+"""Tensors with sizes that nobody knows before the data is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def sizes_of_data(nodes: Iterable[Node]) -> set[Node]:
     """Return the nodes that give tensors whose size depends on what is in the data.
 
     Args:
-        nodes: In an order in which they can run.
+        nodes: Nodes in an order in which they can run.
     """
     found: set[Node] = set()
     for node in nodes:

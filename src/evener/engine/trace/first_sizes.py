@@ -1,4 +1,4 @@
-"""Which arguments of a step have the same first size, where nobody knows the sizes yet.
+"""Arguments of a step with the same first size, where nobody knows the sizes yet.
 
 A step that is traced for batches of any size is given tensors of unknown first sizes. Samples and
 their labels have one size; the labelled and the unlabelled batch of two data sets that are zipped,
@@ -28,7 +28,7 @@ class EqualSizes:
 
     Attributes:
         arguments: The symbols of the first sizes of arguments.
-        same_as: For a symbol another one that is equal.
+        same_as: Another symbol that is equal, by symbol.
     """
 
     arguments: set[str]
@@ -36,8 +36,8 @@ class EqualSizes:
 
     def meet(self, node: Node) -> None:
         """Learn from what a node reads, whose shapes are then written in the first symbols."""
-        for one, other in _equal_sizes(node):
-            self._learn(one, other)
+        for left, right in _equal_sizes(node):
+            self._learn(left, right)
         if self.same_as:
             for tensor in node.inputs:
                 tensor.shape = self._known(tensor.shape)
@@ -49,14 +49,15 @@ class EqualSizes:
             name = self.same_as[name]
         return name
 
-    def _learn(self, one: Size, other: Size) -> None:
-        (one, other), names = (self._known((one, other)) or (one, other)), self.arguments
-        left = (symbols_of(one) - symbols_of(other)) & names
-        right = (symbols_of(other) - symbols_of(one)) & names
-        if len(left) != 1 or len(right) != 1:
+    def _learn(self, left: Size, right: Size) -> None:
+        left, right = self._known((left, right)) or (left, right)
+        only_left = (symbols_of(left) - symbols_of(right)) & self.arguments
+        only_right = (symbols_of(right) - symbols_of(left)) & self.arguments
+        if len(only_left) != 1 or len(only_right) != 1:
             return
-        before, after = sorted((left.pop(), right.pop()), key=lambda name: int(name[1:]))
-        if substitute(one, {after: before}) == substitute(other, {after: before}):
+        names = sorted((only_left.pop(), only_right.pop()), key=lambda name: int(name[1:]))
+        before, after = names
+        if substitute(left, {after: before}) == substitute(right, {after: before}):
             self.same_as[after] = before
 
     def _known(self, sizes: Shape | None) -> Shape | None:
@@ -120,10 +121,10 @@ def fits_one_batch_size(graph: Graph) -> bool:
     )
 
 
-def _fixes_batch(one: Size, other: Size) -> bool:
+def _fixes_batch(left: Size, right: Size) -> bool:
     # A size of 1 is broadcast.
-    is_known = symbols_of(one) | symbols_of(other) == symbols_of(BATCH)
-    return is_known and 1 not in (one, other) and isinstance(one - other, Dim)
+    is_known = symbols_of(left) | symbols_of(right) == symbols_of(BATCH)
+    return is_known and 1 not in (left, right) and isinstance(left - right, Dim)
 
 
 def _equal_sizes(node: Node) -> Iterable[tuple[Size, Size]]:

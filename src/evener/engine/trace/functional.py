@@ -53,7 +53,7 @@ def open_functions(graph: Graph) -> None:
     graph.nodes[:] = nodes
     # What waited for a loop, because the loop read a variable, waits for the read.
     for node in nodes:
-        for loop in [one for one in node.after if one in later]:
+        for loop in [before for before in node.after if before in later]:
             node.after = node.after - {loop} | later[loop] | loop.after
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
 
@@ -90,12 +90,12 @@ def _only_reads(body: Graph, node: Node) -> bool:
     reads = {read for handle in handles for read in _reads_of(handle, body) or ()}
     arguments = {tensor.node for tensor in body.inputs}
     return all(
-        one in reads or one in arguments or one.bodies or not one.is_stateful for one in body
+        node in reads or node in arguments or node.bodies or not node.is_stateful for node in body
     )
 
 
 def _use_inputs_for_invariants(node: Node, instead: dict[Tensor, Tensor]) -> None:
-    """What a loop hands through unchanged is what it was given."""
+    """Results that a loop hands through unchanged are what it was given."""
     body = node.bodies["body"]
     for index, tensor in enumerate(node.outputs):
         if tensor.dtype == tf.resource and body.outputs[index] is body.inputs[index]:
@@ -110,13 +110,13 @@ def _take_reads_out(node: Node) -> Iterator[Node]:
         if handle.dtype != tf.resource:
             continue
         reads = [_reads_of(body.inputs[index - first], body) for body in node.bodies.values()]
-        found = [one for one in reads if one is not None]
+        found = [nodes for nodes in reads if nodes is not None]
         if len(found) < len(reads) or not any(found):
             continue
-        dtypes = {read.outputs[0].dtype for one in found for read in one}
+        dtypes = {read.outputs[0].dtype for nodes in found for read in nodes}
         if len(dtypes) != 1:
             continue
-        sample = next(read for one in found for read in one)
+        sample = next(read for nodes in found for read in nodes)
         yield _give_value(node, index, sample, found)
 
 
@@ -150,8 +150,8 @@ def _give_value(node: Node, index: int, sample: Node, reads: list[list[Node]]) -
         argument = body.inputs[index - first]
         argument.dtype = sample.outputs[0].dtype
         argument.node.static_shapes = sample.static_shapes
-        replaced = {one.outputs[0]: argument for one in found}
-        body.nodes[:] = [one for one in body.nodes if one not in found]
+        replaced = {read.outputs[0]: argument for read in found}
+        body.nodes[:] = [node for node in body.nodes if node not in found]
         for other in body.nodes:
             other.inputs = [replaced.get(t, t) for t in other.inputs]
             other.after = frozenset(n for n in other.after if n not in found)

@@ -132,7 +132,7 @@ class Inference(SymbolTable):
         if is_loop:
             body = node.bodies["body"]
             pairs = zip(body.inputs, body.outputs, strict=True)
-            stays = [one is other for one, other in pairs]
+            stays = [given is returned for given, returned in pairs]
             facts = [
                 (t.shape, t.value if same else _list_value(t))
                 for t, same in zip(arguments, stays, strict=True)
@@ -206,7 +206,7 @@ class Inference(SymbolTable):
         return tuple(self.new_symbol(tensor, k) if s is None else s for k, s in enumerate(shape))
 
     def _joined(self, node: Node) -> list[Facts]:
-        """What is the same in all branches of a condition."""
+        """Return what is the same in all branches of a condition."""
         bodies = list(node.bodies.values())
         chosen = truth_of(node.inputs[0]) if "then_branch" in node.bodies else None
         if chosen is not None:
@@ -246,7 +246,7 @@ def _widened(before: Facts, after: Facts, *, is_list: bool) -> Facts:
     if new_shape is None or len(new_shape) != len(shape):
         return None, None
     pairs = zip(shape, new_shape, strict=True)
-    sizes: Any = tuple(one if one == other else None for one, other in pairs)
+    sizes: Any = tuple(size if size == new else None for size, new in pairs)
     return sizes, value if value == new_value else None
 
 

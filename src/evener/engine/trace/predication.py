@@ -90,7 +90,7 @@ class _Branch:
         condition: The condition.
         name: The attribute that names the branch.
         body: The branch.
-        before: For each handle the nodes of the other branch that come first. Only one branch
+        before: Nodes of the other branch that come first, by handle. Only one branch
             changes anything, but a read must not come between a read and a write of the other.
     """
 

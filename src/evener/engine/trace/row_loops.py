@@ -48,10 +48,10 @@ class _Finder:
         self._node = node
         self._body: Graph = node.bodies["body"]
         self._uses: dict[Tensor, list[tuple[Node | None, int]]] = defaultdict(list)
-        for one in self._body:
-            if not has_trait(one, COPY):
-                for index, tensor in enumerate(one.inputs):
-                    self._uses[origin(tensor)].append((one, index))
+        for user in self._body:
+            if not has_trait(user, COPY):
+                for index, tensor in enumerate(user.inputs):
+                    self._uses[origin(tensor)].append((user, index))
         for index, tensor in enumerate(self._body.outputs):
             self._uses[origin(tensor)].append((None, index))
         self._roles: list[Role] = []
@@ -165,7 +165,7 @@ class _Finder:
             return place == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
         if node.op == "AddN":
             others = [origin(t) for k, t in enumerate(node.inputs) if k != place]
-            return all(self._is_made_here(one, index) for one in others)
+            return all(self._is_made_here(other, index) for other in others)
         if node.op == "TensorListPushBack" and place == 0:
             item = origin(node.inputs[1])
             arguments = self._body.inputs
@@ -195,7 +195,7 @@ class _Finder:
             if op in changes:
                 self._roles[index] = role
                 reads = any(k == index for k in self._at_rows.values())
-                steps = sum(1 for one in self._chain(index) if one.op == op)
+                steps = sum(made.op == op for made in self._chain(index))
                 return changes == {op} and steps == 1 and not reads
         return True
 

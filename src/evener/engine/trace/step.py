@@ -29,8 +29,8 @@ class TracedStep:
     Attributes:
         concrete: TensorFlow's function; it keeps what the graph refers to alive.
         graph: The nodes, with symbolic shapes.
-        inference: Where the symbols come from.
-        batch_axes: For every flat argument the axis that counts samples, or None.
+        inference: Table of the symbols and their sources.
+        batch_axes: Axis that counts samples of every flat argument, or None.
         equal_sizes: Sets of arguments whose first sizes are equal because the step needs it.
         structure: The nested structure that the step returned.
         scopes: The path of the layer that opened each scope of names, if it was asked for.
@@ -46,7 +46,7 @@ class TracedStep:
 
     @property
     def captures(self) -> list[Any]:
-        """What the step uses without being given it: variables and other tensors."""
+        """Captures: variables and other tensors that the step uses without being given them."""
         return list(self.concrete.captured_inputs)
 
     @property
@@ -115,7 +115,9 @@ def trace_step(
             result = tf.nest.map_structure(_as_tensor, guarded(*arguments))
         scopes.update(found)
         structures.append(result)
-        return [one for one in tf.nest.flatten(result, expand_composites=True) if _is_tensor(one)]
+        return [
+            leaf for leaf in tf.nest.flatten(result, expand_composites=True) if _is_tensor(leaf)
+        ]
 
     try:
         concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
@@ -147,7 +149,7 @@ def trace_step(
         graph=graph,
         inference=inference,
         batch_axes=tuple(batch_axes),
-        equal_sizes=tuple(one for one in equal if len(one) > 1),
+        equal_sizes=tuple(group for group in equal if len(group) > 1),
         structure=structures[-1],
         scopes=scopes,
     )
@@ -164,7 +166,7 @@ def repack(structure: Any, tensors: Sequence[Any]) -> Any:
     """Return the nested structure that a step returned, with other tensors."""
     rest = iter(tensors)
     leaves = tf.nest.flatten(structure, expand_composites=True)
-    values = [next(rest) if _is_tensor(one) else one for one in leaves]
+    values = [next(rest) if _is_tensor(leaf) else leaf for leaf in leaves]
     return tf.nest.pack_sequence_as(structure, values, expand_composites=True)
 
 

@@ -18,9 +18,9 @@ import evener
 from evener.engine.partition import step as partition_step
 from evener.engine.sharding.propagate import propagate
 from evener.ops.states import Sharded
-from unit.engine.sharding.op_case import OpCase
-from unit.engine.sharding.test_rules import cases
-from unit.engine.sharding.trials import (
+from unit.ops.op_case import OpCase
+from unit.ops.test_rules import cases
+from unit.ops.trials import (
     DEVICES,
     Trial,
     compare,

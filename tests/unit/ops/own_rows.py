@@ -1,0 +1,94 @@
+"""Rows by the numbers of samples, and by what only looks like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from unit.ops.op_case import B, OpCase, case, distinct, f32, i32, ints, positive
+
+LABEL = i32(B, values=ints(0, 4))
+
+
+def numbers(x: Any) -> Any:
+    return tf.range(tf.shape(x)[0])
+
+
+def chosen(x: Any, label: Any) -> Any:
+    return tf.gather_nd(x, tf.stack([numbers(x), label], 1))
+
+
+def written(x: Any, label: Any) -> Any:
+    shape = tf.stack([tf.shape(x)[0], 4])
+    return tf.scatter_nd(tf.stack([numbers(x), label], 1), x[:, 0], shape)
+
+
+def reversed_rows(x: Any) -> Any:
+    """Not its own row."""
+    return tf.gather(x, tf.shape(x)[0] - 1 - numbers(x))
+
+
+def next_rows(x: Any) -> Any:
+    """Not its own row, although it is made of the numbers of the samples."""
+    return tf.gather(x, (numbers(x) + 1) % tf.shape(x)[0])
+
+
+def flat(x: Any, label: Any) -> Any:
+    """A position that may be in the next sample's row: ``label`` is larger than 2."""
+    last = 3 * tf.shape(x)[0] - 1
+    return tf.gather(tf.reshape(x[:, :3], [-1]), tf.minimum(3 * numbers(x) + label, last))
+
+
+def best(x: Any) -> Any:
+    return tf.nn.top_k(x, 2).values
+
+
+def of_best(x: Any) -> Any:
+    places = tf.argmax(x, 1, output_type=tf.int32)
+    flat_places = 4 * numbers(x) + places
+    return tf.math.unsorted_segment_sum(x[:, 0], flat_places, 4 * tf.shape(x)[0])
+
+
+def crops(x: Any, boxes: Any) -> Any:
+    return tf.image.crop_and_resize(x, boxes, numbers(x), [2, 3])
+
+
+def two_crops(x: Any, boxes: Any) -> Any:
+    count = tf.shape(x)[0]
+    owners = tf.reshape(tf.tile(numbers(x)[:, None], [1, 2]), [-1])
+    return tf.image.crop_and_resize(x, tf.reshape(boxes, [2 * count, 4]), owners, [2, 2])
+
+
+CASES: tuple[OpCase, ...] = (
+    case("own_row", lambda x: tf.gather(x, numbers(x)), f32(B, 4)),
+    case("chosen_by_label", chosen, f32(B, 4), LABEL, expect="any"),
+    case("written_by_label", written, f32(B, 4), LABEL, expect="any"),
+    case("reversed_rows", reversed_rows, f32(B, 4), expect="any"),
+    case("next_rows", next_rows, f32(B, 4), expect="any"),
+    case("flat_beyond_the_row", flat, f32(B, 4), LABEL, expect="any"),
+    case("best_two", best, f32(B, 4, values=distinct)),
+    case("sorted_rows", lambda x: tf.sort(x, 1), f32(B, 4, values=distinct)),
+    case("segments_of_best", of_best, f32(B, 4, values=distinct), expect="any"),
+    case(
+        "crop_of_each",
+        crops,
+        f32(B, 5, 5, 2),
+        f32(B, 4, values=positive),
+        expect="any",
+        tolerance=1e-4,
+    ),
+    case(
+        "two_crops_of_each",
+        two_crops,
+        f32(B, 5, 5, 2),
+        f32(B, 2, 4, values=positive),
+        expect="any",
+        tolerance=1e-4,
+    ),
+    case(
+        "steps_of_three",
+        lambda x: x + tf.cast(tf.range(0, 3 * tf.shape(x)[0], 3), tf.float32)[:, None],
+        f32(B, 4),
+    ),
+)

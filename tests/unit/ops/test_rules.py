@@ -1,0 +1,143 @@
+"""Every rule gives what one device gives, in every state of its inputs.
+
+The tables beside this file name operations; `trials` says what is drawn of them and compared.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase, given, settings
+
+from unit.ops import (
+    control,
+    elementwise,
+    gathers,
+    images,
+    matmul,
+    nn,
+    numbers,
+    own_rows,
+    random,
+    reductions,
+    rows,
+    segments,
+    shapes,
+    slices,
+    states,
+)
+from unit.ops.op_case import OpCase
+from unit.ops.trials import (
+    check_gradients,
+    check_report,
+    check_values,
+    draw_trial,
+)
+
+FAMILIES = (
+    elementwise,
+    reductions,
+    matmul,
+    shapes,
+    numbers,
+    slices,
+    gathers,
+    nn,
+    images,
+    rows,
+    own_rows,
+    segments,
+    random,
+    control,
+    states,
+)
+
+
+# A failure names its trial; to look for a smaller one would cost more than the whole family.
+# Of ten thousand draws, one is too sensitive to rounding.
+IS_CAMPAIGN = os.environ.get("EVENER_HYPOTHESIS_PROFILE") == "campaign"
+as_drawn = settings(
+    phases=[Phase.explicit, Phase.generate],
+    derandomize=not IS_CAMPAIGN,
+    max_examples=200 if IS_CAMPAIGN else 4,
+    database=None,
+)
+
+
+# Right, but computed once: an operation in them, or in their gradients, has no rule for every axis.
+# A rule that is added takes its cases from here.
+NO_RULE_YET = frozenset(
+    """
+    each_tensor_diag_part fused_batch_norm fused_batch_norm_inference
+    """.split()
+)
+# The same for one kind of trial.
+NO_RULE_FOR_VALUES = frozenset(
+    "bitcast_to_bytes order_of_transposed sparse_matmul unary_quantize unary_saturate".split()
+)
+NO_RULE_FOR_GRADIENTS = frozenset({"diag_shifted", "einsum_ellipsis"})
+WITHOUT_RULE = pytest.mark.xfail(strict=True, reason="computed once: no rule yet")
+
+
+def cases(*, gradient: bool = False) -> list[Any]:
+    return [
+        pytest.param(
+            case,
+            id=f"{family.__name__.rpartition('.')[2]}-{case.name}",
+        )
+        for family in FAMILIES
+        for case in family.CASES
+        if case.gradient or not gradient
+    ]
+
+
+def coverage(*, gradient: bool = False) -> list[Any]:
+    lacking = NO_RULE_YET | (NO_RULE_FOR_GRADIENTS if gradient else NO_RULE_FOR_VALUES)
+    return [
+        pytest.param(
+            *param.values,
+            id=param.id,
+            marks=WITHOUT_RULE if param.values[0].name in lacking else (),
+        )
+        for param in cases(gradient=gradient)
+    ]
+
+
+def test_names_are_unlike() -> None:
+    names = [param.id for param in cases()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.sampled(45)
+@pytest.mark.parametrize("case", cases())
+@as_drawn
+@given(data=st.data())
+def test_values(case: OpCase, data: st.DataObject) -> None:
+    check_values(draw_trial(case, data.draw))
+
+
+@pytest.mark.sampled(45)
+@pytest.mark.parametrize("case", cases(gradient=True))
+@as_drawn
+@given(data=st.data())
+def test_gradients(case: OpCase, data: st.DataObject) -> None:
+    check_gradients(draw_trial(case, data.draw))
+
+
+@pytest.mark.sampled(45)
+@pytest.mark.parametrize("case", coverage())
+@as_drawn
+@given(data=st.data())
+def test_what_is_gathered(case: OpCase, data: st.DataObject) -> None:
+    check_report(draw_trial(case, data.draw))
+
+
+@pytest.mark.sampled(45)
+@pytest.mark.parametrize("case", coverage(gradient=True))
+@as_drawn
+@given(data=st.data())
+def test_what_is_gathered_with_gradients(case: OpCase, data: st.DataObject) -> None:
+    check_report(draw_trial(case, data.draw), gradients=True)
