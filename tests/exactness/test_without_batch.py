@@ -65,7 +65,7 @@ def test_rows_are_split_by_the_shares() -> None:
     distributed: Any = evener.distribute(step, devices=DEVICES, shares=SHARES, in_axes=None)
     distributed(tf.constant(0.1))
     [trace] = distributed._traces.values()
-    assert distributed._sizes_without_batch(trace) == [40, 0, 24]
+    assert distributed._split.sizes(None, trace) == [40, 0, 24]
 
 
 def test_a_step_without_rows_is_on_the_first_device() -> None:
@@ -74,4 +74,4 @@ def test_a_step_without_rows_is_on_the_first_device() -> None:
     )
     assert float(distributed(tf.constant(3.0))) == 6.0
     [trace] = distributed._traces.values()
-    assert distributed._sizes_without_batch(trace) == [1, 0, 0]
+    assert distributed._split.sizes(None, trace) == [1, 0, 0]

@@ -1,4 +1,4 @@
-"""Which line of a person's program led here: for messages that name it."""
+"""Source line of a person's program that led here, for messages that name it."""
 
 from __future__ import annotations
 

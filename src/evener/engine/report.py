@@ -1,4 +1,4 @@
-"""What a partitioned step does not compute in parts, with the line that asked for it."""
+"""Report of a partitioned step: the operations that are computed once, with their source lines."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ _PARTS = "parts"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """How a step was partitioned.
+    """Report of partitioned steps.
 
     Attributes:
-        gathered: The operations that are computed once although their inputs are sharded.
-        num_operations: How many operations the parts compute, of all traces.
+        gathered: Operations that are computed once although their inputs are sharded.
+        num_operations: Number of operations that the parts compute, of all traces.
         flops_of_parts: Floating-point operations of the parts together, of all traces, for a batch
             of `COUNTED_SAMPLES`.
         flops_once: Floating-point operations that are computed once, by device, such as
             ``"gpu:0"``.
-        flops_in_turns: Those of them that a single device computes while the others wait.
+        flops_in_turns: Floating-point operations among them that a single device computes while the
+            others wait.
     """
 
     gathered: tuple[GatheredOperation, ...]

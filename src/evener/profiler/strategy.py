@@ -10,7 +10,7 @@ import tensorflow as tf
 from evener.engine.trace.step import TracedStep, trace_step
 from evener.plan import Plan
 from evener.strategy.arguments import Arguments
-from evener.strategy.distribute import DistributedStep
+from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.extended import Extended
 from evener.strategy.prepared import PreparedStep
 from evener.strategy.strategy import Strategy

@@ -26,7 +26,7 @@ from evener.report.work import (
     samples_in_epoch,
     training_devices_of,
 )
-from evener.strategy.sharing import WINDOW
+from evener.strategy.share_controller import WINDOW
 
 
 class Progress(keras.callbacks.Callback):

@@ -1,8 +1,8 @@
 """The work of each device while a model trains: samples, seconds, variables, memory.
 
-The strategy writes the last few steps into a ring buffer (`evener.strategy.sharing`). The ring is
-read before it wraps around, and its new steps are added to the totals. The exact number of samples
-of an epoch is the weight with which Keras averages the loss.
+The share controller of a strategy writes the last few steps into a ring buffer. The ring is read
+before it wraps around, and its new steps are added to the totals. The exact number of samples of an
+epoch is the weight with which Keras averages the loss.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The arguments of a step: which are tensors, and which axis of each counts samples."""
+"""Arguments of a step: the tensors among them, and the axis of each that counts samples."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FOUND = "found"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The arguments of one call of a step.
+    """Arguments of one call of a step.
 
     Attributes:
-        structure: The nested arguments, with None in place of tensors; what is no tensor stays.
-        tensors: The tensors in it, in order.
-        axes: For each the axis that counts samples, or None.
-        unknown: The tensors of which nobody knows whether their first axis counts samples: their
-            size is not known before the step runs, and nobody said so.
+        structure: Nested arguments with markers instead of tensors; other leaves stay.
+        tensors: Tensors of the arguments, in order.
+        axes: Axis of each tensor that counts samples, or None.
+        unknown: Indices of tensors whose first axis may count samples: its size is not known before
+            the step runs, and ``in_axes`` does not say.
     """
 
     structure: Any
@@ -132,16 +132,16 @@ class _Frozen:
         return all(a is b or (type(a) is type(b) and _is_equal(a, b)) for a, b in pairs)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
     plain = bool | int | float | complex | str | bytes | type(None) | _Composite
-    return isinstance(one, plain) and one == other
+    return isinstance(first, plain) and first == second
 
 
 def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
     """Find the tensors among the arguments of a step, and the axes that count samples.
 
     Args:
-        args: The arguments: tensors, arrays, composite tensors, or anything else, nested.
+        args: Nested arguments: tensors, arrays, composite tensors, or anything else.
         in_axes: ``FOUND``; or an axis, None, or a nest of them: a prefix of the nest of arguments.
 
     Raises:
@@ -152,22 +152,21 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
     stand_ins = [_stand_in(leaf) for leaf in leaves]
     structure = tf.nest.pack_sequence_as(args, stand_ins)
     tensors: list[Any] = []
-    places: list[int | None] = []
-    for place, (leaf, stand_in) in enumerate(zip(leaves, stand_ins, strict=True)):
+    leaf_indices: list[int | None] = []
+    for index, (leaf, stand_in) in enumerate(zip(leaves, stand_ins, strict=True)):
         if stand_in is _TENSOR:
             tensors.append(leaf)
-            places.append(place)
+            leaf_indices.append(index)
         elif isinstance(stand_in, _Composite):
             # Their components do not have a row for every sample.
             components = tf.nest.flatten(leaf, expand_composites=True)
             tensors.extend(components)
-            places.extend([None] * len(components))
+            leaf_indices.extend([None] * len(components))
     unknown: tuple[int, ...] = ()
     if isinstance(in_axes, str) and in_axes == FOUND:
-        found = iter(
-            _found_axes([t for t, k in zip(tensors, places, strict=True) if k is not None])
-        )
-        axes = tuple(None if place is None else next(found) for place in places)
+        pairs = zip(tensors, leaf_indices, strict=True)
+        found = iter(_found_axes([tensor for tensor, index in pairs if index is not None]))
+        axes = tuple(None if index is None else next(found) for index in leaf_indices)
         unknown = tuple(
             index
             for index, (tensor, axis) in enumerate(zip(tensors, axes, strict=True))
@@ -175,7 +174,7 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
         )
     else:
         by_leaf = _broadcast_prefix(in_axes, args)
-        axes = tuple(None if place is None else by_leaf[place] for place in places)
+        axes = tuple(None if index is None else by_leaf[index] for index in leaf_indices)
         _check_axes(axes, tensors)
     return Arguments(structure=structure, tensors=tuple(tensors), axes=axes, unknown=unknown)
 
@@ -194,10 +193,9 @@ def _as_tensor(leaf: Any) -> Any:
 
 
 def _found_axes(tensors: Sequence[Any]) -> tuple[int | None, ...]:
-    """The batch has the first size of the largest tensor; what has another is no batch.
+    """Return axis 0 for tensors with the first size of the largest tensor, None for the others.
 
-    It is a matter of speed: a tensor that is taken for part of the batch, or is not, gives the
-    same results.
+    It is a matter of speed: whether a tensor is taken for part of the batch changes no result.
     """
     candidates = [t for t in tensors if t.shape.rank]
     if not candidates:
@@ -214,11 +212,11 @@ def _broadcast_prefix(axes: Any, args: Any) -> list[int | None]:
     if axes is None or isinstance(axes, int):
         return [axes] * len(tf.nest.flatten(args))
     if isinstance(args, dict) and isinstance(axes, dict) and set(args) == set(axes):
-        return [one for key in sorted(args) for one in _broadcast_prefix(axes[key], args[key])]
+        return [k for key in sorted(args) for k in _broadcast_prefix(axes[key], args[key])]
     if isinstance(args, list | tuple) and isinstance(axes, list | tuple):
         if len(args) == len(axes):
             pairs = zip(axes, args, strict=True)
-            return [one for axis, arg in pairs for one in _broadcast_prefix(axis, arg)]
+            return [k for axis, arg in pairs for k in _broadcast_prefix(axis, arg)]
     raise DataError(
         "DATA-011",
         f"in_axes={axes!r} does not fit the arguments of the step.",

@@ -34,16 +34,16 @@ def add_note_on_memory(
         devices: The devices that compute, such as ``"gpu:0"``.
         shares: The part of every batch that each of them computes; sums to 1.
         owned_bytes: Bytes of the variables that each device owns.
-        gathered: What is computed once, of the samples of all.
+        gathered: Operations that are computed once, from the samples of all devices.
     """
     found = _DEVICE.search(error.message)
     name = device_name(found.group()) if found else ""
-    share = sum(one for device, one in zip(devices, shares, strict=True) if device == name)
+    share = sum(s for device, s in zip(devices, shares, strict=True) if device == name)
     parts = [f"variables that it owns ({format_bytes(owned_bytes.get(name, 0))})"]
     if share:
         parts.append(f"activations of its {share:.0%} of every batch, and weights of other owners")
     if gathered:
-        names = ", ".join(str(one) for one in gathered[:_MOST_OPERATIONS])
+        names = ", ".join(map(str, gathered[:_MOST_OPERATIONS]))
         parts.append(f"what is computed once of the samples of all devices ({names})")
     others = ", ".join(repr(device) for device in devices)
     advice = EngineError(

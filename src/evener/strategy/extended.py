@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras ask a strategy behind its public face: one replica, one worker."""
+"""Extended strategy of one replica and one worker, which TensorFlow and Keras call."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Extended(tf.compat.v1.distribute.StrategyExtended):
-    """What TensorFlow and Keras ask a strategy behind its public face.
+    """Extended strategy of one replica and one worker, which TensorFlow and Keras call.
 
     Args:
-        strategy: The strategy it belongs to.
+        strategy: Strategy that it belongs to.
     """
 
     def __init__(self, strategy: Strategy) -> None:
         super().__init__(strategy)
         self._owner_registry = strategy.owner_registry
         # As TensorFlow's strategies name it, with job, replica and task.
-        place = tf.DeviceSpec(job="localhost", replica=0, task=0)
+        worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
         first = tf.DeviceSpec.from_string(tf_device(strategy.replica_devices[0]))
-        self._first = place.make_merged_spec(first).to_string()
+        self._first = worker.make_merged_spec(first).to_string()
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
         return self._owner_registry.create(next_creator, **kwargs)

@@ -1,4 +1,4 @@
-"""Steps that take their batches themselves, in a loop that leaves the training to one device."""
+"""Warning about steps with a loop over data in which one device trains alone."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def warn_of_one_device(
     """Warn if a step that loops over its data trains, and next to nothing of it is in parts.
 
     Args:
-        function: The traced step, which was called.
-        args: The arguments that it was called with.
-        kwargs: The keyword arguments.
-        bodies: The bodies of its loops, partitioned.
-        devices: The names of the devices.
+        function: Traced step, which was called.
+        args: Arguments of the call.
+        kwargs: Keyword arguments of the call.
+        bodies: Bodies of its loops, partitioned.
+        devices: Names of the devices.
     """
     report = StepReport.of(bodies)
     once = sum(report.flops_once.values())
@@ -52,7 +52,7 @@ def _cause(report: StepReport) -> str:
             "has no loop `for batch in dataset`, as with `next(iterator)`, or where it draws all "
             "rows itself: only bodies of such loops are partitioned"
         )
-    conditions = [one for one in report.gathered if one.operation in CONDITIONS]
+    conditions = [found for found in report.gathered if found.operation in CONDITIONS]
     if conditions:
         return f"its training step is in a condition, as `break` makes one ({conditions[0].line})"
     return (
@@ -63,5 +63,5 @@ def _cause(report: StepReport) -> str:
 def _trains(graph: Any) -> bool:
     """Return whether a traced function, or one that it calls, writes a trainable variable."""
     trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
-    written = (_tf_private.written_resources(one) for one in graph.get_operations())
-    return any(resource.ref() in trained for some in written for resource in some)
+    written = map(_tf_private.written_resources, graph.get_operations())
+    return any(resource.ref() in trained for resources in written for resource in resources)

@@ -1,4 +1,4 @@
-"""Who owns which variable: the rule that is applied when a variable is made.
+"""Owners of variables, chosen when a variable is made.
 
 A variable and its optimizer slots live once. The owner is chosen before the variable
 exists, so that it is never first made on another device.
@@ -17,7 +17,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.devices.names import device_name, tf_device
 from evener.errors import EngineError, did_you_mean
-from evener.plan import Plan, computing_devices
+from evener.plan import HOST_DEVICE, Plan, computing_devices
 
 # Counters, learning rates and metric sums: moving them to a device would only cost a trip.
 _SMALL_BYTES = 64
@@ -36,14 +36,12 @@ class OwnerRegistry:
     """Every variable made in a strategy's scope, with its owner.
 
     Args:
-        plan: Says by which rule owners are chosen.
+        plan: Plan with the rules by which owners are chosen.
         devices: Names of the devices that may own, in the order of the plan.
-        host: Name of the device for counters and metrics.
     """
 
-    def __init__(self, plan: Plan, devices: Sequence[str], host: str) -> None:
+    def __init__(self, plan: Plan, devices: Sequence[str]) -> None:
         self._plan = plan
-        self._host = host
         self._load = dict.fromkeys(devices, 0)
         self._capacity = {d.name: d.memory_bytes or 0 for d in plan.devices}
         self._variables: dict[str, OwnedVariable] = {}
@@ -56,7 +54,7 @@ class OwnerRegistry:
 
     def owned_bytes(self) -> dict[str, int]:
         """Return the bytes of variables on each device; of those that still exist."""
-        return {self._host: 0, **self._load}
+        return {HOST_DEVICE: 0, **self._load}
 
     def holds(self, variable: tf.Variable) -> bool:
         """Return whether this variable was made in the strategy's scope."""
@@ -96,9 +94,9 @@ class OwnerRegistry:
 
     def _owner(self, path: str, size: int | None, trainable: bool | None) -> str:
         if not trainable and size is not None and size <= _SMALL_BYTES and len(self._load) > 1:
-            return self._host
+            return HOST_DEVICE
         if self._plan.owners == "central":
-            return self._host
+            return HOST_DEVICE
         if self._plan.owners == "sharded" and not self._plan.is_staged:
             return min(self._load, key=self._fullness)
         device = self._plan.owner_of(path)
@@ -114,7 +112,7 @@ class OwnerRegistry:
         return min(computing or self._load, key=self._fullness)
 
     def _fullness(self, device: str) -> float:
-        """How full a device is. Placing each variable on the emptiest device is list scheduling.
+        """Return the fullness of a device; variables go to the emptiest one: list scheduling.
 
         Source: R. L. Graham, Bounds on Multiprocessing Timing Anomalies (1969), section 2:
         never worse than 2 - 1/m times the best split.

@@ -1,4 +1,4 @@
-"""The plan of a door: the one that was given, or that of devices and shares."""
+"""Plan of a strategy: the one that was given, or that of devices and shares."""
 
 from __future__ import annotations
 
@@ -26,36 +26,53 @@ def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
     return resolve_devices(devices)
 
 
-def use_devices_of(plan: Plan) -> None:
-    """Take the devices of a plan into use.
+def chosen_plan(
+    plan: Plan | None,
+    *,
+    devices: str | Sequence[str] | None,
+    shares: str | Sequence[float] | None,
+    owners: str | Mapping[str, str] | None = None,
+    batch_norm: BatchNormName | None,
+) -> Plan:
+    """Take the devices of a strategy into use, and return its plan.
+
+    Args:
+        plan: Plan, which excludes the other arguments; None for a replica on every device.
+        devices: See `evener.Strategy`.
+        shares: See `evener.Strategy`.
+        owners: See `evener.Strategy`.
+        batch_norm: See `evener.Strategy`.
 
     Raises:
-        PlanError: If the plan is for devices that this machine does not have.
+        DeviceError: If a device does not exist or cannot be configured any more.
+        PlanError: If shares, owners or batch_norm do not fit the devices; PLAN-051 if a plan was
+            given together with others; if the plan is for devices that this machine lacks.
     """
+    if plan is None:
+        return _data_parallel_plan(used_devices(devices), shares, owners, batch_norm)
+    others = {"devices": devices, "shares": shares, "owners": owners, "batch_norm": batch_norm}
+    given = [name for name, value in others.items() if value is not None]
+    if given:
+        raise PlanError(
+            "PLAN-051",
+            f"A plan was given together with {', '.join(given)}.",
+            why="The plan already says which devices, shares and owners there are.",
+            fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
+        )
     try:
         resolve_devices(plan.device_names)
     except DeviceError:
         plan.check_devices([device.name for device in use_devices(None)])
         raise
+    return plan
 
 
-def data_parallel_plan(
+def _data_parallel_plan(
     used: Sequence[UsedDevice],
     shares: str | Sequence[float] | None,
     owners: str | Mapping[str, str] | None,
-    batch_norm: BatchNormName | None = None,
+    batch_norm: BatchNormName | None,
 ) -> Plan:
-    """Return the plan with a whole replica on every device.
-
-    Args:
-        used: The devices.
-        shares: As for a strategy.
-        owners: As for a strategy.
-        batch_norm: As for a strategy.
-
-    Raises:
-        PlanError: If shares, owners or batch_norm do not fit the devices.
-    """
     if isinstance(shares, str):
         if shares != "even":
             raise PlanError(
@@ -72,15 +89,3 @@ def data_parallel_plan(
     return Plan.data_parallel(
         devices, shares=shares, owners=rules, batch_norm=batch_norm or "synchronized"
     )
-
-
-def refuse_with_plan(**others: Any) -> None:
-    """Refuse other arguments beside a plan: PLAN-051."""
-    given = [name for name, value in others.items() if value is not None]
-    if given:
-        raise PlanError(
-            "PLAN-051",
-            f"A plan was given together with {', '.join(given)}.",
-            why="The plan already says which devices, shares and owners there are.",
-            fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +18,6 @@ from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
-from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
 from evener.engine.trace.step import repack, trace_step
@@ -26,7 +25,8 @@ from evener.graph.dims import Size, evaluate, symbols_of
 from evener.graph.nodes import Graph
 from evener.ops.states import Sharded
 from evener.strategy.arguments import Arguments
-from evener.strategy.sharing import Sharing
+from evener.strategy.share_controller import ShareController
+from evener.strategy.step_settings import StepSettings
 from evener.tf_compat.gathered import write_gathered
 
 
@@ -35,19 +35,17 @@ class PreparedStep:
 
     Args:
         step: The step.
-        arguments: The arguments of the first call.
-        specs: The specs of their tensors.
-        layout: The parts.
-        num_samples: The size of all batches, if the specs name it.
-        sharing: Takes the times of steps that train; None for none.
-        owned_bytes: Returns the bytes of all variables on each device, such as ``"gpu:0"``; None
-            for those of the step alone.
-        paths: Paths of the variables of the program.
-        verifier: Compares the first run with one device; None for no comparison.
-        when_checked: Called with what a comparison of a few samples found; None for none.
+        arguments: Arguments of the first call.
+        specs: Specs of their tensors.
+        settings: Settings of the step; its controller takes the times of steps that train.
+        num_samples: Size of all batches, if the specs name it.
+        verifier: Verifier that compares the first run with one device; None for no comparison.
+        when_checked: Function that is called with the result of a spot check; None for no check.
 
     Attributes:
-        memory_limits: What the devices can hold, if shares are chosen and memory is limited.
+        specs: Specs of the tensors of the arguments.
+        partitioned: Partitioned step.
+        memory_limits: Samples that the devices can hold; None if memory or shares are given.
     """
 
     def __init__(
@@ -55,12 +53,9 @@ class PreparedStep:
         step: Callable[..., Any],
         arguments: Arguments,
         specs: Sequence[tf.TensorSpec],
-        layout: Layout,
+        settings: StepSettings,
         *,
         num_samples: int | None = None,
-        sharing: Sharing | None = None,
-        owned_bytes: Callable[[], Mapping[str, int]] | None = None,
-        paths: Iterable[str] = (),
         verifier: Verifier | None = None,
         when_checked: Callable[[SpotCheck], None] | None = None,
     ) -> None:
@@ -70,6 +65,7 @@ class PreparedStep:
 
         _tf_private.leave_to_autograph(flat)
 
+        layout, controller = settings.layout, settings.controller
         self.specs = tuple(specs)
         self._traced = trace_step(
             flat,
@@ -81,7 +77,7 @@ class PreparedStep:
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
         )
-        self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
+        self.partitioned: PartitionedStep = partition_step(self._traced, layout, settings.paths())
         self._gathered = StepReport.of([self.partitioned]).gathered
         _warn_about_obstacles(self.partitioned)
         self._num_replicas = len(layout.replicas)
@@ -93,19 +89,21 @@ class PreparedStep:
                 self.partitioned,
                 self._traced,
                 when_checked,
-                # They have rows of no sample alone.
+                # Rows of composite tensors do not belong to a single sample.
                 takes_all=arguments.has_composites,
             )
-        several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
-        is_timed = sharing is not None and several and self._traced.trains
-        # Nothing may read the clock where all operations have to be deterministic.
-        is_timed = is_timed and not _tf_private.is_deterministic()
-        self._recorder = sharing if is_timed else None
+        self._recorder: ShareController | None = None
         self.memory_limits: MemoryLimits | None = None
-        if sharing is not None and sharing.has_memory_limits and self._traced.trains:
-            self.memory_limits = MemoryLimits(
-                self.partitioned, sharing.memory_bytes, owned_bytes or self.owned_bytes
-            )
+        if controller is not None and self._traced.trains:
+            # Nothing may read the clock where all operations have to be deterministic.
+            can_be_timed = not _tf_private.is_deterministic()
+            if can_be_timed and (self._num_replicas > 1 or controller.counts):
+                self._recorder = controller
+            if controller.has_memory_limits:
+                owned_bytes = settings.owned_bytes or self.owned_bytes
+                self.memory_limits = MemoryLimits(
+                    self.partitioned, controller.memory_bytes, owned_bytes
+                )
 
     @property
     def batch_axes(self) -> tuple[int | None, ...]:
@@ -119,10 +117,7 @@ class PreparedStep:
 
     @property
     def rows_without_batch(self) -> int:
-        """What counts as samples where no argument has any: the rows that are drawn, and split.
-
-        1, for one device, if there are none.
-        """
+        """The number of rows that the step draws and splits; 1 if it draws none."""
         states = self.partitioned.partition.sharding.states.values()
         rows = (state.rows for state in states if isinstance(state, Sharded))
         return max((size for size in rows if isinstance(size, int)), default=1)
@@ -138,7 +133,7 @@ class PreparedStep:
         )
 
     def draws_from_seeds(self) -> bool:
-        """Return whether it draws from generators of TensorFlow's that begin with a fixed seed."""
+        """Return whether it draws from TensorFlow's generators that begin with a fixed seed."""
         return draws_from_seeds(self._traced.graph)
 
     @functools.cached_property
@@ -156,11 +151,11 @@ class PreparedStep:
         """Run the step outside of graphs.
 
         Args:
-            tensors: Its arguments, flat.
-            sizes: The samples of each replica.
+            tensors: Arguments of the step, flat.
+            sizes: Number of samples of each replica.
 
         Returns:
-            What the step returns.
+            Results of the step.
         """
         if self._checker is not None:
             self._checker.offer(tensors)
@@ -204,7 +199,7 @@ class PreparedStep:
         handles = {id(variable.handle) for variable in self._variables}
         captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
         return can_run_twice(
-            self._traced.graph, {tensor for tensor, one in captures if id(one) in handles}
+            self._traced.graph, {tensor for tensor, value in captures if id(value) in handles}
         )
 
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
@@ -248,7 +243,7 @@ def _is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
 
 
 def _warn_about_obstacles(step: PartitionedStep) -> None:
-    """Say what of a function with ``jit_compile=True`` runs without XLA."""
+    """Warn of parts of a function with ``jit_compile=True`` that run without XLA: ENG-082."""
     found = [function for function in step.functions if function.obstacle]
     if not found:
         return

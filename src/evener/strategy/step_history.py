@@ -6,27 +6,26 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from evener.engine.partition.homes import HOST
 from evener.feedback.run_times import NUM_FIRST_STEPS, StepRecord
 
 NUM_KEPT = 256
 """How many steps the ring holds."""
-
-_HOST = "/device:CPU:0"
 
 
 class StepHistory:
     """Keeps when steps began, their samples, and how long each device computed.
 
     Args:
-        num_replicas: Of the plan.
-        num_devices: That compute.
+        num_replicas: Number of replicas.
+        num_devices: Number of devices that compute.
     """
 
     def __init__(self, num_replicas: int, num_devices: int) -> None:
         self._num_replicas = num_replicas
         self._num_traces = 0
         width = 2 + num_replicas + num_devices
-        with tf.init_scope(), tf.device(_HOST):
+        with tf.init_scope(), tf.device(HOST):
             self._rows = tf.Variable(tf.zeros([NUM_KEPT, width], tf.float64), trainable=False)
             self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
 
@@ -34,11 +33,11 @@ class StepHistory:
         """Enter one step; part of the step's graph.
 
         Args:
-            began: When its first part began, seconds in float64.
-            samples: Of each replica, float64 of shape ``[num_replicas]``.
+            began: Begin of its first part, seconds in float64.
+            samples: Samples of each replica, float64 of shape ``[num_replicas]``.
             busy: Seconds of each device, float64 scalars.
         """
-        with tf.device(_HOST):
+        with tf.device(HOST):
             trace = tf.constant(self._num_traces, tf.float64)
             row = tf.concat([[began, trace], samples, tf.stack(busy)], axis=0)
             place = tf.cast(self._count.read_value() % NUM_KEPT, tf.int32)
@@ -54,7 +53,7 @@ class StepHistory:
         return [
             StepRecord(
                 began=float(row[0]),
-                samples=tuple(round(float(one)) for one in row[2:end]),
+                samples=tuple(round(float(count)) for count in row[2:end]),
                 busy_seconds=tuple(map(float, row[end:])),
                 trace=int(row[1]),
             )

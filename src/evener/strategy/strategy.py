@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import functools
 import gc
-import linecache
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any, Self
 
 import tensorflow as tf
@@ -22,39 +20,29 @@ from evener import _tf_private
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
 from evener.devices.names import tf_device
-from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
-from evener.engine.origin import warn_at_user_line
-from evener.engine.partition import PartitionedStep
+from evener.engine.memory.estimate import MemoryEstimate
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.errors import EngineError
-from evener.own_code import is_own
-from evener.plan import (
-    BatchNormName,
-    Plan,
-    check_shares,
-)
-from evener.strategy.distribute import DistributedStep
+from evener.plan import BatchNormName, Plan, check_shares
+from evener.strategy import misuse
+from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.exhausted import add_note_on_memory
 from evener.strategy.extended import Extended
+from evener.strategy.one_replica import OneReplica
 from evener.strategy.ownership import OwnerRegistry
-from evener.strategy.plans import (
-    data_parallel_plan,
-    refuse_with_plan,
-    use_devices_of,
-    used_devices,
-)
-from evener.strategy.sharing import Sharing
+from evener.strategy.plans import chosen_plan, used_devices
+from evener.strategy.share_controller import ShareController
+from evener.strategy.step_records import StepRecords
+from evener.strategy.step_settings import StepSettings
 from evener.strategy.whole_step import run_timed
 from evener.tf_compat.patches import owns_a_model, patch_keras
 
-HOST = "cpu:0"
 _STEPS = "_evener_steps"
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 
-class Strategy(tf.distribute.Strategy):
+class Strategy(OneReplica):
     """Strategy that trains on several devices, exactly as one device would.
 
     ``num_replicas_in_sync`` is 1, and batches are global batches: a program is written for one
@@ -64,7 +52,7 @@ class Strategy(tf.distribute.Strategy):
     each batch.
 
     Args:
-        plan: Devices, owners, shares, stages and micro-batches; instead of ``devices``,
+        plan: Plan with devices, owners, shares, stages and micro-batches. Excludes ``devices``,
             ``shares``, ``owners`` and ``batch_norm``. None (default): data parallel.
         devices: Device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
@@ -113,29 +101,23 @@ class Strategy(tf.distribute.Strategy):
         batch_norm: BatchNormName | None = None,
         verify: bool | None = None,
     ) -> None:
-        measured = False
-        if plan is None:
-            plan = data_parallel_plan(used_devices(devices), shares, owners, batch_norm)
-            measured = shares is None
-        else:
-            refuse_with_plan(devices=devices, shares=shares, owners=owners, batch_norm=batch_norm)
-            use_devices_of(plan)
+        measured = plan is None and shares is None
+        plan = chosen_plan(
+            plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
+        )
         self._plan = plan
         self._layout = Layout.of(plan)
-        self._reports: list[StepReport] = []
-        self._live_ranges: list[list[LiveRange]] = []
-        self._warned: set[str] = set()
         self._verifies = verify
-        self._verifications: list[list[Verification]] = []
-        self._spot_checks: list[list[SpotCheck]] = []
         self._replica_devices = self._layout.devices
-        self._sharing = Sharing(
+        self._records = StepRecords()
+        self._warnings = misuse.Warnings(self._replica_devices)
+        self._controller = ShareController(
             self._replica_devices,
             plan.shares,
             measured=measured,
             memory_bytes=[device.memory_bytes for device in plan.devices] if measured else (),
         )
-        self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices], HOST)
+        self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices])
         patch_keras(Strategy)
         super().__init__(self._extended_type(self))
         self._has_run = False
@@ -166,24 +148,6 @@ class Strategy(tf.distribute.Strategy):
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return the strategy: the variables of a copied model are on the same devices."""
-        return self
-
-    def __reduce__(self) -> Any:
-        """Refuse to be pickled.
-
-        Raises:
-            EngineError: ENG-090, always.
-        """
-        raise EngineError(
-            "ENG-090",
-            "A strategy cannot be pickled.",
-            why="It holds variables and functions on the devices of this process.",
-            fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
-            "text)) where it is used; or save the model.",
-        )
-
     @property
     def plan(self) -> Plan:
         """Plan, with the present shares."""
@@ -192,7 +156,7 @@ class Strategy(tf.distribute.Strategy):
     @property
     def shares(self) -> tuple[float, ...]:
         """Fraction of every batch that each device computes; the sum is 1."""
-        return self._sharing.shares
+        return self._controller.shares
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
@@ -204,7 +168,7 @@ class Strategy(tf.distribute.Strategy):
             PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
         expected = len(self._replica_devices)
-        self._sharing.assign(check_shares(shares, num_expected=expected, expected="replicas"))
+        self._controller.assign(check_shares(shares, num_expected=expected, expected="replicas"))
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
@@ -212,9 +176,9 @@ class Strategy(tf.distribute.Strategy):
         return self._replica_devices
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> ShareController:
         """Shares, measured times per device, and the log of changes (``sharing.events``)."""
-        return self._sharing
+        return self._controller
 
     @property
     def owner_registry(self) -> OwnerRegistry:
@@ -225,7 +189,7 @@ class Strategy(tf.distribute.Strategy):
     def num_replicas_in_sync(self) -> int:
         """1: a program sees one device, and batches are those of all devices together."""
         if len(self._replica_devices) > 1:
-            self._warn_about_multiplied_batch(sys._getframe(1))
+            self._warnings.multiplied_batch(sys._getframe(1))
         return 1
 
     def memory_estimate(self, num_samples: int) -> dict[str, MemoryEstimate]:
@@ -240,25 +204,8 @@ class Strategy(tf.distribute.Strategy):
         Raises:
             EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
         """
-        if not self._live_ranges:
-            raise EngineError(
-                "ENG-011",
-                "No step has been partitioned yet, so nothing is known of its memory.",
-                why="The estimate is counted from the traced step of a plan with several devices, "
-                "stages or micro-batches.",
-                fix="Call it after a first step, such as fit on one batch.",
-            )
         owned = self._owner_registry.owned_bytes()
-        steps = [
-            estimate_memory(live_ranges, self.plan.replicas, num_samples, owned)
-            for live_ranges in self._live_ranges
-        ]
-        return {
-            name: max(
-                (step[name] for step in steps if name in step), key=lambda needed: needed.total
-            )
-            for name in dict.fromkeys(name for step in steps for name in step)
-        }
+        return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
 
     def explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
         """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
@@ -270,24 +217,19 @@ class Strategy(tf.distribute.Strategy):
             gathered=self.report().gathered,
         )
 
-    def _remember(self, step: PartitionedStep) -> None:
-        """Keep the report and the live ranges of a new step, but not the step."""
-        self._reports.append(StepReport.of([step]))
-        self._live_ranges.append(live_ranges_of(step))
-
     def report(self) -> StepReport:
-        """Return the operations that all steps so far gather, with counts."""
-        return StepReport.merged(self._reports)
+        """Return the operations that were gathered in all steps so far."""
+        return self._records.report()
 
     @property
     def verifications(self) -> tuple[Verification, ...]:
-        """With ``verify=True``: difference of the first run of each step from one device."""
-        return tuple(result for step in self._verifications for result in step)
+        """The differences of the first run of each step from one device, with ``verify=True``."""
+        return self._records.verifications
 
     @property
     def spot_checks(self) -> tuple[SpotCheck, ...]:
-        """Results of the spot checks so far: comparisons of a few samples with one device."""
-        return tuple(result for step in self._spot_checks for result in step)
+        """The results of comparisons of a few samples with one device so far."""
+        return self._records.spot_checks
 
     def run(
         self,
@@ -316,56 +258,31 @@ class Strategy(tf.distribute.Strategy):
             DataError: DATA-010 if tensors of the batch have unlike numbers of samples.
         """
         del options
-        self._refuse_other_scope()
+        misuse.refuse_other_scope(self)
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = tf_device(self._replica_devices[0])
         is_function = _tf_private.is_traced_function(fn) and not tf.config.functions_run_eagerly()
         if not tf.executing_eagerly() and not is_function:
             fn = _tf_private.autographed(fn)
-        if self._is_running():
+        if self.is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
         is_compiled_elsewhere = not self.is_plain and _tf_private.is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
             if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
-                self._refuse_xla()
-            elif tf.executing_eagerly() and not is_function:
-                self._warn_about_eager_run()
+                raise misuse.run_inside_xla(self._plan.device_names)
+            if tf.executing_eagerly() and not is_function:
+                self._warnings.eager_run()
             else:
                 return self._step_for(fn)(*args, **kwargs)
         with tf.device(first):
             run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
-            if self._sharing.counts and not self.is_partitioned and not tf.executing_eagerly():
-                return run_timed(run_once, args, kwargs, device=first, recorder=self._sharing)
+            if self._controller.counts and not self.is_partitioned and not tf.executing_eagerly():
+                return run_timed(run_once, args, kwargs, device=first, recorder=self._controller)
             return run_once(args=args, kwargs=kwargs)
 
     _tf_private.leave_to_autograph(run)
-
-    @tf.autograph.experimental.do_not_convert
-    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """Return a value, or its sum or mean along an axis; also inside of ``run``.
-
-        Args:
-            reduce_op: ``"SUM"`` or ``"MEAN"``.
-            value: Tensor, or a nest of tensors.
-            axis: Axis to reduce, such as 0 for the batch; None for the value as it is.
-        """
-        if not self._is_running():
-            return super().reduce(reduce_op, value, axis)
-        name = getattr(reduce_op, "value", reduce_op).upper()
-        along = {"SUM": tf.reduce_sum, "MEAN": tf.reduce_mean}[name]
-        return tf.nest.map_structure(lambda x: x if axis is None else along(x, axis), value)
-
-    @tf.autograph.experimental.do_not_convert
-    def gather(self, value: Any, axis: int) -> Any:
-        """Return a value as it is, since there is one replica; also inside of ``run``.
-
-        Args:
-            value: Tensor.
-            axis: Axis along which values of several replicas would be concatenated.
-        """
-        return value if self._is_running() else super().gather(value, axis)
 
     @property
     def is_partitioned(self) -> bool:
@@ -380,14 +297,8 @@ class Strategy(tf.distribute.Strategy):
     @classmethod
     def owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
         """Return the strategy in whose scope one of some variables was made, or None."""
-        return next(
-            (
-                strategy
-                for strategy in tuple(_STRATEGIES)
-                if any(map(strategy.owner_registry.holds, variables))
-            ),
-            None,
-        )
+        owners = (s for s in tuple(_STRATEGIES) if any(map(s.owner_registry.holds, variables)))
+        return next(owners, None)
 
     def run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function that XLA cannot compile, since its variables are on other devices.
@@ -402,20 +313,7 @@ class Strategy(tf.distribute.Strategy):
         """
         if not _tf_private.tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
-        devices = ", ".join(self._plan.device_names)
-        raise EngineError(
-            "ENG-092",
-            "A function with jit_compile=True is differentiated from outside, and its variables "
-            f"are on {devices}.",
-            why="XLA compiles a function for one device, and a tape outside of it cannot "
-            "differentiate the parts.",
-            fix="Take the gradient inside the function, or leave out jit_compile=True.",
-        )
-
-    def _is_running(self) -> bool:
-        """Return whether this code is part of a call of ``run``."""
-        is_here = tf.distribute.has_strategy() and tf.distribute.get_strategy() is self
-        return is_here and not tf.distribute.in_cross_replica_context()
+        raise misuse.compiled_under_tape(self._plan.device_names)
 
     def _step_for(self, fn: Callable[..., Any]) -> DistributedStep:
         if not tf.executing_eagerly():
@@ -436,94 +334,42 @@ class Strategy(tf.distribute.Strategy):
         def call(*args: Any, **kwargs: Any) -> Any:
             return run_once(fn, args=args, kwargs=kwargs)
 
+        settings = StepSettings(
+            layout=self._layout,
+            controller=self._controller,
+            verify=self._verifies,
+            owned_bytes=self._owner_registry.owned_bytes,
+            when_traced=self._records.add_partitioned,
+            paths=lambda: [variable.path for variable in self._owner_registry.variables],
+        )
         step = self._step_type(
             call,
-            layout=self._layout,
-            shares=self._sharing.shares,
-            sharing=self._sharing,
+            settings,
+            shares=self._controller.shares,
             signature=getattr(signature, "input_signature", None),
-            owned_bytes=self._owner_registry.owned_bytes,
-            when_traced=self._remember,
-            paths=lambda: [variable.path for variable in self._owner_registry.variables],
-            verify=self._verifies,
         )
-        self._verifications.append(step.verifications)
-        self._spot_checks.append(step.spot_checks)
+        self._records.follow(step)
         return step
-
-    def _refuse_other_scope(self) -> None:
-        now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else self
-        if now is not self:
-            raise EngineError(
-                "ENG-085",
-                "A model or a step of one strategy was run in the scope of another.",
-                why="Its variables are owned by the devices of its own strategy and cannot move.",
-                fix="Leave the other scope; or save the model, and load it with "
-                "keras.saving.load_model in the new scope.",
-            )
-
-    def _warn_once(self, code: str, what: str, *, why: str, fix: str) -> None:
-        if code not in self._warned:
-            self._warned.add(code)
-            warn_at_user_line(code, what, why=why, fix=fix)
 
     @classmethod
     def warn_about_unused_strategies(cls, name: str) -> None:
         """Warn that a model trains on one device while a strategy is not used: ENG-088.
 
         Args:
-            name: Name of a model without a strategy that begins to train.
+            name: Name of a model without a strategy, which begins to train.
         """
-        if not any(strategy._is_unused() for strategy in tuple(_STRATEGIES)):
-            return
         # A strategy that the program has dropped is part of reference cycles.
-        gc.collect()
-        for strategy in tuple(_STRATEGIES):
-            if strategy._is_unused():
-                devices = ", ".join(strategy._plan.device_names)
-                strategy._warn_once(
-                    "ENG-088",
-                    f"The model {name!r} trains on one device, and nothing uses the strategy on "
-                    f"{devices}.",
-                    why="It was created, and is fitted, outside of strategy.scope().",
-                    fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
-                )
+        if _unused():
+            gc.collect()
+        for strategy in _unused():
+            strategy._warnings.unused(name, strategy._plan.device_names)
 
     def _is_unused(self) -> bool:
-        """Whether it should divide something, has not, and has not warned of it."""
-        is_idle = self.is_partitioned and not self._has_run and "ENG-088" not in self._warned
-        return is_idle and not owns_a_model(self)
+        """Return whether it has run nothing on several devices, and has not warned of that."""
+        if not self.is_partitioned or self._has_run or self._warnings.has_given("ENG-088"):
+            return False
+        return not owns_a_model(self)
 
-    def _refuse_xla(self) -> None:
-        raise EngineError(
-            "ENG-084",
-            "strategy.run was called inside of a function that XLA compiles.",
-            why="XLA compiles a function for one device, and the variables and the work of this "
-            f"strategy are on {', '.join(self._plan.device_names)}.",
-            fix="Leave out jit_compile=True where strategy.run is called.",
-        )
 
-    def _warn_about_eager_run(self) -> None:
-        self._warn_once(
-            "ENG-086",
-            f"A step runs eagerly, on {self._replica_devices[0]} alone.",
-            why="Only the graph of a step can be partitioned. Eager steps give the same results, "
-            "and are good for debugging, but use one device.",
-            fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
-            "run_functions_eagerly(True) and run_eagerly=True.",
-        )
-
-    def _warn_about_multiplied_batch(self, caller: FrameType) -> None:
-        """Say once what the number means to a line that multiplies by it."""
-        file = caller.f_code.co_filename
-        text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
-        if "*" in text and "batch" in text.lower():
-            self._warn_once(
-                "ENG-083",
-                "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
-                why="A program sees one device, and a batch is divided among "
-                f"{', '.join(self._replica_devices)}. A batch size that is multiplied by the "
-                "number of replicas stays what it is, and so do the results.",
-                fix=f"For a batch of that size on each device, multiply by "
-                f"{len(self._replica_devices)} instead, and adapt the learning rate.",
-            )
+def _unused() -> list[Strategy]:
+    return [strategy for strategy in tuple(_STRATEGIES) if strategy._is_unused()]

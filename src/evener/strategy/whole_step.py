@@ -1,12 +1,12 @@
-"""How long a step on one device in one part takes, measured in the graph that it is part of.
+"""Time of a step on one device in one part, measured in the graph that it is part of.
 
 ::
 
     batch is there ──► forward, backward passes, updates ──► results and variables are there
        clock                                                   clock
 
-Such a step is not traced by evener, and what it computes stays as it is: clocks are read beside
-it. On a CPU the step waits for the first of them, or a busy host would read it late.
+Such a step is not traced by evener, and its operations stay as they are: clocks are read beside it.
+On a CPU the step waits for the first clock, or a busy host would read it late.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def run_timed(
     operations that have to be deterministic are not timed.
 
     Args:
-        run_once: Runs the step on ``args`` and ``kwargs``, and returns its results.
+        run_once: Function that runs the step on ``args`` and ``kwargs``, and returns its results.
         args: Arguments of the step.
         kwargs: Keyword arguments of the step.
-        device: On which it runs, such as ``"/device:GPU:0"``.
-        recorder: Takes the begin of the step, its samples and its seconds.
+        device: Device on which it runs, such as ``"/device:GPU:0"``.
+        recorder: Recorder of the begin of the step, its samples and its seconds.
     """
     graph: Any = tf.compat.v1.get_default_graph()
     cannot_be_timed = _tf_private.is_deterministic() or _tf_private.in_xla(graph)
@@ -82,7 +82,7 @@ class _Batch:
     def waiting_for(self, begin: tf.Tensor) -> Any:
         """Return the nested arguments, whose tensors are there when a clock was read."""
         with tf.control_dependencies([begin]):
-            return self.arguments.pack([tf.identity(one) for one in self.arguments.tensors])
+            return self.arguments.pack([*map(tf.identity, self.arguments.tensors)])
 
 
 def _with_batch(arguments: Any) -> _Batch | None:
@@ -99,22 +99,22 @@ def _writes(
 ) -> list[tf.Operation] | None:
     """Return the operations that write variables; None if they write none that is trained."""
     handles = {graph.capture(variable.handle).ref() for variable in trained}
-    written = [(one, _tf_private.written_resources(one)) for one in operations]
-    if not any(resource.ref() in handles for _, some in written for resource in some):
+    written = {operation: _tf_private.written_resources(operation) for operation in operations}
+    if not any(r.ref() in handles for resources in written.values() for r in resources):
         return None
-    return [one for one, some in written if some]
+    return [operation for operation, resources in written.items() if resources]
 
 
 def _clock_after(waits: Sequence[Any], device: str) -> tf.Tensor:
     """Read the clock once tensors are there and operations have run, on a device or elsewhere."""
     # One message to the host from each device. Identities stay when functions are inlined.
     of_device: dict[str, list[Any]] = {}
-    for one in waits:
-        of_device.setdefault(one.device or device, []).append(one)
+    for wait in waits:
+        of_device.setdefault(wait.device or device, []).append(wait)
     done: list[Any] = []
-    for name, some in of_device.items():
+    for name, ends in of_device.items():
         with tf.device(name):
-            reached = [tf.identity(one) if tf.is_tensor(one) else one for one in some]
+            reached = [tf.identity(end) if tf.is_tensor(end) else end for end in ends]
             with tf.control_dependencies(reached):
                 done.append(tf.no_op())
     return read_clock(done)

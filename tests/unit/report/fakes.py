@@ -11,7 +11,7 @@ from rich.console import Console
 
 from evener.report.progress import Progress
 from evener.report.work import MemoryUse, Owned, Step
-from evener.strategy.sharing import WINDOW
+from evener.strategy.share_controller import WINDOW
 
 
 class FakeClock:

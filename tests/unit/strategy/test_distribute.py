@@ -13,8 +13,8 @@ import tensorflow as tf
 import evener
 from evener.devices.names import tf_device
 from evener.errors import DataError, DeviceError, PlanError
-from evener.strategy import distribute as distribute_module
-from evener.strategy.distribute import DistributedStep
+from evener.strategy.distributed_step import DistributedStep
+from evener.strategy.prepared import PreparedStep
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 
@@ -53,13 +53,13 @@ def batch(num_samples: int, *shape: int) -> tf.Tensor:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The samples of each device, of every call."""
     seen: list[tuple[int, ...]] = []
-    original = distribute_module.PreparedStep.__call__
+    original = PreparedStep.__call__
 
     def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         seen.append(tuple(sizes))
         return original(self, tensors, sizes)
 
-    monkeypatch.setattr(distribute_module.PreparedStep, "__call__", noted)
+    monkeypatch.setattr(PreparedStep, "__call__", noted)
     return seen
 
 

@@ -17,7 +17,7 @@ from evener.devices.names import device_name
 from evener.errors import EngineError, EvenerWarning, PlanError
 from evener.plan import Plan
 from evener.strategy import Strategy
-from evener.strategy import distribute as distribute_module
+from evener.strategy.prepared import PreparedStep
 from evener.tf_compat import graphs
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
@@ -32,13 +32,13 @@ def strategy() -> Strategy:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The samples of each device, of every call outside of graphs."""
     seen: list[tuple[int, ...]] = []
-    original = distribute_module.PreparedStep.__call__
+    original = PreparedStep.__call__
 
     def noted(self: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         seen.append(tuple(sizes))
         return original(self, tensors, sizes)
 
-    monkeypatch.setattr(distribute_module.PreparedStep, "__call__", noted)
+    monkeypatch.setattr(PreparedStep, "__call__", noted)
     return seen
 
 

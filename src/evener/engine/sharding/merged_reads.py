@@ -25,8 +25,8 @@ def merge_reads(graph: Graph) -> None:
     graph.outputs = [instead.get(t, t) for t in graph.outputs]
     replaced = {old.node: new.node for old, new in instead.items()}
     for node in graph.nodes:
-        if any(one in replaced for one in node.after):
-            node.after = frozenset(replaced.get(one, one) for one in node.after)
+        if not node.after.isdisjoint(replaced):
+            node.after = frozenset(replaced.get(before, before) for before in node.after)
 
 
 def _keep_order(node: Node, known: Node) -> None:

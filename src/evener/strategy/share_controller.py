@@ -1,8 +1,8 @@
-"""The shares while training: where the graph reads them, and what it measures.
+"""Share controller: the shares as a variable, the times of replicas, and rebalancing.
 
-The shares are a variable, so that they can change without a new trace. The step writes
-the time of every replica into a small ring on the host; every few steps the ring is read
-and the shares are rebalanced (`evener.plan.rebalance_shares`).
+The shares are a variable, so that they can change without a new trace. The step writes the time of
+every replica into a ring on the host; every few steps the ring is read and the shares are
+rebalanced (`evener.feedback.rebalance_shares`).
 
       step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
                          every `WINDOW` steps
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from evener.engine.memory.limits import MemoryLimits
+from evener.engine.partition.homes import HOST
 from evener.feedback import (
     Rebalanced,
     ShareRebalancer,
@@ -31,28 +32,28 @@ from evener.feedback.speeds import ideal_shares
 from evener.strategy.step_history import StepHistory
 
 WINDOW = 8
-"""Steps between two looks at the measured times."""
+"""Number of steps between two rebalancings."""
 
 # One window of eight steps is enough for a device that lost a third of its speed; less may
 # be a disturbance, and waits for a second window.
 _AT_ONCE = 0.3
 _LOG = logging.getLogger("evener")
-_HOST = "/device:CPU:0"
 
 
-class Sharing:
-    """The shares of a strategy's replicas, and their times.
+class ShareController:
+    """Shares of a strategy's replicas, and their times.
 
     Args:
         devices: Names of the replicas' devices, for the log.
         shares: Relative shares to begin with.
         measured: Whether the shares are rebalanced by the measured times.
-        memory_bytes: The memory of each device, which rebalanced shares obey; None where it is not
+        memory_bytes: Memory of each device, which rebalanced shares obey; None where it is not
             limited, empty for no limits.
 
     Attributes:
         before_part: See `evener.engine.partition.times.Recorder`.
-        memory_bytes: As given.
+        memory_bytes: Memory of each device.
+        variable: Shares, float64 of shape ``[num_replicas]``.
     """
 
     def __init__(
@@ -76,13 +77,13 @@ class Sharing:
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
         self._counted: tuple[str, ...] = ()
-        with tf.init_scope(), tf.device(_HOST):
+        with tf.init_scope(), tf.device(HOST):
             self.variable = tf.Variable(
                 tf.constant(self._rebalancer.shares, tf.float64),
                 trainable=False,
                 name="evener_shares",
             )
-            # Of each step whose devices have limits, the largest batch that they were taken for.
+            # Largest batch for which each step with memory limits has applied them.
             self._largest_batches = tf.Variable(
                 tf.zeros([0], tf.int32), trainable=False, shape=[None]
             )
@@ -122,7 +123,7 @@ class Sharing:
             devices: TensorFlow's names of the devices that compute, such as ``"/device:GPU:0"``.
         """
         self._counted = tuple(devices)
-        with tf.init_scope(), tf.device(_HOST):
+        with tf.init_scope(), tf.device(HOST):
             self._total_samples = tf.Variable(
                 tf.zeros([len(self._devices)], tf.float64), trainable=False
             )
@@ -136,7 +137,7 @@ class Sharing:
 
     def total_samples(self) -> tuple[int, ...]:
         """Return the samples that each replica has trained on since `count`."""
-        return tuple(round(float(one)) for one in self._total_samples.numpy())
+        return tuple(round(float(count)) for count in self._total_samples.numpy())
 
     def busy_seconds(self) -> dict[str, float]:
         """Return the seconds in which each device computed since `count`, by its name."""
@@ -155,13 +156,13 @@ class Sharing:
         """Add a step to the totals; part of the step's graph.
 
         Args:
-            began: When its first part began, seconds in float64.
+            began: Begin of its first part, seconds in float64.
             samples: Samples of each replica, float64 of shape ``[num_replicas]``.
             seconds: Busy seconds of each device in the step, float32 or float64 scalars.
         """
         zero = tf.constant(0.0, tf.float64)
         by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
-        with tf.device(_HOST):
+        with tf.device(HOST):
             self._total_samples.assign_add(samples)
             self._busy_seconds.assign_add(tf.stack(by_device))
         self._history.record(began, samples, by_device)
@@ -202,13 +203,13 @@ class Sharing:
 
         Args:
             num_samples: Samples of the global batch, int32 scalar.
-            limits: Of the memory of the devices in the step; None for no limits.
+            limits: Memory limits of the step; None for no limits.
         """
         if limits is None:
             return self.variable.read_value()
         # Variables cannot be made while a function is traced again; this one can grow.
-        with tf.init_scope(), tf.device(_HOST):
-            place = int(tf.size(self._largest_batches))
+        with tf.init_scope(), tf.device(HOST):
+            index = int(tf.size(self._largest_batches))
             self._largest_batches.assign(tf.concat([self._largest_batches, [0]], 0))
 
         def limited(count: Any) -> npt.NDArray[np.float64]:
@@ -217,21 +218,21 @@ class Sharing:
         def limit_now() -> tf.Tensor:
             shares = tf.numpy_function(limited, [num_samples], tf.float64)
             assigned = self.variable.assign(tf.ensure_shape(shares, self.variable.shape))
-            entered = self._largest_batches.scatter_nd_update([[place]], [num_samples])
+            entered = self._largest_batches.scatter_nd_update([[index]], [num_samples])
             with tf.control_dependencies([entered]):
                 return tf.identity(assigned)
 
         # Only a batch larger than those before needs more memory.
-        with tf.device(_HOST):
-            largest = self._largest_batches.read_value()[place]
+        with tf.device(HOST):
+            largest = self._largest_batches.read_value()[index]
             return tf.cond(num_samples > largest, limit_now, self.variable.read_value)
 
     def limit_for(self, num_samples: int, limits: MemoryLimits | None) -> None:
-        """As `shares_in_graph`, outside of graphs.
+        """Apply memory limits outside of graphs; see `shares_in_graph`.
 
         Args:
             num_samples: Samples of the global batch.
-            limits: Of the memory of the devices in the step; None for no limits.
+            limits: Memory limits of the step; None for no limits.
         """
         if limits is not None and num_samples > limits.largest_batch:
             limits.largest_batch = num_samples
@@ -244,14 +245,14 @@ class Sharing:
             samples: Samples of each replica, float64 vector.
             seconds: Time of each replica, float64 vector.
         """
-        with tf.device(_HOST):
+        with tf.device(HOST):
             row = tf.cast(self._steps.read_value() % WINDOW, tf.int32)
             self._seconds.scatter_nd_update([[row]], [seconds])
             self._samples.scatter_nd_update([[row]], [samples])
             self._steps.assign_add(1)
 
     def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
-        """Enter one step into the ring, and even the shares after each window; see `record`.
+        """Enter one step into the ring, and rebalance the shares after each window; see `record`.
 
         The shares are rebalanced while the step runs, because nothing of ours is called between two
         steps of Keras's ``fit``.
@@ -259,16 +260,16 @@ class Sharing:
         self.record(samples, seconds)
         if not self._measured:
             return
-        with tf.device(_HOST):
+        with tf.device(HOST):
             num_steps = self._steps.read_value()
 
-            def even() -> tf.Operation:
+            def rebalance() -> tf.Operation:
                 ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
                 shares = self.variable.read_value()
                 rebalanced = tf.numpy_function(self._rebalance_in_step, [*ring, shares], tf.float64)
                 return self.variable.assign(tf.ensure_shape(rebalanced, shares.shape)).op
 
-            tf.cond(tf.equal(num_steps % WINDOW, 0), even, tf.no_op)
+            tf.cond(tf.equal(num_steps % WINDOW, 0), rebalance, tf.no_op)
 
     def _rebalance_in_step(
         self, num_steps: Any, samples: Any, seconds: Any, shares: Any
@@ -277,19 +278,19 @@ class Sharing:
         with self._lock:
             if tuple(shares) != self._rebalancer.shares:
                 return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
-            self._even(int(num_steps), _last_steps(int(num_steps), samples, seconds))
+            self._rebalance(int(num_steps), _last_steps(int(num_steps), samples, seconds))
             return np.asarray(self._rebalancer.shares)
 
     @property
     def num_steps(self) -> int:
-        """How many training steps were timed."""
+        """The number of training steps that were timed."""
         return int(self._steps.numpy())
 
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
         return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
 
-    def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
+    def _rebalance(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
         self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
         if event is not None:
             self._events.append(event)
@@ -297,7 +298,7 @@ class Sharing:
 
 
 def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
-    """Return what a ring holds, oldest first, for each device."""
+    """Return the entries of the ring of each device, oldest first."""
     rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
     return [
         [(float(samples[row, k]), float(seconds[row, k])) for row in rows]

@@ -11,20 +11,20 @@ import tensorflow as tf
 from keras import layers
 
 from evener import PlanError, Strategy
-from evener.strategy.sharing import WINDOW, Sharing
+from evener.strategy.share_controller import WINDOW, ShareController
 
 
-def record(sharing: Sharing, samples: list[float], seconds: list[float]) -> None:
+def record(sharing: ShareController, samples: list[float], seconds: list[float]) -> None:
     sharing.record(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
 
 
 @tf.function
-def record_and_review(sharing: Sharing, samples: list[float], seconds: list[float]) -> None:
+def record_and_review(sharing: ShareController, samples: list[float], seconds: list[float]) -> None:
     sharing.record_and_review(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
 
 
 def test_the_ring_keeps_the_last_steps_in_order() -> None:
-    sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
     for step in range(WINDOW + 3):
         record(sharing, [step, 2 * step], [0.1, 0.2])
     first, second = sharing.last_steps()
@@ -33,7 +33,7 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
 
 
 def test_shares_are_rebalanced_by_measured_times(caplog: pytest.LogCaptureFixture) -> None:
-    sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
     with caplog.at_level(logging.INFO, logger="evener"):
         for _ in range(WINDOW):
             record_and_review(sharing, [32, 32], [0.1, 0.4])
@@ -45,7 +45,7 @@ def test_shares_are_rebalanced_by_measured_times(caplog: pytest.LogCaptureFixtur
 
 
 def test_given_shares_are_left_alone() -> None:
-    sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=False)
+    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=False)
     for _ in range(3 * WINDOW):
         record_and_review(sharing, [32, 32], [0.1, 0.4])
     assert sharing.shares == (0.5, 0.5)
@@ -100,7 +100,7 @@ def test_impossible_shares_change_nothing(shares: list[float]) -> None:
 
 def test_shares_are_rebalanced_from_within_a_step() -> None:
     """In the graph of steps, as `fit` runs them, with times as a slow device has them."""
-    sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
 
     @tf.function
     def steps(count: tf.Tensor) -> None:
@@ -119,7 +119,7 @@ def test_shares_are_rebalanced_from_within_a_step() -> None:
 
 
 def test_shares_that_a_person_sets_while_steps_run_are_kept() -> None:
-    sharing = Sharing(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
 
     def set_shares() -> None:
         sharing.assign([0.3, 0.7])

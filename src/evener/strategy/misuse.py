@@ -1,0 +1,121 @@
+"""Uses of a strategy that are refused or warned of."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from types import FrameType
+
+import tensorflow as tf
+
+from evener.engine.origin import warn_at_user_line
+from evener.errors import EngineError
+from evener.own_code import is_own
+
+
+def not_picklable() -> EngineError:
+    """Return the error for a strategy that is pickled."""
+    return EngineError(
+        "ENG-090",
+        "A strategy cannot be pickled.",
+        why="It holds variables and functions on the devices of this process.",
+        fix="Pass on strategy.plan.to_json(), and make evener.Strategy(evener.Plan.from_json("
+        "text)) where it is used; or save the model.",
+    )
+
+
+def refuse_other_scope(strategy: tf.distribute.Strategy) -> None:
+    """Refuse to run a step of a strategy in the scope of another one.
+
+    Raises:
+        EngineError: ENG-085.
+    """
+    now = tf.distribute.get_strategy() if tf.distribute.has_strategy() else strategy
+    if now is not strategy:
+        raise EngineError(
+            "ENG-085",
+            "A model or a step of one strategy was run in the scope of another.",
+            why="Its variables are owned by the devices of its own strategy and cannot move.",
+            fix="Leave the other scope; or save the model, and load it with "
+            "keras.saving.load_model in the new scope.",
+        )
+
+
+def run_inside_xla(devices: Sequence[str]) -> EngineError:
+    """Return the error for a call of ``run`` inside of a function that XLA compiles."""
+    return EngineError(
+        "ENG-084",
+        "strategy.run was called inside of a function that XLA compiles.",
+        why="XLA compiles a function for one device, and the variables and the work of this "
+        f"strategy are on {', '.join(devices)}.",
+        fix="Leave out jit_compile=True where strategy.run is called.",
+    )
+
+
+def compiled_under_tape(devices: Sequence[str]) -> EngineError:
+    """Return the error for a function of XLA's that an outer tape differentiates."""
+    return EngineError(
+        "ENG-092",
+        "A function with jit_compile=True is differentiated from outside, and its variables "
+        f"are on {', '.join(devices)}.",
+        why="XLA compiles a function for one device, and a tape outside of it cannot "
+        "differentiate the parts.",
+        fix="Take the gradient inside the function, or leave out jit_compile=True.",
+    )
+
+
+class Warnings:
+    """Warnings of a strategy, each of which is given once.
+
+    Args:
+        devices: Names of its devices that compute, such as ``"gpu:0"``.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = tuple(devices)
+        self._given: set[str] = set()
+
+    def has_given(self, code: str) -> bool:
+        """Return whether a warning was given."""
+        return code in self._given
+
+    def eager_run(self) -> None:
+        """Warn that a step runs eagerly: ENG-086."""
+        self._warn(
+            "ENG-086",
+            f"A step runs eagerly, on {self._devices[0]} alone.",
+            why="Only the graph of a step can be partitioned. Eager steps give the same results, "
+            "and are good for debugging, but use one device.",
+            fix="Call strategy.run from inside a @tf.function, or give it one; leave out "
+            "run_functions_eagerly(True) and run_eagerly=True.",
+        )
+
+    def multiplied_batch(self, caller: FrameType) -> None:
+        """Warn if a source line multiplies a batch by the number of replicas: ENG-083."""
+        file = caller.f_code.co_filename
+        text = linecache.getline(file, caller.f_lineno) if is_own(file) else ""
+        if "*" in text and "batch" in text.lower():
+            self._warn(
+                "ENG-083",
+                "strategy.num_replicas_in_sync is 1, whatever the number of devices is.",
+                why="A program sees one device, and a batch is divided among "
+                f"{', '.join(self._devices)}. A batch size that is multiplied by the "
+                "number of replicas stays what it is, and so do the results.",
+                fix=f"For a batch of that size on each device, multiply by "
+                f"{len(self._devices)} instead, and adapt the learning rate.",
+            )
+
+    def unused(self, model: str, devices: Sequence[str]) -> None:
+        """Warn that a model trains on one device while the strategy is not used: ENG-088."""
+        self._warn(
+            "ENG-088",
+            f"The model {model!r} trains on one device, and nothing uses the strategy on "
+            f"{', '.join(devices)}.",
+            why="It was created, and is fitted, outside of strategy.scope().",
+            fix="Create the model inside `with strategy.scope():`, or call fit inside it.",
+        )
+
+    def _warn(self, code: str, what: str, *, why: str, fix: str) -> None:
+        if code not in self._given:
+            self._given.add(code)
+            warn_at_user_line(code, what, why=why, fix=fix)

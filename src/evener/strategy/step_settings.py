@@ -1,0 +1,34 @@
+"""Settings that a step shares with the bodies of its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from evener.engine.partition import PartitionedStep
+from evener.engine.pipeline.layout import Layout
+from evener.strategy.share_controller import ShareController
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """Settings that a step shares with the bodies of its loops.
+
+    Attributes:
+        layout: Devices, stages and micro-batches of each replica.
+        controller: Shares that can change between the runs of a graph, with the times of the
+            devices; None for shares of the step alone.
+        verify: See `evener.distribute`.
+        owned_bytes: Function that returns the bytes of all variables on each device, such as
+            ``"gpu:0"``; None for those of the step alone.
+        when_traced: Function that is called with every partitioned step that is kept.
+        paths: Function that returns the paths of the variables of the program, whose layers a plan
+            may name.
+    """
+
+    layout: Layout
+    controller: ShareController | None = None
+    verify: bool | None = None
+    owned_bytes: Callable[[], Mapping[str, int]] | None = None
+    when_traced: Callable[[PartitionedStep], object] | None = None
+    paths: Callable[[], Iterable[str]] = tuple
