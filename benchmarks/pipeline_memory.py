@@ -1,8 +1,8 @@
 """Memory of training steps in stages, on every device, beside what evener says they need.
 
 Every device is a process of its own, whose allocator is the GPU's (BFC) and counts bytes; the
-host is another one. Predicted is `Strategy.memory_estimate`. The temporary memory of single operations
-is not included, and is the same on both sides of a comparison:
+host is another one. Predicted is `Strategy.memory_estimate`. The temporary memory of single
+operations is not included, and is the same on both sides of a comparison:
 
       in flight       fewer micro-batches alive at once      saving
       recomputed      activations of blocks not saved        saving
