@@ -72,13 +72,15 @@ class Training:
         return {
             "seconds": [b.wall - a.wall for a, b in pairwise([clock.begin, *clock.ends])],
             "weights": [w for w in model.get_weights()],
-            "events": [(event.step, str(event)) for event in getattr(self._sharing, "events", ())],
+            "events": [
+                (event.step, str(event)) for event in getattr(self._controller, "events", ())
+            ],
             "shares": getattr(callbacks[-1], "shares", []),
         }
 
     @property
-    def _sharing(self) -> Any:
-        return getattr(self._strategy, "sharing", None)
+    def _controller(self) -> Any:
+        return getattr(self._strategy, "share_controller", None)
 
 
 def _data() -> tuple[Any, Any]:
@@ -146,7 +148,7 @@ def seconds_per_product(device: str) -> float:
 def _slow_down(model: Any, strategy: Any) -> _Slowing:
     slowing = _Slowing()
     model.make_train_function()
-    strategy.sharing.before_part = slowing.before_part
+    strategy.share_controller.before_part = slowing.before_part
     return slowing
 
 
@@ -176,7 +178,7 @@ def _switch(plan: list[tuple[str, int]], slowing: _Slowing, clock: Any, strategy
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self.shares.append([round(share, 4) for share in strategy.shares])
             if phase_of_step[batch] == "quiet":
-                samples, seconds = strategy.sharing.last_steps()[SLOW_REPLICA][-1]
+                samples, seconds = strategy.share_controller.last_steps()[SLOW_REPLICA][-1]
                 self.per_sample.append(seconds / max(samples, 1.0))
 
     return Switch()

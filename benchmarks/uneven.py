@@ -153,11 +153,11 @@ class Planned:
         if any(len(devices) > 1 for devices in self._replicas):
             raise RuntimeError("work besides is for whole replicas, and this plan has stages")
         # Steps of one replica are timed too, so that it can have work besides.
-        strategy.sharing.count(["/device:CPU:0", "/device:CPU:1"])
+        strategy.share_controller.count(["/device:CPU:0", "/device:CPU:1"])
         # A step in one part has no part before which the work could be.
         inside = 0.0 if strategy.is_partitioned or [SLOW] not in self._replicas else self._amount
         if self._amount:
-            strategy.sharing.before_part = self._before_part
+            strategy.share_controller.before_part = self._before_part
         with strategy.scope():
             self.model = _compiled(PROBLEMS[name], burden=_burden(inside, replica=0))
         self.dataset = contenders.make_dataset(PROBLEMS[name])

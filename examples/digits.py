@@ -204,7 +204,7 @@ def report_devices(console: Console, strategy: evener.Strategy, progress: Progre
 
     console.print("\nWhat each device did", style="bold")
     console.print(device_table(progress.work))
-    events = strategy.sharing.events
+    events = strategy.share_controller.events
     console.print("Changes of shares" if events else "The shares did not change.", style="bold")
     for event in events:
         console.print(Text(f"  {event}"), soft_wrap=True)

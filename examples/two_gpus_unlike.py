@@ -68,7 +68,7 @@ def main(
         model = make_model()
     weights = fit(model, digits, epochs)
 
-    for event in strategy.sharing.events:
+    for event in strategy.share_controller.events:
         console.print(Text(str(event)), soft_wrap=True)
     owned = strategy.owner_registry.owned_bytes()
     for device, share in zip(strategy.replica_devices, strategy.shares, strict=True):

@@ -25,7 +25,6 @@ SKIPPED = ("tests/corpus",)
 NOT_YET = (
     "src/evener/_tf_private.py",
     "src/evener/analysis/hoisting",
-    "src/evener/engine",
     "src/evener/run/hoisting",
     "src/evener/tf_compat",
 )

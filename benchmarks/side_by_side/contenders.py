@@ -115,11 +115,11 @@ class Fit:
 
     def notes(self) -> dict[str, Any]:
         """Return what else is worth knowing after the last turn."""
-        if not hasattr(self.strategy, "sharing"):
+        if not hasattr(self.strategy, "share_controller"):
             return {}
         return {
             "shares": [round(share, 4) for share in self.strategy.shares],
-            "events": [str(event) for event in self.strategy.sharing.events],
+            "events": [str(event) for event in self.strategy.share_controller.events],
         }
 
     def peak_bytes(self) -> dict[str, int]:

@@ -251,7 +251,7 @@ def check_a_slowed_device_gets_less(ground: Ground) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Times, "timed", _timed_slowly(ground, part=1))
         candidate = train("mlp", model, epochs=12)
-    assert strategy.sharing.events
+    assert strategy.share_controller.events
     assert strategy.shares[0] > 0.6
     _agree(reference, candidate, within=ground.tolerance)
 

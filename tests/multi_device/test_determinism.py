@@ -17,7 +17,7 @@ CODE = """
     losses = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0).history["loss"]
     assert losses[1] < losses[0], losses
     assert strategy.report().num_operations > 0
-    print(strategy.shares, strategy.sharing.num_steps)
+    print(strategy.shares, strategy.share_controller.num_steps)
 """
 
 

@@ -50,7 +50,7 @@ def test_the_first_step_is_within_the_memory_and_exact() -> None:
     assert 0 < strategy.shares[1] < 0.4
     estimate = strategy.memory_estimate(BATCH)
     assert 2**19 < estimate["cpu:1"].total <= 0.9 * 2**20
-    assert strategy.sharing.last_steps()[1][0][0] <= BATCH * strategy.shares[1] + 1
+    assert strategy.share_controller.last_steps()[1][0][0] <= BATCH * strategy.shares[1] + 1
     assert_equal(
         {"weights": reference.get_weights()},
         {"weights": model.get_weights()},
@@ -77,11 +77,12 @@ def test_rebalancing_does_not_exceed_the_memory() -> None:
     x, y = data()
     model.fit(x, y, batch_size=BATCH, verbose=0)
     limit = strategy.shares[1]
-    sharing = strategy.sharing
-    window = np.asarray([[BATCH * share for share in sharing.shares]] * 8)
-    measured = sharing._rebalance_in_step(8, window, np.asarray([[4.0, 0.1]] * 8), sharing.shares)
+    controller = strategy.share_controller
+    window = np.asarray([[BATCH * share for share in controller.shares]] * 8)
+    seconds = np.asarray([[4.0, 0.1]] * 8)
+    measured = controller._rebalance_in_step(8, window, seconds, controller.shares)
     assert measured[1] == pytest.approx(limit)
-    assert sharing.events == (), "there is nothing to gain within the memory"
+    assert controller.events == (), "there is nothing to gain within the memory"
 
 
 def test_shares_of_a_person_are_not_changed() -> None:

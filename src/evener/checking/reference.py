@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.partition.functions import FunctionBuilder, TensorArgument
+from evener.engine.partition.function_arguments import TensorArgument
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.nested import copy_functional
 from evener.engine.partition.values import Values
 from evener.engine.sharding.reads import symbols_read

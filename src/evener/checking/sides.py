@@ -20,10 +20,7 @@ import tensorflow as tf
 
 from evener.checking.reference import build_reference, known_nodes
 from evener.engine.partition import PartitionedStep
-from evener.engine.partition.functions import (
-    NumberArgument,
-    TensorArgument,
-)
+from evener.engine.partition.function_arguments import NumberArgument, TensorArgument
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.tasks import TaskFunction
 from evener.engine.partition.units import sources_of

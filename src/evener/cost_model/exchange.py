@@ -18,7 +18,8 @@ update, so all of it counts as gradient traffic.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment
@@ -36,6 +37,42 @@ class ExchangeSeconds(NamedTuple):
 
     arrival: float = 0.0
     departure: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSeconds:
+    """Seconds that the weights of a replica add to a step, if no computation overlaps them.
+
+    Args:
+        arrival_seconds: Seconds until the weights have arrived.
+        departure_seconds: Seconds until the gradients have reached their owners.
+        update_seconds: Seconds of the longest update on its devices or on the host.
+    """
+
+    arrival_seconds: float = 0.0
+    departure_seconds: float = 0.0
+    update_seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        devices: Iterable[int],
+        travel: Mapping[int, ExchangeSeconds],
+        update: Mapping[int, float],
+    ) -> WeightSeconds:
+        """Return the longest seconds among devices.
+
+        Args:
+            devices: Indices of the devices of a replica, or of several replicas of equal costs.
+            travel: Transfer seconds by device.
+            update: Update seconds by owner.
+        """
+        devices, none = tuple(devices), ExchangeSeconds()
+        return cls(
+            arrival_seconds=max(travel.get(device, none).arrival for device in devices),
+            departure_seconds=max(travel.get(device, none).departure for device in devices),
+            update_seconds=max(update.get(owner, 0.0) for owner in (*devices, HOST_OWNER)),
+        )
 
 
 def exchange_seconds(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
 from evener.cost_model.conversion import assignment_of
-from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
+from evener.cost_model.exchange import WeightSeconds, exchange_seconds
 from evener.cost_model.memory import MemoryPrediction, predict_memory
 from evener.cost_model.ownership import by_machine, holders_of
 from evener.cost_model.passes import numbered_devices, pipeline_timeline, span_seconds
@@ -106,7 +106,7 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     known: dict[object, tuple[ReplicaPrediction, Timeline | None]] = {}
     found: list[tuple[ReplicaPrediction, Timeline | None]] = []
     for replica in assignment.replicas:
-        weights = _Weights.of(replica, travel, update)
+        weights = WeightSeconds.of(replica.devices, travel, update)
         key = (_alike(replica, profile), weights)
         if key not in known:
             known[key] = _replica(replica, assignment, profile, weights)
@@ -200,34 +200,6 @@ def owner_update_seconds(
     return times.update_seconds + (num_sums - 1) * times.accumulate_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Weights:
-    """Exchange and update seconds of a replica's weights.
-
-    Args:
-        arrival_seconds: Seconds until the weights have arrived.
-        departure_seconds: Seconds until the gradients have reached their owners.
-        update_seconds: Seconds of the longest update on its devices or on the host.
-    """
-
-    arrival_seconds: float
-    departure_seconds: float
-    update_seconds: float
-
-    @classmethod
-    def of(
-        cls,
-        replica: ReplicaAssignment,
-        travel: Mapping[int, ExchangeSeconds],
-        update: Mapping[int, float],
-    ) -> _Weights:
-        return cls(
-            max(travel[device].arrival for device in replica.devices),
-            max(travel[device].departure for device in replica.devices),
-            max(update.get(owner, 0.0) for owner in (*replica.devices, HOST_OWNER)),
-        )
-
-
 def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
     """Return a key that is equal for replicas of the same time, on other devices of the type."""
     cluster = profile.cluster
@@ -241,7 +213,7 @@ def _alike(replica: ReplicaAssignment, profile: CostProfile) -> object:
 
 
 def _replica(
-    replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: _Weights
+    replica: ReplicaAssignment, assignment: Assignment, profile: CostProfile, weights: WeightSeconds
 ) -> tuple[ReplicaPrediction, Timeline | None]:
     has_barriers = step_has_barriers(assignment, profile.model)
     passes = [

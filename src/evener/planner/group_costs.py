@@ -14,6 +14,7 @@ from evener.cost_model.assignment import (
     Span,
 )
 from evener.cost_model.barriers import is_in_parts, phase_seconds, phases_of
+from evener.cost_model.exchange import WeightSeconds
 from evener.cost_model.passes import passes_are_separate
 from evener.cost_model.stage_memory import ExecutionMode, StageMemory, stage_memory
 from evener.planner.cuts import best_cuts
@@ -64,21 +65,6 @@ class Shape:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """Exchange and update seconds of a group's weights.
-
-    Args:
-        arrival_seconds: Seconds until the weights have arrived.
-        departure_seconds: Seconds until the gradients have reached their owners.
-        update_seconds: Seconds of the longest update among its devices.
-    """
-
-    arrival_seconds: float = 0.0
-    departure_seconds: float = 0.0
-    update_seconds: float = 0.0
-
-
 class GroupCosts:
     """Costs of groups for one profile and one choice of recomputed layers.
 
@@ -105,7 +91,7 @@ class GroupCosts:
         self._stages = functools.cache(self._curves_of_stages)
         self._adding = functools.cache(self._adding_of_stages)
 
-    def seconds(self, group: Group, shape: Shape, samples: int, exchange: Exchange) -> float:
+    def seconds(self, group: Group, shape: Shape, samples: int, exchange: WeightSeconds) -> float:
         """Return the time of a step, by the formula for pipelines."""
         makespan, forwards, backwards = self._passes(group, shape, samples)
         arriving = max(0.0, exchange.arrival_seconds - forwards)

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from evener.planner.group_costs import Exchange, GroupCosts, Shape
+from evener.cost_model.exchange import WeightSeconds
+from evener.planner.group_costs import GroupCosts, Shape
 from evener.planner.groupings import (
     Group,
 )
@@ -30,7 +31,7 @@ class GroupKind:
     groups: list[Group]
     options: list[Shape]
     costs: GroupCosts
-    exchange: Exchange
+    exchange: WeightSeconds
     limited: bool
     owned: Mapping[int, float]
     is_alone: bool

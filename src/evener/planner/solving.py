@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
-from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
+from evener.cost_model.exchange import WeightSeconds, exchange_seconds
 from evener.cost_model.memory import predict_memory, shortages
 from evener.cost_model.ownership import by_machine, holders_of, spread_owners
 from evener.cost_model.prediction import update_seconds
 from evener.cost_model.stage_memory import gradients_wait
 from evener.planner.filling import ReplicaClass, fill
-from evener.planner.group_costs import Exchange, GroupCosts, Shape
+from evener.planner.group_costs import GroupCosts, Shape
 from evener.planner.group_kind import GroupKind
 from evener.planner.groupings import (
     MOST_FOR_ALL,
@@ -63,7 +63,7 @@ class Solver:
         """Return the seconds by the pipeline formula, and the assignment; None if none fits."""
         kinds = self._kinds(grouping)
         samples = dict.fromkeys(kinds, max(1, self._batch_size // len(grouping)))
-        exchanges = dict.fromkeys(kinds, Exchange())
+        exchanges = dict.fromkeys(kinds, WeightSeconds())
         owned = self._reserved(grouping, way)
         best: tuple[float, Assignment] | None = None
         for _ in range(2 if way.rule == "unlimited" else _MOST_ROUNDS):
@@ -125,7 +125,7 @@ class Solver:
         self,
         kinds: Mapping[_KindKey, list[Group]],
         replicas: Sequence[ReplicaAssignment],
-        exchanges: Mapping[_KindKey, Exchange],
+        exchanges: Mapping[_KindKey, WeightSeconds],
     ) -> float:
         """Return the seconds of the slowest replica, by the formula."""
         key_of = {group[0]: (key, group) for key, groups in kinds.items() for group in groups}
@@ -243,21 +243,12 @@ class Solver:
 
     def _exchanges(
         self, kinds: Mapping[_KindKey, list[Group]], assignment: Assignment
-    ) -> dict[_KindKey, Exchange]:
+    ) -> dict[_KindKey, WeightSeconds]:
         profile = self._costs.profile
         travel = exchange_seconds(assignment, self._model, self._cluster)
-        none = ExchangeSeconds()
         update = update_seconds(assignment, profile)
         return {
-            key: Exchange(
-                arrival_seconds=max(travel.get(d, none).arrival for group in groups for d in group),
-                departure_seconds=max(
-                    travel.get(d, none).departure for group in groups for d in group
-                ),
-                update_seconds=max(
-                    update.get(d, 0.0) for group in groups for d in (*group, HOST_OWNER)
-                ),
-            )
+            key: WeightSeconds.of(itertools.chain(*groups), travel, update)
             for key, groups in kinds.items()
         }
 

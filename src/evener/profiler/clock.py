@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.functions import Argument, TensorArgument
+from evener.engine.partition.function_arguments import Argument, TensorArgument
 from evener.engine.partition.tasks import TaskFunction
 from evener.graph.nodes import Tensor
 from evener.tf_compat import graphs

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.flops.sizes import shape_of
-from evener.engine.partition.functions import (
+from evener.engine.partition.function_arguments import (
     Argument,
     InputArgument,
     NumberArgument,

@@ -57,14 +57,14 @@ class ScriptRun:
 
 def count_work(strategy: Strategy) -> None:
     """Let a strategy count samples and busy seconds of all devices, before its first step."""
-    strategy.sharing.count([tf_device(name) for name in _share_of_devices(strategy)])
+    strategy.share_controller.count([tf_device(name) for name in _share_of_devices(strategy)])
 
 
 def step_times(strategy: Strategy) -> RunTimes | None:
     """Return the times of the last counted steps; None if none were timed."""
     names = list(_share_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
-    records = strategy.sharing.step_records()
+    records = strategy.share_controller.step_records()
     # A step that is not partitioned is timed as a whole, updates included.
     return run_times(records, names, hardware, with_updates=not strategy.is_partitioned)
 
@@ -118,7 +118,7 @@ def report_of(
     return ScriptRun(
         script=script,
         devices=devices,
-        changes=tuple(map(str, strategy.sharing.events)),
+        changes=tuple(map(str, strategy.share_controller.events)),
         gathered=tuple(dict.fromkeys(map(str, strategy.report().gathered))),
         notes=tuple(notes),
         plan=plan or strategy.plan,
@@ -138,15 +138,15 @@ def _share_of_devices(strategy: Strategy) -> dict[str, float]:
 
 def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:
     """Return the samples of each device, and its busy seconds by TensorFlow's name, if counted."""
-    sharing = strategy.sharing
+    controller = strategy.share_controller
     # Eager steps, and operations that have to be deterministic, are not timed.
-    if not sharing.counts or not any(sharing.total_samples()):
+    if not controller.counts or not any(controller.total_samples()):
         return {}, {}
     samples: dict[str, int] = {}
-    for replica, count in zip(strategy.plan.replicas, sharing.total_samples(), strict=True):
+    for replica, count in zip(strategy.plan.replicas, controller.total_samples(), strict=True):
         for device in dict.fromkeys(stage.device for stage in replica.stages):
             samples[device] = samples.get(device, 0) + count
-    return samples, sharing.busy_seconds()
+    return samples, controller.busy_seconds()
 
 
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:

@@ -102,7 +102,7 @@ class StrategyDevices:
 
     def last_steps(self) -> list[Step]:
         """Return the steps in the ring buffer."""
-        return list(zip(*self._strategy.sharing.last_steps(), strict=True))
+        return list(zip(*self._strategy.share_controller.last_steps(), strict=True))
 
     def owned(self) -> dict[str, Owned]:
         """Return the owned variables of all models of the strategy."""

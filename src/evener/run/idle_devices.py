@@ -128,7 +128,7 @@ class IdleDevices:
             first = report.gathered[0]
             return f"most of a step is computed once, behind what is gathered: {first}", None
         shares = ", ".join(f"{share:.0%}" for share in self._strategy.shares)
-        how = "as measured" if self._strategy.sharing.is_measured else "as given"
+        how = "as measured" if self._strategy.share_controller.is_measured else "as given"
         return f"the shares of the batch are {shares}, {how}", None
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from evener.devices.names import tf_device
-
-if TYPE_CHECKING:
-    from evener.strategy.strategy import Strategy
+from evener.strategy.ownership import OwnerRegistry
 
 
 class Extended(tf.compat.v1.distribute.StrategyExtended):
@@ -19,14 +17,18 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     Args:
         strategy: Strategy that it belongs to.
+        owner_registry: Owners of the variables that are made in the scope.
+        first_device: Name of the device that a program sees, such as ``"gpu:0"``.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(
+        self, strategy: tf.distribute.Strategy, owner_registry: OwnerRegistry, first_device: str
+    ) -> None:
         super().__init__(strategy)
-        self._owner_registry = strategy.owner_registry
+        self._owner_registry = owner_registry
         # As TensorFlow's strategies name it, with job, replica and task.
         worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
-        first = tf.DeviceSpec.from_string(tf_device(strategy.replica_devices[0]))
+        first = tf.DeviceSpec.from_string(tf_device(first_device))
         self._first = worker.make_merged_spec(first).to_string()
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:

@@ -28,6 +28,7 @@ from evener.strategy import misuse
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.exhausted import add_note_on_memory
 from evener.strategy.extended import Extended
+from evener.strategy.function_steps import FunctionSteps
 from evener.strategy.one_replica import OneReplica
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.plans import chosen_plan, used_devices
@@ -37,7 +38,6 @@ from evener.strategy.step_settings import StepSettings
 from evener.strategy.whole_step import run_timed
 from evener.tf_compat.patches import owns_a_model, patch_keras
 
-_STEPS = "_evener_steps"
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
@@ -107,7 +107,6 @@ class Strategy(OneReplica):
         )
         self._plan = plan
         self._layout = Layout.of(plan)
-        self._verifies = verify
         self._replica_devices = self._layout.devices
         self._records = StepRecords()
         self._warnings = misuse.Warnings(self._replica_devices)
@@ -118,8 +117,18 @@ class Strategy(OneReplica):
             memory_bytes=[device.memory_bytes for device in plan.devices] if measured else (),
         )
         self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices])
+        settings = StepSettings(
+            layout=self._layout,
+            controller=self._controller,
+            verify=verify,
+            owned_bytes=self._owner_registry.owned_bytes,
+            when_traced=self._records.add_partitioned,
+            paths=lambda: [variable.path for variable in self._owner_registry.variables],
+        )
+        self._steps = FunctionSteps(self, self._step_type, settings, self._records)
         patch_keras(Strategy)
-        super().__init__(self._extended_type(self))
+        extended = self._extended_type(self, self._owner_registry, self._replica_devices[0])
+        super().__init__(extended)
         self._has_run = False
         _STRATEGIES.add(self)
 
@@ -176,8 +185,8 @@ class Strategy(OneReplica):
         return self._replica_devices
 
     @property
-    def sharing(self) -> ShareController:
-        """Shares, measured times per device, and the log of changes (``sharing.events``)."""
+    def share_controller(self) -> ShareController:
+        """Controller of the shares: measured times per device, and the log of changes (``events``)."""
         return self._controller
 
     @property
@@ -275,7 +284,7 @@ class Strategy(OneReplica):
             if tf.executing_eagerly() and not is_function:
                 self._warnings.eager_run()
             else:
-                return self._step_for(fn)(*args, **kwargs)
+                return self._steps.find(fn)(*args, **kwargs)
         with tf.device(first):
             run_once = functools.partial(tf.distribute.Strategy.run, self, fn)
             if self._controller.counts and not self.is_partitioned and not tf.executing_eagerly():
@@ -314,42 +323,6 @@ class Strategy(OneReplica):
         if not _tf_private.tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         raise misuse.compiled_under_tape(self._plan.device_names)
-
-    def _step_for(self, fn: Callable[..., Any]) -> DistributedStep:
-        if not tf.executing_eagerly():
-            return self._distributed(fn)
-        # Kept with the function, so that both are freed together.
-        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
-        if self not in steps:
-            converted = _tf_private.autographed_always(_tf_private.body_of(fn))
-            steps[self] = self._distributed(converted, signature=fn)
-        return steps[self]
-
-    def _distributed(
-        self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None
-    ) -> DistributedStep:
-        run_once = super().run
-
-        @tf.autograph.experimental.do_not_convert
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return run_once(fn, args=args, kwargs=kwargs)
-
-        settings = StepSettings(
-            layout=self._layout,
-            controller=self._controller,
-            verify=self._verifies,
-            owned_bytes=self._owner_registry.owned_bytes,
-            when_traced=self._records.add_partitioned,
-            paths=lambda: [variable.path for variable in self._owner_registry.variables],
-        )
-        step = self._step_type(
-            call,
-            settings,
-            shares=self._controller.shares,
-            signature=getattr(signature, "input_signature", None),
-        )
-        self._records.follow(step)
-        return step
 
     @classmethod
     def warn_about_unused_strategies(cls, name: str) -> None:

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from evener.engine.partition.functions import TensorArgument
+from evener.engine.partition.function_arguments import TensorArgument
 from evener.engine.trace.step import TracedStep
 from evener.ops.states import Sharded
 from evener.profiler.indices import index_limits

@@ -112,7 +112,7 @@ def test_one_device_is_counted(logical_cpus: tuple[str, ...], tmp_path: Path) ->
 
 def test_nothing_is_counted_without_a_report(logical_cpus: tuple[str, ...]) -> None:
     strategy = Strategy(PLANS["pipeline"])
-    assert not strategy.sharing.counts
+    assert not strategy.share_controller.counts
     devices = report_of("train.py", strategy, []).devices
     assert {(d.num_samples, d.busy_seconds) for d in devices} == {(None, None)}
 

@@ -14,42 +14,44 @@ from evener import PlanError, Strategy
 from evener.strategy.share_controller import WINDOW, ShareController
 
 
-def record(sharing: ShareController, samples: list[float], seconds: list[float]) -> None:
-    sharing.record(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
+def record(controller: ShareController, samples: list[float], seconds: list[float]) -> None:
+    controller.record(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
 
 
 @tf.function
-def record_and_review(sharing: ShareController, samples: list[float], seconds: list[float]) -> None:
-    sharing.record_and_review(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
+def record_and_review(
+    controller: ShareController, samples: list[float], seconds: list[float]
+) -> None:
+    controller.record_and_review(tf.constant(samples, tf.float64), tf.constant(seconds, tf.float64))
 
 
 def test_the_ring_keeps_the_last_steps_in_order() -> None:
-    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
     for step in range(WINDOW + 3):
-        record(sharing, [step, 2 * step], [0.1, 0.2])
-    first, second = sharing.last_steps()
+        record(controller, [step, 2 * step], [0.1, 0.2])
+    first, second = controller.last_steps()
     assert [samples for samples, _ in first] == list(range(3, WINDOW + 3))
     assert second[0] == (6.0, 0.2)
 
 
 def test_shares_are_rebalanced_by_measured_times(caplog: pytest.LogCaptureFixture) -> None:
-    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
     with caplog.at_level(logging.INFO, logger="evener"):
         for _ in range(WINDOW):
-            record_and_review(sharing, [32, 32], [0.1, 0.4])
-    assert sharing.shares == pytest.approx((0.8, 0.2))
-    assert sharing.variable.numpy() == pytest.approx([0.8, 0.2])
-    (event,) = sharing.events
+            record_and_review(controller, [32, 32], [0.1, 0.4])
+    assert controller.shares == pytest.approx((0.8, 0.2))
+    assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
+    (event,) = controller.events
     assert event.step == WINDOW
     assert str(event) in caplog.text
 
 
 def test_given_shares_are_left_alone() -> None:
-    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=False)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=False)
     for _ in range(3 * WINDOW):
-        record_and_review(sharing, [32, 32], [0.1, 0.4])
-    assert sharing.shares == (0.5, 0.5)
-    assert sharing.events == ()
+        record_and_review(controller, [32, 32], [0.1, 0.4])
+    assert controller.shares == (0.5, 0.5)
+    assert controller.events == ()
 
 
 def model_under(strategy: Strategy) -> keras.Model:
@@ -84,7 +86,7 @@ def test_every_replica_is_timed_for_its_own_samples() -> None:
     strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
     model = model_under(strategy)
     model.fit(np.ones((64, 4), "f4"), np.ones((64, 3), "f4"), batch_size=8, verbose=0)
-    first, second = strategy.sharing.last_steps()
+    first, second = strategy.share_controller.last_steps()
     assert {samples for samples, _ in first} == {6.0}
     assert {samples for samples, _ in second} == {2.0}
     assert all(seconds > 0 for _, seconds in first + second)
@@ -100,40 +102,40 @@ def test_impossible_shares_change_nothing(shares: list[float]) -> None:
 
 def test_shares_are_rebalanced_from_within_a_step() -> None:
     """In the graph of steps, as `fit` runs them, with times as a slow device has them."""
-    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
 
     @tf.function
     def steps(count: tf.Tensor) -> None:
         for _ in tf.range(count):
-            samples = 32.0 * sharing.variable.read_value()
-            sharing.record_and_review(samples, samples * [0.1, 0.4])
+            samples = 32.0 * controller.variable.read_value()
+            controller.record_and_review(samples, samples * [0.1, 0.4])
 
     steps(WINDOW - 1)
-    assert sharing.shares == (0.5, 0.5)
+    assert controller.shares == (0.5, 0.5)
     steps(1)
-    assert sharing.shares == pytest.approx((0.8, 0.2))
-    assert sharing.variable.numpy() == pytest.approx([0.8, 0.2])
-    assert [event.step for event in sharing.events] == [WINDOW]
+    assert controller.shares == pytest.approx((0.8, 0.2))
+    assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
+    assert [event.step for event in controller.events] == [WINDOW]
     steps(WINDOW)
-    assert sharing.variable.numpy() == pytest.approx([0.8, 0.2])
+    assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
 
 
 def test_shares_that_a_person_sets_while_steps_run_are_kept() -> None:
-    sharing = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
+    controller = ShareController(["cpu:0", "cpu:1"], [1, 1], measured=True)
 
     def set_shares() -> None:
-        sharing.assign([0.3, 0.7])
+        controller.assign([0.3, 0.7])
 
     @tf.function
     def step() -> None:
-        samples = 32.0 * sharing.variable.read_value()
+        samples = 32.0 * controller.variable.read_value()
         tf.py_function(set_shares, [], [])
-        sharing.record_and_review(samples, samples * [0.1, 0.4])
+        controller.record_and_review(samples, samples * [0.1, 0.4])
 
     for _ in range(WINDOW):
         step()
-    assert sharing.variable.numpy() == pytest.approx(sharing.shares)
-    assert sharing.shares != (0.5, 0.5)
+    assert controller.variable.numpy() == pytest.approx(controller.shares)
+    assert controller.shares != (0.5, 0.5)
 
 
 def test_a_slowed_device_gives_up_samples() -> None:
@@ -149,11 +151,11 @@ def test_a_slowed_device_gives_up_samples() -> None:
         body = lambda k, m: (k + 1, tf.linalg.matmul(m, matrix))  # noqa: E731
         return tf.while_loop(lambda k, _: k < rounds, body, (0, matrix))[1]
 
-    strategy.sharing.before_part = work
+    strategy.share_controller.before_part = work
     x, y = np.ones((64 * 3 * WINDOW, 64), "f4"), np.ones((64 * 3 * WINDOW, 8), "f4")
     model.fit(x, y, batch_size=64, verbose=0)
     assert strategy.shares[1] < 0.25
-    assert strategy.sharing.events
+    assert strategy.share_controller.events
 
 
 def test_loops_are_timed_in_steps_that_train() -> None:
@@ -174,7 +176,7 @@ def test_loops_are_timed_in_steps_that_train() -> None:
         step(tf.ones([8]))
         test(tf.ones([8]))
         strategy.run(tf.function(train), args=(tf.ones([4]),))
-    first, second = strategy.sharing.last_steps()
+    first, second = strategy.share_controller.last_steps()
     assert [samples for samples, _ in first] == [6, 3, 6, 3]
     assert [samples for samples, _ in second] == [2, 1, 2, 1]
     assert all(seconds > 0 for _, seconds in first + second)

@@ -43,14 +43,14 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
 
 def test_steps_of_fit_are_recorded(logical_cpus: tuple[str, ...]) -> None:
     strategy = Strategy(Plan.data_parallel(["cpu:1", "cpu:2"], shares=[3, 1]))
-    strategy.sharing.count([tf_device(name) for name in ("cpu:1", "cpu:2")])
+    strategy.share_controller.count([tf_device(name) for name in ("cpu:1", "cpu:2")])
     with strategy.scope():
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     x = np.ones((8 * (NUM_FIRST_STEPS + 3), 3), "float32")
     model.fit(x, x[:, :2], batch_size=8, verbose=0)
     model.evaluate(x, x[:, :2], verbose=0)
-    found = strategy.sharing.step_records()
+    found = strategy.share_controller.step_records()
     assert [record.kind for record in found] == [(found[0].trace, (6, 2))] * 3
     begins = [record.began for record in found]
     assert begins == sorted(begins)

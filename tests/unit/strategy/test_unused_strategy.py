@@ -42,7 +42,7 @@ def test_it_names_the_model_the_devices_and_the_line() -> None:
     assert "'outside'" in str(caught[0].message) and "cpu:0, cpu:1" in str(caught[0].message)
     assert caught[0].filename == __file__
     assert codes(lambda: model_with().fit(X, Y, verbose=0)) == [], "once for a strategy"
-    assert strategy.sharing.num_steps == 0
+    assert strategy.share_controller.num_steps == 0
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def fit_in_scope(strategy: Strategy) -> None:
     with strategy.scope():
         model.compile("sgd", "mse")
         model.fit(X, Y, verbose=0)
-    assert strategy.sharing.num_steps == 1
+    assert strategy.share_controller.num_steps == 1
 
 
 def fit_beside_another_model(strategy: Strategy) -> None:

@@ -17,7 +17,7 @@ X = np.random.default_rng(0).normal(size=(8 * (NUM_FIRST_STEPS + 6), 16)).astype
 def one_device(name: str = "cpu:1", *, counts: bool = True) -> Strategy:
     strategy = Strategy(devices=[name])
     if counts:
-        strategy.sharing.count([tf_device(name)])
+        strategy.share_controller.count([tf_device(name)])
     return strategy
 
 
@@ -49,9 +49,9 @@ def test_steps_of_fit_are_timed_and_compute_the_same(
         found.append(weights_of(model))
     for wanted, got in zip(*found, strict=True):
         np.testing.assert_array_equal(wanted, got)
-    records = timed.sharing.step_records()
+    records = timed.share_controller.step_records()
     assert [record.samples for record in records] == [(8,)] * 6
-    assert timed.sharing.total_samples() == (len(X),)
+    assert timed.share_controller.total_samples() == (len(X),)
     begins = [record.began for record in records]
     assert begins == sorted(begins)
     times = run_times(records, ["cpu:1"], {}, with_updates=True)
@@ -63,7 +63,7 @@ def test_a_step_that_xla_compiles_is_not_timed(logical_cpus: tuple[str, ...]) ->
     strategy = one_device("cpu:0")
     model = model_of(strategy, jit_compile=True)
     model.fit(X, X[:, :1], batch_size=8, verbose=0)
-    assert strategy.sharing.step_records() == []
+    assert strategy.share_controller.step_records() == []
 
 
 def test_a_step_lasts_at_least_as_long_as_what_it_computes(logical_cpus: tuple[str, ...]) -> None:
@@ -88,7 +88,7 @@ def test_a_step_lasts_at_least_as_long_as_what_it_computes(logical_cpus: tuple[s
     for rounds in (1, 40):
         for _ in range(NUM_FIRST_STEPS + 5):
             run(tf.ones([400, 400]), tf.constant(rounds))
-        last = strategy.sharing.step_records()[-5:]
+        last = strategy.share_controller.step_records()[-5:]
         seconds.append(min(record.busy_seconds[0] for record in last))
     assert seconds[1] > 3 * seconds[0] > 0
 
@@ -110,8 +110,8 @@ def test_steps_without_training_or_batch_are_not_timed(logical_cpus: tuple[str, 
     for _ in range(NUM_FIRST_STEPS + 2):
         read(tf.ones([4]))
         without_batch()
-    assert strategy.sharing.total_samples() == (0,)
-    assert strategy.sharing.step_records() == []
+    assert strategy.share_controller.total_samples() == (0,)
+    assert strategy.share_controller.step_records() == []
 
 
 def test_a_step_that_is_a_traced_function_is_timed(logical_cpus: tuple[str, ...]) -> None:
@@ -126,4 +126,4 @@ def test_a_step_that_is_a_traced_function_is_timed(logical_cpus: tuple[str, ...]
 
     for _ in range(NUM_FIRST_STEPS + 2):
         run(tf.ones([4]))
-    assert [record.samples for record in strategy.sharing.step_records()] == [(4,), (4,)]
+    assert [record.samples for record in strategy.share_controller.step_records()] == [(4,), (4,)]

@@ -15,8 +15,8 @@ _FEW, _MANY = 32, 64
 """Samples between which a slope is taken: sizes that grow faster than the samples are rare."""
 
 
-def shape_of(tensor: Tensor, state: State) -> tuple[Size, ...] | None:
-    """Return the shape of what a part holds of a tensor, or None if its rank is not known."""
+def shape_of(tensor: Tensor, state: State | None) -> tuple[Size, ...] | None:
+    """Return the shape of a tensor in a part, or None if its rank is not known."""
     if tensor.shape is None or not isinstance(state, Sharded):
         return tensor.shape
     return part_sizes(tensor.shape, state)

@@ -1,1 +1,1 @@
-"""What a partitioned step keeps in the memory of every device, and when."""
+"""Memory of every device over a partitioned step."""

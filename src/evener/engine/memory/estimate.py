@@ -1,14 +1,13 @@
-"""What a step needs on every device, counted from what its tasks hand over.
+"""Memory estimate of a step on every device, counted from the tensors that its tasks hand over.
 
 ::
 
     variables    weights, optimizer slots and other state that the device owns
     fetched      weights of other owners: of the stage that computes, and of the next one
     gradients    partial sums that wait for their owner, and the next ones to be added
-    activations  what else tasks hand to later ones, and samples
+    activations  samples and all other tensors that tasks hand to later ones
 
-The figures of a device are those of one moment, its worst. What kernels need while they run comes
-on top.
+The figures of a device are those at its peak. Workspaces of kernels come on top.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from typing import Literal, NamedTuple
 import tensorflow as tf
 
 from evener.devices.names import device_name
-from evener.engine.memory.temporaries import numbers_of, shape_in_part, temporaries
+from evener.engine.flops.sizes import shape_of
+from evener.engine.memory.temporaries import numbers_of, temporaries
 from evener.engine.partition.emit import PartitionedStep
-from evener.engine.partition.functions import TensorArgument
+from evener.engine.partition.function_arguments import TensorArgument
 from evener.engine.partition.tasks import Task
 from evener.engine.partition.tensors import element_dtype
 from evener.engine.pipeline.order import Unit
@@ -39,13 +39,13 @@ Kind = Literal["fetched", "gradients", "activations"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
-    """What a step needs on one device at its worst moment, in bytes.
+    """Memory that a step needs on one device at its peak, in bytes.
 
     Attributes:
         variables: Weights, optimizer slots and other state that the device owns.
         fetched: Weights of other owners.
         gradients: Partial sums that wait for their owner.
-        activations: What tasks hand to later ones, and samples.
+        activations: Samples and all other tensors that tasks hand to later ones.
     """
 
     variables: int = 0
@@ -55,37 +55,37 @@ class MemoryEstimate:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return self.variables + self.fetched + self.gradients + self.activations
 
 
 class Moment(NamedTuple):
-    """A moment of a device in a step.
+    """Moment of a device in a step.
 
     Attributes:
-        call: The number of the device's call.
-        place: The place of a node in the call's task, from 0; -1 as the call begins.
+        call: Number of the device's call.
+        node: Index of a node in the call's task, from 0; -1 as the call begins.
     """
 
     call: int
-    place: int = -1
+    node: int = -1
 
 
 _LAST = 2**31
-"""The place after all nodes of a call."""
+"""Index after all nodes of a call."""
 
 
 class LiveRange(NamedTuple):
-    """A tensor in the memory of a device.
+    """Tensor in the memory of a device.
 
     Attributes:
         device: TensorFlow's name of the device.
-        kind: What it is counted as.
-        begin: When it is made, or the begin of the first call that needs it.
-        end: The last moment when it is there.
-        shape: With the symbols of the step; ``b`` is the samples of its micro-batch.
-        num_bytes: Of one element.
-        micro_batch: The number of its micro-batch; None for what all micro-batches share.
+        kind: Kind of memory that it counts as.
+        begin: Moment when it is made, or the begin of the first call that needs it.
+        end: Last moment before it is freed.
+        shape: Shape in the symbols of the step; ``b`` is the samples of its micro-batch.
+        num_bytes: Bytes of one element.
+        micro_batch: Number of its micro-batch; None if all micro-batches share it.
     """
 
     device: str
@@ -98,7 +98,7 @@ class LiveRange(NamedTuple):
 
 
 def live_ranges_of(step: PartitionedStep) -> list[LiveRange]:
-    """Return what the calls of a step keep in memory, on which device and how long."""
+    """Return the tensors that the calls of a step keep in memory."""
     return list(_Reader(step).read())
 
 
@@ -108,16 +108,16 @@ def estimate_memory(
     num_samples: int,
     owned: Mapping[str, int],
 ) -> dict[str, MemoryEstimate]:
-    """Return what a step needs on every device.
+    """Return the memory that a step needs on every device.
 
     Args:
-        live_ranges: Of the step.
-        replicas: Of the plan.
+        live_ranges: Live ranges of the step.
+        replicas: Replicas of the plan.
         num_samples: Samples of the global batch.
-        owned: The bytes of the variables of every device, by names such as ``"gpu:0"``.
+        owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
 
     Returns:
-        By names of devices. A size that the data alone decides counts as 1.
+        Estimates by names of devices. A size that the data alone decides counts as 1.
     """
     shares = split_batch(num_samples, [replica.share for replica in replicas])
     sizes = [
@@ -126,49 +126,50 @@ def estimate_memory(
         for size in split_batch(share, [1.0] * replica.num_micro_batches)
     ]
     by_device: dict[str, list[LiveRange]] = defaultdict(list)
-    for one in live_ranges:
-        by_device[device_name(one.device)].append(one)
+    for live_range in live_ranges:
+        by_device[device_name(live_range.device)].append(live_range)
     needs = {name: MemoryEstimate(variables=num_bytes) for name, num_bytes in owned.items()}
     for name, of_device in by_device.items():
-        worst = worst_moment(of_device, sizes, num_samples)
-        needs[name] = dataclasses.replace(worst, variables=owned.get(name, 0))
+        peak = peak_of(of_device, sizes, num_samples)
+        needs[name] = dataclasses.replace(peak, variables=owned.get(name, 0))
     return needs
 
 
-def worst_moment(
+def peak_of(
     live_ranges: Iterable[LiveRange], sizes: Sequence[int], num_samples: int
 ) -> MemoryEstimate:
-    """Return what is in the memory of a device when that is the most, besides variables.
+    """Return the memory of a device at its peak, without variables.
 
     Args:
-        live_ranges: Of one device.
-        sizes: The samples of each micro-batch, of all replicas.
+        live_ranges: Live ranges of one device.
+        sizes: Samples of each micro-batch of all replicas.
         num_samples: Samples of the global batch.
     """
     counts: dict[tuple[tuple[Size, ...], int], int] = {}
     changes: list[tuple[Moment, int, Kind, int]] = []
-    for one in live_ranges:
-        samples = num_samples if one.micro_batch is None else sizes[one.micro_batch]
-        if (one.shape, samples) not in counts:
-            counts[one.shape, samples] = num_elements(one.shape, samples, num_samples)
-        num_bytes = counts[one.shape, samples] * one.num_bytes
-        changes.append((one.begin, 1, one.kind, num_bytes))
-        # Before what begins at the next place.
-        changes.append((Moment(one.end.call, one.end.place + 1), 0, one.kind, -num_bytes))
+    for tensor in live_ranges:
+        samples = num_samples if tensor.micro_batch is None else sizes[tensor.micro_batch]
+        if (tensor.shape, samples) not in counts:
+            counts[tensor.shape, samples] = num_elements(tensor.shape, samples, num_samples)
+        num_bytes = counts[tensor.shape, samples] * tensor.num_bytes
+        changes.append((tensor.begin, 1, tensor.kind, num_bytes))
+        # It is freed before the next node makes something.
+        end = Moment(tensor.end.call, tensor.end.node + 1)
+        changes.append((end, 0, tensor.kind, -num_bytes))
     now: dict[Kind, int] = {"fetched": 0, "gradients": 0, "activations": 0}
-    worst = dict(now)
+    peak = dict(now)
     for _, _, kind, num_bytes in sorted(changes):
         now[kind] += num_bytes
-        if sum(now.values()) > sum(worst.values()):
-            worst = dict(now)
-    return MemoryEstimate(**worst)
+        if sum(now.values()) > sum(peak.values()):
+            peak = dict(now)
+    return MemoryEstimate(**peak)
 
 
 def num_elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
     """Return the elements of a tensor; a size that the data alone decides counts as 1.
 
     Args:
-        shape: With the symbols of the step.
+        shape: Shape in the symbols of the step.
         samples: Samples of its micro-batch.
         num_samples: Samples of the global batch.
     """
@@ -177,19 +178,19 @@ def num_elements(shape: Sequence[Size], samples: int, num_samples: int) -> int:
 
 
 class _Reader:
-    """Reads the live ranges of what a step keeps.
+    """Reader of the live ranges of a step.
 
     Args:
-        step: The step.
+        step: Partitioned step.
     """
 
     def __init__(self, step: PartitionedStep) -> None:
         self._partition = step.partition
         self._functions = step.functions
-        self._number_of = {one.task: number for number, one in enumerate(step.functions)}
+        self._number_of = {f.task: number for number, f in enumerate(step.functions)}
         self._units = step.units
-        self._places: dict[Task, dict[Node, int]] = {}
-        # For every device its calls so far, and the call of each unit.
+        self._indices: dict[Task, dict[Node, int]] = {}
+        # Number of calls so far of every device, and the call of each unit.
         self._calls: dict[str, int] = defaultdict(int)
         self._call_of: dict[Unit, int] = {}
         self._turn_of: dict[Unit, int] = {}
@@ -214,21 +215,14 @@ class _Reader:
                 yield from self._temporaries(task, number)
 
     def _temporaries(self, task: Task, number: int) -> Iterator[LiveRange]:
-        """Yield what is only in memory during a task, at its worst moments."""
+        """Yield the temporaries of a task at its peaks."""
         found = list(temporaries(task, self._partition.sharding.states))
         for micro_batch in range(len(self._partition.layout.micro_batches)):
             unit = Unit(number, micro_batch)
             device, call = self._device(unit), self._call_of[unit]
-            for place, one in found:
-                yield LiveRange(
-                    device,
-                    "activations",
-                    Moment(call, place),
-                    Moment(call, place),
-                    one.shape,
-                    one.num_bytes,
-                    micro_batch,
-                )
+            for index, temporary in found:
+                peak, (_, _, shape, num_bytes) = Moment(call, index), temporary
+                yield LiveRange(device, "activations", peak, peak, shape, num_bytes, micro_batch)
 
     def _number_calls(self) -> None:
         stages: dict[str, object] = {}
@@ -262,13 +256,13 @@ class _Reader:
                 if task is not None and task.where != device:
                     yield from self._fetched(tensor, device, of_device)
                 continue
-            # What comes from elsewhere arrives while the call before runs.
+            # Tensors of other devices arrive while the call before runs.
             begin = Moment(max(0, min(calls) - 1))
             if task is not None and task.is_parts:
                 maker = Unit(self._number_of[task], micro_batch)
                 if self._device(maker) == device:
-                    begin = Moment(self._call_of[maker], self._place_in(task)[tensor.node])
-            shape = shape_in_part(tensor, state)
+                    begin = Moment(self._call_of[maker], self._indices_in(task)[tensor.node])
+            shape = shape_of(tensor, state) or ()
             num_bytes = (
                 element_dtype(tensor).size if tensor.dtype == tf.variant else tensor.dtype.size
             )
@@ -276,9 +270,9 @@ class _Reader:
             yield LiveRange(device, "activations", begin, end, shape, num_bytes, micro_batch)
 
     def _fetched(self, tensor: Tensor, device: str, units: Sequence[Unit]) -> Iterator[LiveRange]:
-        """Yield what is fetched of a tensor for each turn, from the begin of the turn before."""
+        """Yield the fetched copies of a tensor for each turn, from the begin of the turn before."""
         turns = self._turns[device]
-        # The first two turns begin with the step, so what they fetch is there once.
+        # The first two turns begin with the step, so they share one copy.
         numbers = sorted({max(1, self._turn_of[unit]) for unit in units})
         for number in numbers:
             used = [self._call_of[u] for u in units if max(1, self._turn_of[u]) == number]
@@ -296,7 +290,7 @@ class _Reader:
         for number, function in enumerate(self._functions):
             if not function.task.is_parts:
                 continue
-            places = self._place_in(function.task)
+            indices = self._indices_in(function.task)
             calls: dict[str, list[int]] = defaultdict(list)
             for micro_batch in range(len(self._partition.layout.micro_batches)):
                 unit = Unit(number, micro_batch)
@@ -306,7 +300,7 @@ class _Reader:
                 if not isinstance(state, Partial) or tensor.shape is None:
                     continue
                 for device, numbers in calls.items():
-                    # To another device it goes while the next call runs.
+                    # It is sent to another device while the next call runs.
                     stays = not owners[tensor] or device in owners[tensor]
                     end = self._calls[device] if stays else max(numbers) + 1
                     copies = [(min(numbers), end)]
@@ -316,18 +310,18 @@ class _Reader:
                         yield LiveRange(
                             device,
                             "gradients",
-                            Moment(begin, places[tensor.node]),
+                            Moment(begin, indices[tensor.node]),
                             Moment(end, _LAST),
                             tensor.shape,
                             tensor.dtype.size,
                             None,
                         )
 
-    def _place_in(self, task: Task) -> Mapping[Node, int]:
-        """Return the place of every node of a task."""
-        if task not in self._places:
-            self._places[task] = {node: place for place, node in enumerate(task.nodes)}
-        return self._places[task]
+    def _indices_in(self, task: Task) -> Mapping[Node, int]:
+        """Return the index of every node of a task."""
+        if task not in self._indices:
+            self._indices[task] = {node: index for index, node in enumerate(task.nodes)}
+        return self._indices[task]
 
     def _device(self, unit: Unit) -> str:
         assert unit.micro_batch is not None

@@ -1,4 +1,4 @@
-"""How many samples each device can hold, so that shares obey its memory."""
+"""Samples that each device can hold, so that shares obey its memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from evener.devices.names import device_name
-from evener.engine.memory.estimate import LiveRange, live_ranges_of, worst_moment
+from evener.engine.memory.estimate import LiveRange, live_ranges_of, peak_of
 from evener.engine.partition.emit import PartitionedStep
 from evener.errors import warn
 from evener.units import format_bytes
@@ -16,15 +16,16 @@ _USED_FOR_TENSORS = 0.9
 
 
 class MemoryLimits:
-    """The most samples of a batch that each device can hold in a step.
+    """Most samples of a batch that each device can hold in a step.
 
     Args:
-        step: The step, with one part for each device.
-        memory_bytes: The memory of each device; None where it is not limited.
-        owned_bytes: Returns the bytes of the variables of each device, such as ``"gpu:0"``.
+        step: Step with one part for each device.
+        memory_bytes: Memory of each device; None where it is not limited.
+        owned_bytes: Function that returns the bytes of the variables of each device, such as
+            ``"gpu:0"``.
 
     Attributes:
-        largest_batch: The most samples that shares were limited for, outside of graphs.
+        largest_batch: Most samples that shares were limited for, outside of graphs.
     """
 
     def __init__(
@@ -38,8 +39,8 @@ class MemoryLimits:
         self._memory_bytes = tuple(memory_bytes)
         self._owned_bytes = owned_bytes
         self._live_ranges: dict[str, list[LiveRange]] = defaultdict(list)
-        for one in live_ranges_of(step):
-            self._live_ranges[device_name(one.device)].append(one)
+        for live_range in live_ranges_of(step):
+            self._live_ranges[device_name(live_range.device)].append(live_range)
 
     def most_samples(self, num_samples: int) -> tuple[int, ...]:
         """Return for each device the most samples of a batch that fit into its memory.
@@ -67,7 +68,7 @@ class MemoryLimits:
             self._warn(most, num_samples)
         # Half a sample less: sizes are rounded sums of shares.
         return tuple(
-            1.0 if one >= num_samples else max(0.0, (one - 0.5) / num_samples) for one in most
+            1.0 if count >= num_samples else max(0.0, (count - 0.5) / num_samples) for count in most
         )
 
     def _most(self, part: int, memory: int, num_samples: int, owned: Mapping[str, int]) -> int:
@@ -77,7 +78,7 @@ class MemoryLimits:
 
         def fits(samples: int) -> bool:
             sizes[part] = samples
-            return worst_moment(self._live_ranges[name], sizes, num_samples).total <= room
+            return peak_of(self._live_ranges[name], sizes, num_samples).total <= room
 
         if fits(num_samples):
             return num_samples

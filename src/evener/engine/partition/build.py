@@ -1,11 +1,12 @@
-"""The functions of tasks, made of the step's own nodes."""
+"""Functions of tasks, made of the nodes of the step."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from evener.engine.partition.functions import FunctionBuilder, SumArgument, TensorArgument
+from evener.engine.partition.function_arguments import SumArgument, TensorArgument
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.nested import add_functional, copy_functional, lowered
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.partition.values import Values
@@ -15,16 +16,22 @@ from evener.graph.nodes import Node, Tensor
 from evener.ops.states import SUM
 
 LARGE = 1 << 18
-"""Bytes from which a gradient is added up behind the call that gives it."""
+"""Least bytes of a gradient that is added up behind the call that gives it."""
 
 
 def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
-    """Make the function of a task, which keeps what its nodes refer to."""
+    """Make the function of a task.
+
+    Args:
+        partition: Step in tasks.
+        task: Task.
+        keeps: Object that keeps functions alive that nodes refer to by name.
+    """
     name = "_".join(filter(None, ["parts" if task.is_parts else "once", task.place.role]))
     builder = FunctionBuilder(name, inference=partition.inference)
     builder.may_be_on_cpu = partition.layout.may_be_on_cpu
     if task.is_parts and partition.layout.is_scheduled:
-        # The order of calls is lost where TensorFlow puts bodies in their place.
+        # Do not inline: inlining drops the ordering of calls.
         builder.stay_whole()
     references: dict[Tensor, str] = {}
     names: dict[Node, str] = {}
@@ -58,16 +65,16 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         builder.output(reference, tensor.dtype)
     obstacle = ""
     if task.place.by_xla:
-        given = [one.tensor for one in builder.arguments if isinstance(one, TensorArgument)]
+        given = [a.tensor for a in builder.arguments if isinstance(a, TensorArgument)]
         obstacle = find_obstacle(partition, task, given)
         if not obstacle:
             builder.stay_whole()
     stateful = [node for node in task.nodes if node.is_stateful]
     for node in stateful:
-        # Reads too: where the call is inlined, what has to come after it waits for these alone.
+        # Reads too: if the call is inlined, later calls wait for these nodes only.
         builder.keep(names[node])
     builder.register(keeps)
-    after = {partition.task_of.get(one) for node in task.nodes for one in node.after}
+    after = {partition.task_of.get(before) for node in task.nodes for before in node.after}
     decisions = [partition.sharding.decisions.get(node) for node in task.nodes]
     return TaskFunction(
         task=task,
@@ -75,7 +82,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
         is_stateful=bool(stateful),
         is_read_only=not any(node.has_side_effect for node in stateful),
         needs_samples=any(d is not None and d.needs_samples for d in decisions),
-        after=frozenset(one for one in after if one is not None and one is not task),
+        after=frozenset(other for other in after if other is not None and other is not task),
         added_inside=added_inside,
         by_xla=task.place.by_xla and not obstacle,
         obstacle=obstacle,
@@ -83,13 +90,13 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
 
 
 def is_added_inside(partition: Partition, tensor: Tensor) -> bool:
-    """Return whether a device adds a tensor up within its calls, from micro-batch to micro-batch.
+    """Return whether a device adds a tensor up inside its calls, from micro-batch to micro-batch.
 
-    For small gradients: a step has hundreds of them, and an addition of each for every
-    micro-batch would make the graph of the step large. A large one is added up behind the call,
-    where it can be freed at once.
+    Small gradients are: a step has hundreds of them, and an addition of each for every micro-batch
+    would make the graph of the step large. Large ones are added up behind the call, where they can
+    be freed at once.
     """
-    if max(one.num_micro_batches for one in partition.layout.replicas) == 1:
+    if max(replica.num_micro_batches for replica in partition.layout.replicas) == 1:
         return False
     shape, state = tensor.shape, partition.sharding.states[tensor]
     if state != SUM or shape is None or not tensor.dtype.is_floating:

@@ -1,4 +1,4 @@
-"""The step on several devices: calls of the tasks' functions, in their order."""
+"""Partitioned step: the calls of its tasks' functions, in order."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from evener.engine.partition.build import build_task
-from evener.engine.partition.functions import (
+from evener.engine.partition.function_arguments import (
     Argument,
-    FunctionBuilder,
     NumberArgument,
     SumArgument,
     TensorArgument,
 )
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.no_samples import branches_of
 from evener.engine.partition.sizes import micro_batch_sizes
@@ -37,40 +37,36 @@ from evener.tf_compat import graphs
 
 
 class PartitionedStep:
-    """A step in functions, which any graph can call.
+    """Step in functions, which any graph can call.
 
     Args:
-        partition: The step in tasks.
-        keeps: What the nodes of the step refer to by name.
+        partition: Step in tasks.
+        keeps: Object that keeps functions alive that nodes refer to by name.
 
     Attributes:
-        partition: As given.
-        functions: The functions of the tasks, in their order.
-        units: Their calls, in the order in which they are made.
+        partition: Step in tasks.
+        functions: Functions of the tasks, in order.
+        units: Calls of the functions, in order.
     """
 
     def __init__(self, partition: Partition, keeps: Any = None) -> None:
         self.partition = partition
         self.functions = [build_task(partition, task, keeps) for task in partition.tasks]
         self.units = units_of(partition, self.functions)
-        self._branches = {
-            id(function): branches
-            for function in self.functions
-            if (branches := branches_of(function, partition)) is not None
-        }
+        self._branches = [branches_of(function, partition) for function in self.functions]
 
     def __call__(
         self, inputs: Sequence[Any], sizes: tf.Tensor, recorder: Recorder | None = None
     ) -> list[Any]:
-        """Run the step in the graph that is being made.
+        """Run the step in the graph that is being built.
 
         Args:
-            inputs: The tensors for the arguments of the traced step, captures included.
-            sizes: How many samples each replica gets; int32 vector.
-            recorder: Takes the time of each replica; None to measure none.
+            inputs: Tensors for the arguments of the traced step, captures included.
+            sizes: Samples of each replica, int32 vector.
+            recorder: Recorder of the time of each replica; None to measure none.
 
         Returns:
-            What the step returns, as flat tensors.
+            Results of the step, as flat tensors.
         """
         run = _Run(
             self.partition, inputs, micro_batch_sizes(sizes, self.partition.layout), recorder
@@ -80,7 +76,7 @@ class PartitionedStep:
             if unit.micro_batch is None:
                 run.call(function)
             else:
-                run.call_part(function, self._branches.get(id(function)), unit.micro_batch)
+                run.call_part(function, self._branches[unit.task], unit.micro_batch)
         run.end()
         return [run.result(tensor) for tensor in self.partition.graph.outputs]
 
@@ -92,14 +88,14 @@ class PartitionedStep:
         given: Mapping[Tensor, Any],
         fetches: Iterable[Tensor],
     ) -> list[Any]:
-        """Run some tasks in the graph that is being made, on the first parts alone.
+        """Run some tasks in the graph that is being built, on the first parts alone.
 
         Args:
-            inputs: As for a whole run; None for those that no task reads.
-            part_sizes: The samples of each part, one or more; no further part is there.
-            runs: The numbers of the functions that are called.
-            given: What they read of others.
-            fetches: The tensors to return, each as a whole.
+            inputs: Tensors for the arguments of the step; None for those that no task reads.
+            part_sizes: Samples of each of the parts, int32 scalars.
+            runs: Numbers of the functions that are called.
+            given: Tensors of other functions that they read.
+            fetches: Tensors to return, each as a whole.
         """
         run = _Run(self.partition, inputs, part_sizes, None, given)
         for unit in self.units:
@@ -113,7 +109,7 @@ class PartitionedStep:
 
 
 class _Run:
-    """The calls of one run of a step."""
+    """Calls of one run of a step."""
 
     def __init__(
         self,
@@ -129,7 +125,7 @@ class _Run:
         self._tensors = RunTensors(partition, part_sizes, {**(given or {}), **dict(by_argument)})
         self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
-        self._are_there: dict[tuple[int, Size], tf.Tensor] = {}
+        self._have_samples: dict[tuple[int, Size], tf.Tensor] = {}
         self._times = None
         if recorder is not None:
             replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
@@ -145,16 +141,16 @@ class _Run:
         """Run a task on a part.
 
         Args:
-            function: Of the task.
-            branches: What runs instead with samples and without, where it makes a difference.
-            part: The number of the part.
+            function: Function of the task.
+            branches: Functions that run instead with and without samples, if they differ.
+            part: Number of the part.
         """
         task = function.task
         device = self._layout.device(part, task.place.stages)
-        before = [op for one in function.after for op in self._ran.get(one, ())]
+        before = [op for task in function.after for op in self._ran.get(task, ())]
         if self._turns is not None:
             before += self._turns.begin(device, task)
-        # Outside of the call's own place and order: weights of another device are fetched early.
+        # Outside of the device and the order of the call: weights of other devices come early.
         arguments = [self._argument(a, part, device) for a in function.builder.arguments]
         has_samples = None if branches is None else self._has_samples(part, task.place.rows)
         with tf.control_dependencies(before), tf.device(device):
@@ -164,10 +160,10 @@ class _Run:
             state = self._partition.sharding.states[tensor]
             no_parts = [None] * len(self._tensors.sizes)
             self._tensors.parts.setdefault((tensor, state), no_parts)[part] = result
-            # Of what the parts need themselves, all are kept, and nothing is added up before.
+            # Do not accumulate partial sums that parts read.
             is_read = state == SUM and tensor not in self._partition.summed
             if self._turns is not None and isinstance(state, Partial) and not is_read:
-                # Added up at once, so that no more than the sum and one more are kept.
+                # Added up at once, so that at most the sum and the next term are in memory.
                 earlier = self._tensors.sums.get((tensor, device))
                 if earlier is not None and tensor not in function.added_inside:
                     with tf.device(device):
@@ -180,7 +176,7 @@ class _Run:
     def call(self, function: TaskFunction) -> None:
         """Run a task that is computed once, on its device."""
         task = function.task
-        before = [op for one in function.after for op in self._ran.get(one, ())]
+        before = [op for task in function.after for op in self._ran.get(task, ())]
         arguments = [self._argument(a, None, task.where) for a in function.builder.arguments]
         graph: Any = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
@@ -205,7 +201,7 @@ class _Run:
             self._times.hand_over()
 
     def result(self, tensor: Tensor) -> Any:
-        """Return an output of the step; what is joined for the caller is joined on the host."""
+        """Return an output of the step; outputs in parts are joined on the host."""
         is_joined = tensor not in self._tensors.wholes and tensor.node.op != "Const"
         value = self._tensors.whole(tensor, HOST if is_joined else "")
         static = tensor.node.static_shapes[tensor.index]
@@ -243,9 +239,9 @@ class _Run:
             )
 
         waits = [
-            k
-            for k, one in enumerate(builder.arguments)
-            if isinstance(one, TensorArgument) and one.tensor in self._of_samples
+            index
+            for index, argument in enumerate(builder.arguments)
+            if isinstance(argument, TensorArgument) and argument.tensor in self._of_samples
         ]
         if self._times is None or not waits:
             return call(arguments)
@@ -254,8 +250,8 @@ class _Run:
     def _end_of(self, result: Any, is_branch: bool, device: str) -> tf.Operation:
         """Return the operation that ends a call.
 
-        Where TensorFlow puts branches in the place of a condition, what waits for the condition
-        waits for the choice of the branch only, and what reads a result for the branch.
+        TensorFlow inlines conditions: an operation that waits for one then waits for the choice of
+        the branch only, and an operation that reads a result waits for the branch.
         """
         if not is_branch or self._turns is None:
             return result.op
@@ -265,14 +261,14 @@ class _Run:
     def _has_samples(self, part: int, rows: Size) -> Any:
         """Return whether a part has some of the rows, as a tensor that waits for nothing.
 
-        Made once, outside of the control dependencies of calls. TensorFlow leaves these out for an
-        operation that reads one of the same block: a call would be in order by way of this alone.
+        Created outside of the control dependencies of calls; otherwise TensorFlow prunes the
+        ordering edge of a call that reads it.
         """
         key = (part, rows)
-        if key not in self._are_there:
+        if key not in self._have_samples:
             with tf.device(HOST):
-                self._are_there[key] = self._tensors.rows(rows)[0][part] > 0
-        return self._are_there[key]
+                self._have_samples[key] = self._tensors.rows(rows)[0][part] > 0
+        return self._have_samples[key]
 
     def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
         if isinstance(argument, NumberArgument):

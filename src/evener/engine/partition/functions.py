@@ -1,85 +1,34 @@
-"""Making a function of some nodes of the step, without tracing it again.
+"""Builder of a function from nodes of the step, without tracing it again.
 
-A function definition is a list of node definitions. What a part computes is the traced nodes with
-other inputs: its rows in place of the batch, its own sizes in place of the whole's.
+A function definition is a list of node definitions. A part computes the traced nodes with other
+inputs: its rows instead of the batch, its own sizes instead of those of the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from evener.engine.partition.function_arguments import Argument, NumberArgument
 from evener.engine.trace.inference import Inference
 from evener.graph.dims import Dim, Size, symbols_of
-from evener.graph.nodes import Tensor
-from evener.ops.states import State
 from evener.tf_compat import graphs
 
 
-@dataclass(frozen=True, slots=True)
-class NumberArgument:
-    """An int32 scalar that a function is given: the value of a symbol.
-
-    Attributes:
-        name: ``"B"``, ``"b"``, ``"o"`` or another symbol of the step.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class TensorArgument:
-    """A tensor of the step that a function is given.
-
-    Attributes:
-        tensor: The tensor.
-        state: In which state: a part of it, or the whole.
-    """
-
-    tensor: Tensor
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
-class SumArgument:
-    """What the micro-batches before have added up of a tensor of the step.
-
-    Attributes:
-        tensor: The tensor, of which every micro-batch gives a partial sum.
-    """
-
-    tensor: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class InputArgument:
-    """An input of the one operation that a function runs.
-
-    Attributes:
-        index: Which input of the operation it is.
-    """
-
-    index: int
-
-
-Argument: TypeAlias = NumberArgument | TensorArgument | SumArgument | InputArgument
-
-
 class FunctionBuilder:
-    """Collects the nodes of one function definition.
+    """Builder of one function definition.
 
     Args:
-        name: What the function is called in traces and profiles.
-        inference: Where the symbols of the step come from.
+        name: Name of the function in traces and profiles.
+        inference: Sources of the symbols of the step.
 
     Attributes:
-        waits: The names of nodes after which alone the next ones run.
+        waits: Names of nodes that the next nodes wait for.
         may_be_on_cpu: Whether a CPU may be among the devices that call the function.
-        origin: The traced graph and the operation in it that the next nodes are made for; error
+        origin: Traced graph and the operation in it that the next nodes are made for; error
             messages and audits lead back to it.
     """
 
@@ -124,7 +73,7 @@ class FunctionBuilder:
         for number in numbers:
             self.argument(number, tf.int32)
         first = [argument for argument in self.arguments if argument not in numbers]
-        self.arguments = {one: self.arguments[one] for one in (*first, *numbers)}
+        self.arguments = {key: self.arguments[key] for key in (*first, *numbers)}
         entries = {entry.name: entry for entry in self.definition.signature.input_arg}
         ordered = [entries[name] for name in self.arguments.values()]
         copies = [type(entry).FromString(entry.SerializeToString()) for entry in ordered]
@@ -175,10 +124,10 @@ class FunctionBuilder:
         """Add a node; return its outputs.
 
         Args:
-            op: The type of operation.
+            op: Type of operation.
             inputs: References to its inputs.
-            attrs: Attributes: dtypes (or their names), numbers, bools, text, or protocol buffers;
-                those that the operation does not have are left out.
+            attrs: Dtypes (or their names), numbers, bools, text, or protocol buffers; attributes
+                that the operation does not have are left out.
             private: Attributes that TensorFlow's runtime reads, as protocol buffers.
         """
         known = {a.name for a in graphs.op_definition(op).attr}
@@ -209,7 +158,7 @@ class FunctionBuilder:
         return self._sizes[key]
 
     def number(self, size: Size, dtype: tf.DType | str) -> str:
-        """Add a scalar: what a size is in the part that calls the function."""
+        """Add a scalar: the value of a size in the part that calls the function."""
         dtype = tf.as_dtype(dtype)
         if isinstance(size, int):
             return self.constant(size, dtype)
@@ -241,23 +190,23 @@ class FunctionBuilder:
 
     def element(self, vector: str, index: int, dtype: tf.DType) -> str:
         """Add the reading of one element of a vector."""
-        begin, end, one = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
+        begin, end, stride = (self.constant([k], tf.int32) for k in (index, index + 1, 1))
         attrs = {"T": dtype, "Index": tf.int32, "shrink_axis_mask": 1, "begin_mask": 0}
         attrs |= {"end_mask": 0, "ellipsis_mask": 0, "new_axis_mask": 0}
-        return self.op("StridedSlice", [vector, begin, end, one], attrs)[0]
+        return self.op("StridedSlice", [vector, begin, end, stride], attrs)[0]
 
     def zero(self, dtype: tf.DType) -> str:
         """Add a zero, False or an empty string."""
         return self.constant(np.zeros([], dtype.as_numpy_dtype), dtype)
 
     def keep(self, name: str) -> None:
-        """Let a node run although nobody uses what it returns."""
+        """Let a node run although nothing uses its outputs."""
         entry = f"c{len(self.definition.control_ret)}"
         self.definition.signature.control_output.append(entry)
         self.definition.control_ret[entry] = name
 
     def stay_whole(self) -> None:
-        """Let TensorFlow not put the body in place of calls."""
+        """Keep TensorFlow from inlining the function."""
         self.definition.attr["_noinline"].b = True
 
     def dtype_of(self, argument: str) -> tf.DType:
@@ -281,12 +230,12 @@ class FunctionBuilder:
         """Let operations call the function.
 
         Args:
-            keeps: What has to live as long as the function.
+            keeps: Object that has to live as long as the function.
         """
-        for one in self.included:
-            if one._function is None:
-                one.register(keeps)
-        children = [one.function for one in self.included]
+        for function in self.included:
+            if function._function is None:
+                function.register(keeps)
+        children = [function.function for function in self.included]
         origins = {**self._origins}
         for child in children:
             origins.update(child.origins)

@@ -1,7 +1,7 @@
-"""On which device something is computed that is computed once.
+"""Homes: the devices of nodes that are computed once.
 
-What ends in a variable is computed on the variable's owner: so gradients are summed there, and
-the optimizer runs there. The rest is computed where its largest input is.
+A node whose result ends in a variable runs on the variable's owner: so gradients are summed there,
+and the optimizer runs there. Other nodes run on the device of their largest input.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def find_homes(
 
     Args:
         nodes: Nodes in an order in which they can run.
-        sharding: What the parts compute; the other nodes are computed once.
-        owner_of: The device of a variable, by the argument that is its handle.
-        default: The device of what belongs to none.
+        sharding: Nodes that the parts compute; the others are computed once.
+        owner_of: Returns the device of a variable, by the argument that is its handle.
+        default: Device of nodes without variables.
     """
     homes: dict[Node, str] = {}
     wanted: dict[Tensor, str] = {}
@@ -60,7 +60,7 @@ def find_homes(
 
 
 def _fixed_home(node: Node, owner_of: Callable[[Tensor], str]) -> str:
-    """Return the device that a node has to be on."""
+    """Return the device that a node has to be on, or an empty string."""
     for tensor in node.inputs:
         if tensor.dtype == tf.resource:
             return owner_of(tensor)

@@ -1,4 +1,4 @@
-"""Loops and conditions in a function: their bodies are functions again, for a part or for all.
+"""Loops and conditions in a function: their bodies become functions, for a part or for all.
 
 A body uses numbers that it is not given in the traced step, such as the samples of its part. They
 become further arguments, which a loop hands through.
@@ -11,10 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.partition.functions import (
-    FunctionBuilder,
-    TensorArgument,
-)
+from evener.engine.partition.function_arguments import TensorArgument
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.no_samples import add_guarded, extra_arguments
 from evener.engine.partition.values import Values
 from evener.engine.sharding.bodies import is_made_of_sizes
@@ -31,12 +29,12 @@ def add_functional(
     """Add a loop or a condition that every part runs.
 
     Args:
-        builder: The function.
-        node: The loop or condition.
+        builder: Function.
+        node: Loop or condition.
         inputs: References to its inputs.
-        decision: The states of its inputs and outputs, and in its bodies.
+        decision: States of its inputs and outputs, and in its bodies.
     """
-    states = [REPLICATED if isinstance(one, Numbers) else one for one in decision.inputs]
+    states = [REPLICATED if isinstance(state, Numbers) else state for state in decision.inputs]
     given = list(inputs)
     for index, length in decision.list_lengths.items():
         numbers = [given[index], builder.number(length, tf.int32)]
@@ -127,7 +125,9 @@ def add_condition(
         attrs["Tcond"] = node.inputs[0].dtype
         op = "StatelessIf"
     else:
-        attrs["branches"] = graphs.function_references([one.name for one in made.values()])
+        attrs["branches"] = graphs.function_references(
+            [function.name for function in made.values()]
+        )
         op = "StatelessCase"
     return builder.op(op, [*inputs, *numbers], attrs, private=graphs.LOWERED)
 
@@ -136,13 +136,8 @@ def copy_functional(builder: FunctionBuilder, node: Node, inputs: Sequence[str])
     """Add a loop or a condition that is computed once, of all samples."""
     shardings = {}
     for name, graph in node.bodies.items():
-        sharding = Sharding()
-        for tensor in graph.inputs:
-            sharding.states[tensor] = REPLICATED
-        for one in graph:
-            for tensor in one.outputs:
-                sharding.states[tensor] = REPLICATED
-        shardings[name] = sharding
+        tensors = [*graph.inputs, *(tensor for inner in graph for tensor in inner.outputs)]
+        shardings[name] = Sharding(states=dict.fromkeys(tensors, REPLICATED))
     states = [REPLICATED] * (len(inputs) - num_leading(node))
     if node.op in LOOPS:
         return add_loop(builder, node, inputs, shardings, states)
@@ -156,8 +151,8 @@ def lowered(builder: FunctionBuilder, attrs: Mapping[str, Any]) -> dict[str, Any
     TensorFlow makes those of functions with ``jit_compile=True`` for one device, at any depth.
 
     Args:
-        builder: The function that the operation is in; copies of the bodies are included in it.
-        attrs: The attributes as they were traced.
+        builder: Function that has the operation; copies of the bodies are included in it.
+        attrs: Attributes as they were traced.
     """
     return {**_with_lowered_bodies(builder, attrs), **graphs.LOWERED}
 
@@ -209,7 +204,7 @@ def _build(
         builder.origin = node.source
         decision = sharding.decisions.get(node)
         wanted = decision.inputs if decision is not None else [REPLICATED] * len(node.inputs)
-        inputs = [values.get(t, one) for t, one in zip(node.inputs, wanted, strict=True)]
+        inputs = [*map(values.get, node.inputs, wanted)]
         if decision is not None and decision.needs_samples:
             outputs = add_guarded(builder, node, inputs, decision)
         elif decision is not None and decision.lower is not None:
@@ -219,7 +214,7 @@ def _build(
         elif node.bodies:
             outputs = copy_functional(builder, node, inputs)
         else:
-            after = [names[one] for one in node.after if one in names]
+            after = [names[before] for before in node.after if before in names]
             outputs = builder.copy(node.op, node.name, inputs, node.attrs, after=after)
             if node.is_stateful:
                 names[node] = builder.last_name

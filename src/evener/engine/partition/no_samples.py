@@ -1,14 +1,14 @@
-"""What a part without samples has where kernels fail on none, or give tensors of another size.
+"""Results of a part without samples, for kernels that fail on no rows or give other sizes.
 
 ::
 
     samples?  yes -> the task, or the operation in the body of a loop
               no  -> no rows of what is sharded, for sums what changes nothing
 
-A task is skipped as a whole. A loop is not: it counts its rounds, and what is behind it reads the
-count, so the operation in its body alone is skipped. All that is needed in place of results is
-their sizes. Those that a kernel alone knows, as of a convolution over unknown lengths, are those
-that it gives for one sample of zeros.
+A task is skipped as a whole. A loop is not: it counts its rounds, and nodes behind it read the
+count, so only the operation in its body is skipped. A replacement needs the sizes of the results.
+Sizes that only a kernel knows, as of a convolution over unknown lengths, are computed from one
+sample of zeros.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener.engine.partition.functions import (
-    FunctionBuilder,
+from evener.engine.partition.function_arguments import (
     InputArgument,
     NumberArgument,
     SumArgument,
     TensorArgument,
 )
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.tasks import Partition, TaskFunction
 from evener.graph.dims import PartSymbol, Size, symbol
 from evener.graph.nodes import Node, Tensor
@@ -45,7 +45,7 @@ from evener.tf_compat import graphs
 def branches_of(
     function: TaskFunction, partition: Partition
 ) -> tuple[FunctionBuilder, FunctionBuilder] | None:
-    """Return what runs with samples and without, where it makes a difference and can be told."""
+    """Return the functions with and without samples; None if one function serves for both."""
     if not function.needs_samples:
         return None
     skipped = skipping_function(function, partition)
@@ -53,10 +53,10 @@ def branches_of(
 
 
 def branch_of(function: TaskFunction, partition: Partition) -> FunctionBuilder:
-    """Return what a condition calls to run a task: its function, or a function that calls it.
+    """Return the branch that runs a task: its function, or a function that calls it.
 
-    A condition does not compile its branches by XLA itself. And the body of a branch that stays
-    whole is not optimized for its device: convolutions take about twice as long on a CPU.
+    A condition does not compile its branches by XLA. And TensorFlow does not optimize the body of a
+    branch that is not inlined for its device: convolutions take about twice as long on a CPU.
     """
     if not function.by_xla and not partition.layout.is_scheduled:
         return function.builder
@@ -77,7 +77,7 @@ def branch_of(function: TaskFunction, partition: Partition) -> FunctionBuilder:
 
 
 def skipping_function(function: TaskFunction, partition: Partition) -> FunctionBuilder | None:
-    """Make a function with the arguments of a task's that returns what a part without samples has.
+    """Make a function with the arguments of a task's that returns results without samples.
 
     Returns:
         The function; None if it has a tensor list among its results, or sizes that nobody knows.
@@ -90,7 +90,7 @@ def skipping_function(function: TaskFunction, partition: Partition) -> FunctionB
         if tensor in function.added_inside:
             result = builder.arguments[SumArgument(tensor)]
         elif isinstance(state, Unset) and tensor.dtype != tf.variant:
-            # What one operation keeps for another, which does not run either.
+            # Saved by one operation for another, which does not run either.
             result = builder.constant(np.zeros([0]), tensor.dtype)
         else:
             try:
@@ -108,10 +108,10 @@ def add_guarded(
     """Add an operation that runs where a part has samples; elsewhere there are no rows.
 
     Args:
-        builder: The function of a body.
-        node: The operation.
+        builder: Function of a body.
+        node: Operation.
         inputs: References to its inputs.
-        decision: What the parts compute.
+        decision: States of its inputs and outputs in the parts.
     """
     branches = {
         "then_branch": _branch(builder, node, decision, has_samples=True),
@@ -148,7 +148,7 @@ def extra_arguments(functions: Iterable[FunctionBuilder], count: int) -> list[Nu
 
 
 def without_samples(builder: FunctionBuilder, tensor: Tensor, state: State) -> str:
-    """Add what a part without samples holds of a tensor: no rows, or terms that change nothing."""
+    """Add the tensor of a part without samples: no rows, or terms that change nothing."""
     if tensor.shape is None or tensor.dtype in (tf.variant, tf.resource):
         raise _UnknownSizeError(tensor.node.name)
     sizes = list(tensor.shape)
@@ -174,12 +174,12 @@ class _UnknownSizeError(Exception):
 
 
 class _Sizes:
-    """Finds the numbers of symbols in a task of one sample, which no argument but shapes tells.
+    """Numbers of the symbols in a task of one sample, read from shapes.
 
     Args:
-        builder: The function that is being made, with the arguments of the task's.
-        function: Of the task.
-        partition: The step.
+        builder: Function that is being made, with the arguments of the task's.
+        function: Function of the task.
+        partition: Step in tasks.
     """
 
     def __init__(
@@ -189,9 +189,9 @@ class _Sizes:
         self._nodes = function.task.nodes
         self._sharding = partition.sharding
         self._given = {
-            one.tensor: (one.state, reference)
-            for one, reference in builder.arguments.items()
-            if isinstance(one, TensorArgument)
+            argument.tensor: (argument.state, reference)
+            for argument, reference in builder.arguments.items()
+            if isinstance(argument, TensorArgument)
         }
         self._asked: set[str] = set()
 
@@ -232,7 +232,7 @@ class _Sizes:
         return self._builder.copy(node.op, node.name, inputs, node.attrs)
 
     def _zeros(self, tensor: Tensor, wanted: State | Numbers) -> str:
-        """Return an input with its number of rows for a sample; what may be a size is as it is."""
+        """Return zeros with the rows of one sample; inputs that may be sizes keep their values."""
         builder, is_scalar = self._builder, tensor.rank == 0
         if isinstance(wanted, Numbers):
             return builder.sizes(wanted.sizes, tensor.dtype, is_scalar=is_scalar)

@@ -1,4 +1,4 @@
-"""How many samples each part gets, computed in the graph.
+"""Samples of each part, computed in the graph.
 
 ::
 
@@ -6,7 +6,7 @@
     |0 ....................... 320|320 .......... 512|
               part 0                    part 1
 
-The places are those of `evener.plan.split_batch`.
+The cuts are those of `evener.plan.split_batch`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,13 @@ def micro_batch_sizes(sizes: tf.Tensor, layout: Layout) -> list[tf.Tensor]:
 
 
 def rows_by_samples(rows: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return how many of other rows than samples each part has, int32 scalars.
+    """Return the number of rows of another kind than samples in each part, int32 scalars.
 
-    They are split as the samples are. A part without samples has none of them: what it is given
-    of sums is empty in the whole part.
+    They are split as the samples are, so a part without samples has none of them.
 
     Args:
-        rows: How many there are, int32 scalar.
-        sizes: The samples of each part.
+        rows: Number of rows, int32 scalar.
+        sizes: Samples of each part.
     """
     samples = tf.stack(sizes)
     first = tf.one_hot(0, len(sizes), dtype=tf.int32)

@@ -1,4 +1,4 @@
-"""The tensors of one run of a step: joined, split and combined where they are needed otherwise."""
+"""Tensors of one run of a step, which are joined, split and combined for their readers."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ COMBINE = {
 
 
 class RunTensors:
-    """What was computed so far in a run, in the graph that is being made.
+    """Tensors that a run has computed so far, in the graph that is being built.
 
     Args:
-        partition: The step in tasks.
-        part_sizes: The samples of each part, int32 scalars.
-        given: Tensors that are there from the start, as wholes.
+        partition: Step in tasks.
+        part_sizes: Samples of each part, int32 scalars.
+        given: Whole tensors that exist from the start.
 
     Attributes:
         wholes: Tensors that are computed once, or were joined.
-        parts: What each part has of a tensor, in a state.
-        sums: What the calls of a device have added up of a tensor.
-        sizes: As given.
+        parts: Values of each part, by tensor and state.
+        sums: Sums over the calls of a device so far, by tensor and device.
+        sizes: Samples of each part, int32 scalars.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class RunTensors:
         """Return the number of a symbol, as an int32 scalar.
 
         Args:
-            name: The symbol.
-            part: The number of the part, for symbols that have a number in every part.
+            name: Symbol.
+            part: Number of the part, for symbols that have a number in every part.
         """
         if name == "B":
             return self._total
@@ -89,7 +89,7 @@ class RunTensors:
         return self._symbols[name]
 
     def rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
-        """Return how many of some rows each part has, and how many the parts before it have."""
+        """Return the number of rows of each part, and of all parts before it."""
         if rows not in self._split_rows:
             with tf.device(HOST), tf.control_dependencies(None):
                 sizes = rows_by_samples(self._size(rows, tf.int32), self.sizes)
@@ -99,7 +99,7 @@ class RunTensors:
     def _length(self, tensor: Tensor, axis: int) -> Any:
         """Return the size of an axis that is the same in all parts.
 
-        It is read where there are samples: of none, some kernels make tensors of another size.
+        It is read from a part with samples: without any, some kernels give other sizes.
         """
         if tensor in self.wholes:
             return tf.shape(self.wholes[tensor])[axis]
@@ -129,7 +129,7 @@ class RunTensors:
         state = self._partition.sharding.states[tensor]
         parts = self.parts[tensor, state]
         if isinstance(state, Partial):
-            sums = [total for (one, _), total in self.sums.items() if one is tensor]
+            sums = [total for (summed, _), total in self.sums.items() if summed is tensor]
             parts = sums or parts
             return COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
         if isinstance(state, PerPart):
@@ -159,7 +159,7 @@ class RunTensors:
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
     def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
-        """Return the mean of what the parts hold; a part without samples may hold anything."""
+        """Return the mean over samples; a part without samples may hold anything."""
         weighted = []
         for part, size in zip(parts, self.sizes, strict=True):
             weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
@@ -182,7 +182,7 @@ class RunTensors:
         stacked = []
         for part, rows in zip(parts, self.rows(state.rows)[0], strict=True):
             known = list(shape)
-            # A loop without rounds leaves its list empty: then nothing else says what is stacked.
+            # A loop without rounds leaves its list empty, so the shape must be given.
             if isinstance(per_sample, int) and isinstance(state.outer, int):
                 known[state.axis - 1] = rows * (per_sample * state.outer)
             stacked.append(
@@ -195,7 +195,7 @@ class RunTensors:
         )
 
     def parts_of(self, tensor: Tensor, state: State) -> list[Any]:
-        """Return what each part has of a tensor in a state, split if it is a whole."""
+        """Return the values of the parts in a state; a whole tensor is split."""
         if (tensor, state) not in self.parts:
             whole = self.whole(tensor, "")
             with tf.device(_device_of(whole)):
@@ -207,7 +207,7 @@ class RunTensors:
         if isinstance(state, Unset):
             return [whole] * count
         if isinstance(state, Partial):
-            # Counted once: the other parts have what changes nothing.
+            # Counted once: the other parts get the neutral element.
             if state.combine in ("sum", "prod"):
                 neutral = tf.zeros_like if state.combine == "sum" else tf.ones_like
                 return [whole] + [neutral(whole)] * (count - 1)

@@ -1,7 +1,7 @@
-"""How long each part computes, measured inside the step.
+"""Times of the parts, measured inside the step.
 
-A task of a part runs from the moment its samples, or what was made of them, are there to the
-moment its results are. What a part waits for between two tasks does not count. The clock is read
+A task of a part runs from the arrival of its samples, or of tensors made of them, to the
+completion of its results. Waits between two tasks do not count. The clock is read
 on the host; on a GPU, the read waits for the work that it depends on.
 """
 
@@ -19,12 +19,12 @@ from evener.engine.partition.homes import HOST
 
 
 class Recorder(Protocol):
-    """Takes the times of steps.
+    """Recorder of the times of steps.
 
     Attributes:
-        before_part: For benchmarks and tests: called in a part's graph, on its device, with the
-            number of its replica and its samples; what it returns is computed within the part's
-            time.
+        before_part: Function for benchmarks and tests that is called in a part's graph, on its
+            device, with the number of its replica and its samples; its result is computed within
+            the part's time.
         counts: Whether it takes the totals of devices too.
     """
 
@@ -47,14 +47,14 @@ class Recorder(Protocol):
 
 
 class Times:
-    """The times of the replicas in one run.
+    """Times of the replicas in one run.
 
     A replica of several stages takes as long as the device that takes longest.
 
     Args:
-        sizes: The samples of each part, int32 scalars.
-        replicas: The number of each part's replica.
-        recorder: Takes the times when all parts are done.
+        sizes: Samples of each part, int32 scalars.
+        replicas: Number of each part's replica.
+        recorder: Recorder that takes the times when all parts are done.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Times:
         """Call a task of a part and time it.
 
         Args:
-            part: The number of the part.
-            call: The task.
-            arguments: Of the call, on the device of the part.
-            waits: Which arguments start the clock when they are there.
+            part: Number of the part.
+            call: Function that calls the task.
+            arguments: Arguments of the call, on the device of the part.
+            waits: Indices of the arguments whose arrival starts the clock.
         """
         begin = _now([arguments[index] for index in waits])
         before = [begin]
@@ -91,7 +91,7 @@ class Times:
                 before = [self._recorder.before_part(replica, tf.identity(self._sizes[part]))]
         self._began.add(part)
         with tf.control_dependencies(before):
-            # Else a busy host could read the clock long after the task has begun.
+            # Otherwise a busy host could read the clock long after the task has begun.
             started = {index: tf.identity(arguments[index]) for index in waits}
         results = call([started.get(k, argument) for k, argument in enumerate(arguments)])
         # A call that hands nothing on has no end to see, and nobody waits for it.
@@ -121,20 +121,20 @@ class Times:
                 self._recorder.record_totals(began, counted, self._seconds_of_devices())
 
     def _seconds_of_devices(self) -> dict[str, tf.Tensor]:
-        """Return how long each device computed, whichever replica it computed for."""
+        """Return the busy seconds of each device, for all replicas together."""
         spans: dict[str, list[tuple[tf.Tensor, tf.Tensor]]] = {}
         for of_devices in self._spans:
-            for device, some in of_devices.items():
-                spans.setdefault(canonical_device(device), []).extend(some)
-        return {device: seconds_within(some) for device, some in spans.items()}
+            for device, of_device in of_devices.items():
+                spans.setdefault(canonical_device(device), []).extend(of_device)
+        return {device: seconds_within(of_device) for device, of_device in spans.items()}
 
 
 def _begins(spans: Mapping[str, Sequence[tuple[tf.Tensor, tf.Tensor]]]) -> list[tf.Tensor]:
-    return [begin for some in spans.values() for begin, _ in some]
+    return [begin for of_device in spans.values() for begin, _ in of_device]
 
 
 def seconds_within(spans: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tf.Tensor:
-    """Return for how long at least one of several spans of time lasted.
+    """Return the seconds that at least one of several spans covers.
 
     Tasks of one device may overlap: one waits while another computes.
 

@@ -1,4 +1,4 @@
-"""The devices of a pipeline take turns: what runs after what, and when weights are fetched.
+"""Turns of the stages on a device: the order of calls, and the fetches of weights for them.
 
 ::
 
@@ -6,8 +6,8 @@
     turn             0         1         1         2
     weights          ^ those of turn 1 are fetched here
 
-Where a stage's weights are on another device, or on the host, each of its turns fetches them anew:
-they arrive while the turn before is computed, and those of two turns at most are on a device.
+If another device or the host owns the weights of a stage, each of its turns fetches them anew: they
+arrive while the turn before is computed, so a device holds those of two turns at most.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from evener.engine.partition.tasks import Task
 
 
 class _Device:
-    """What a device has been given to do so far."""
+    """State of a device: its current turn and its last call."""
 
     def __init__(self) -> None:
         self.last: list[tf.Operation] = []
         self.turn: Any = None
-        # After these, the weights of the turn of now, and of the next one, may be fetched.
+        # Operations after which weights of the current and of the next turn may be fetched.
         self.fetch_after: list[tf.Operation] = []
         self.fetch_next_after: list[tf.Operation] = []
         self.fetched: dict[int, Any] = {}
 
 
 class Turns:
-    """The order of the calls on every device, kept by control dependencies."""
+    """Order of the calls on every device, kept by control dependencies."""
 
     def __init__(self) -> None:
         self._devices: dict[str, _Device] = {}
 
     def begin(self, device: str, task: Task) -> list[tf.Operation]:
-        """Begin a call of a task on a device; return what it has to wait for."""
+        """Begin a call of a task on a device; return the operations that it has to wait for."""
         state = self._devices.setdefault(device, _Device())
         if task.place.stages != state.turn:
             state.turn = task.place.stages
@@ -54,7 +54,7 @@ class Turns:
             self._devices[device].last = list(done)
 
     def fetch(self, device: str, value: Any, owner: str) -> Any:
-        """Return a tensor of another device, which is fetched for the turn of now."""
+        """Return a tensor of another device, fetched for the current turn."""
         state = self._devices[device]
         if not state.fetch_after:
             return value  # The first turns begin at once.

@@ -1,12 +1,12 @@
-"""The calls of a step in their order: of tasks for each micro-batch, and of tasks computed once."""
+"""Units of a step in order: calls of tasks for each micro-batch, and of tasks computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
+from evener.engine.partition.function_arguments import Argument, NumberArgument, TensorArgument
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
-from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
+from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, positions_in_schedule
 from evener.engine.pipeline.passes import FORWARD
 from evener.graph.dims import symbol, symbols_of, symbols_of_step
 from evener.graph.nodes import Tensor
@@ -19,8 +19,8 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
     Where stages or micro-batches share a device, it is the order of the plan's schedule.
 
     Args:
-        partition: The step.
-        functions: The functions of its tasks, in their order.
+        partition: Step in tasks.
+        functions: Functions of its tasks, in order.
     """
     layout = partition.layout
     micro_batches = range(len(layout.micro_batches))
@@ -41,15 +41,15 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
             before[unit] = set()
             for task, same_micro_batch in needs:
                 others = units[number_of[task]]
-                is_one = same_micro_batch and unit.micro_batch is not None
-                before[unit].update([others[unit.micro_batch or 0]] if is_one else others)
+                is_single = same_micro_batch and unit.micro_batch is not None
+                before[unit].update([others[unit.micro_batch or 0]] if is_single else others)
     return order_units(before, _turns(partition, tasks))
 
 
 def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
     layout = partition.layout
-    trains = any(one != FORWARD for one in partition.staged.passes.values())
-    places = places_in_schedule(layout, trains=trains)
+    trains = any(name != FORWARD for name in partition.staged.passes.values())
+    positions = positions_in_schedule(layout, trains=trains)
     turns: dict[Unit, Turn] = {}
     for number, task in enumerate(tasks):
         if not task.is_parts:
@@ -57,16 +57,16 @@ def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
         name = pass_of([partition.staged.passes[node] for node in task.nodes])
         for index, micro_batch in enumerate(layout.micro_batches):
             stage = task.place.stages[micro_batch.replica]
-            place = places[micro_batch.replica].get((name, stage, micro_batch.number))
-            if place is None:  # weights' gradients under a schedule that does not tell them apart
-                place = places[micro_batch.replica]["backward", stage, micro_batch.number]
+            position = positions[micro_batch.replica].get((name, stage, micro_batch.number))
+            if position is None:  # The schedule does not separate the gradients of weights.
+                position = positions[micro_batch.replica]["backward", stage, micro_batch.number]
             device = layout.device(index, task.place.stages)
-            turns[Unit(number, index)] = Turn(device, place, micro_batch.replica, task.level)
+            turns[Unit(number, index)] = Turn(device, position, micro_batch.replica, task.level)
     return turns
 
 
 def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
-    """Yield the tasks that a call waits for, and whether for those of its micro-batch alone."""
+    """Yield the tasks that a call waits for, and whether only for calls of its micro-batch."""
     task = function.task
     for argument in function.builder.arguments:
         for tensor, state in sources_of(partition, argument):
@@ -83,7 +83,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
 def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:
-    """Yield the tensors that an argument is made of, and the state of them that is needed."""
+    """Yield the tensors that an argument is made of, each with the state that is needed."""
     names: set[str] = set()
     if isinstance(argument, NumberArgument):
         names.add(argument.name)

@@ -1,14 +1,11 @@
-"""What the nodes of a function read: results in it, arguments, constants, or sizes."""
+"""Values that the nodes of a function read: its results, arguments, constants, or sizes."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from evener.engine.partition.functions import (
-    FunctionBuilder,
-    NumberArgument,
-    TensorArgument,
-)
+from evener.engine.partition.function_arguments import NumberArgument, TensorArgument
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.sharding.reads import is_known_to_parts
 from evener.engine.trace.inference import Inference
 from evener.graph.dims import Size
@@ -28,14 +25,14 @@ from evener.ops.states import (
 
 
 class Values:
-    """Finds what a node reads.
+    """References to the values that nodes of a function read.
 
     Args:
-        sharding: The states of the graph's tensors.
-        inference: Where symbols come from.
-        builder: The function that is being made.
-        references: What is in the function already, by tensor.
-        is_body: Whether the function is the body of a loop or a condition, where every tensor is.
+        sharding: States of the graph's tensors.
+        inference: Sources of the symbols of sizes.
+        builder: Function that is being made.
+        references: References to the tensors that the function has so far.
+        is_body: Whether the function is the body of a loop or a condition, which has all tensors.
     """
 
     def __init__(
@@ -60,8 +57,8 @@ class Values:
         builder = self._builder
         if isinstance(request, Numbers):
             return builder.sizes(request.sizes, tensor.dtype, is_scalar=tensor.rank == 0)
-        # What parts do not hold alike is an argument: their rows, and the start of a partial sum,
-        # which is that of the first part alone.
+        # Values that differ from part to part are arguments: rows, and the start of a partial sum,
+        # which the first part alone has.
         is_split = isinstance(request, Sharded) and not self._is_body
         if not (is_split or isinstance(request, Partial)) and (
             tensor.node.op == "Const" or tensor.is_sizes
@@ -124,7 +121,7 @@ class Values:
         return is_known_to_parts(source, self._sharding.states[tensor])
 
     def _symbol(self, name: str) -> str:
-        """Return the number of a symbol, from a tensor in the function if it is there."""
+        """Return the number of a symbol, from a tensor in the function if it has the source."""
         builder = self._builder
         source = self._inference.symbols.get(name)
         if source is None or not self._has(source):

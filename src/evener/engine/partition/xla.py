@@ -1,4 +1,4 @@
-"""Which tasks XLA compiles: those of functions with ``jit_compile=True``, where it can.
+"""Obstacles that keep XLA from compiling a task of a function with ``jit_compile=True``.
 
 XLA compiles the whole function on one device. Between tasks it can pass neither tensor lists nor
 sizes that depend on the data, and what one branch of a condition keeps for its gradient
@@ -20,9 +20,9 @@ def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> 
     """Return why XLA cannot compile a task, or an empty text.
 
     Args:
-        partition: The step.
-        task: The task.
-        given: The tensors that it is given.
+        partition: Step in tasks.
+        task: Task.
+        given: Tensors that it is given.
     """
     for tensor in (*given, *task.fetches):
         if tensor.dtype == tf.variant:
@@ -33,8 +33,8 @@ def find_obstacle(partition: Partition, task: Task, given: Iterable[Tensor]) -> 
         handles = (tensor for tensor in node.inputs if tensor.dtype == tf.resource)
         if len({partition.owner_of(handle) for handle in handles}) > 1:
             return f"{node.name} uses variables of several devices"
-        if any(one.op == "FakeParam" for body in node.bodies.values() for one in body):
-            # Of the batch's size, which is not known where the step is traced.
+        if any(inner.op == "FakeParam" for body in node.bodies.values() for inner in body):
+            # Its shape has the size of the batch, which is not known at tracing time.
             return f"{node.name} keeps what its gradient needs of one branch"
         if node in partition.sized_by_data:
             return f"a size of {node.name} depends on the data"
@@ -45,5 +45,5 @@ def draws_numbers(node: Node) -> bool:
     """Return whether a node may draw random numbers, of which XLA has others than TensorFlow."""
     if node.op in LOOPS | CONDITIONS and not node.bodies:
         return True  # bodies that change state are not read
-    inside = (one for body in node.bodies.values() for one in body)
+    inside = (inner for body in node.bodies.values() for inner in body)
     return "Random" in node.op or any(map(draws_numbers, inside))

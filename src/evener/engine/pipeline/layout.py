@@ -1,4 +1,4 @@
-"""Where and when the parts of a step are computed: the replicas of a plan, seen by the engine.
+"""Layout of the parts of a step: the replicas, stages and micro-batches of a plan.
 
 ::
 
@@ -30,15 +30,15 @@ from evener.plan import (
 from evener.plan.layer_paths import parts_of_path
 
 Stages: TypeAlias = tuple[int, ...]
-"""The stage in which something is computed, in each replica."""
+"""Stage of a node in each replica."""
 
 
 class MicroBatch(NamedTuple):
-    """What passes through the stages of a replica at once.
+    """Samples that pass through the stages of a replica at once.
 
     Attributes:
-        replica: The number of the replica.
-        number: Its number in the replica.
+        replica: Number of the replica.
+        number: Number of the micro-batch in the replica.
     """
 
     replica: int
@@ -47,12 +47,12 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where and when the parts of a step are computed.
+    """Layout of the parts of a step: which device computes which of them, and when.
 
     Attributes:
-        replicas: As in a plan; their shares are not used.
-        recompute: Patterns of the layers whose activations are computed again.
-        batch_norm: As in a plan.
+        replicas: Replicas of the plan; their shares are not used.
+        recompute: Patterns of the recomputed layers.
+        batch_norm: Statistics of BatchNormalization; see `evener.Plan`.
     """
 
     replicas: tuple[Replica, ...]
@@ -80,15 +80,15 @@ class Layout:
 
     @functools.cached_property
     def is_scheduled(self) -> bool:
-        """Whether a replica has several stages or micro-batches, or layers computed again."""
+        """Whether a replica has several stages or micro-batches, or recomputed layers."""
         return bool(self.recompute) or any(
-            len(one.stages) > 1 or one.num_micro_batches > 1 for one in self.replicas
+            len(replica.stages) > 1 or replica.num_micro_batches > 1 for replica in self.replicas
         )
 
     @functools.cached_property
     def may_be_on_cpu(self) -> bool:
         """Whether a CPU is among the devices that compute."""
-        return any("cpu:" in stage.device for one in self.replicas for stage in one.stages)
+        return any("cpu:" in stage.device for replica in self.replicas for stage in replica.stages)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -129,12 +129,12 @@ def _stage_of(path: str, replica: Replica) -> int | None:
             if fnmatchcase(part, pattern)
         }
         if len(found) > 1:
-            (first, one), (second, other) = list(found.items())[:2]
+            (first, pattern), (second, other) = list(found.items())[:2]
             raise EngineError(
                 "ENG-041",
                 f"The layer {part!r} is in two stages, {first} and {second}.",
-                why=f"It matches {one!r} of stage {first} and {other!r} of stage {second}, and a "
-                "layer is computed in one stage.",
+                why=f"It matches {pattern!r} of stage {first} and {other!r} of stage {second}, and "
+                "a layer is computed in one stage.",
                 fix="Make the patterns of one stage narrower.",
             )
         if found:

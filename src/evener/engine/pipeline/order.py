@@ -1,4 +1,4 @@
-"""The order in which devices take the units of a step: tasks of a micro-batch, or computed once.
+"""Order in which devices run the units of a step: tasks of a micro-batch, or computed once.
 
 Every device follows the schedule of its replica (`evener.plan.schedule_for`). A reduction over
 the batch in mid-model needs all micro-batches before one can go on; where the schedule would
@@ -20,11 +20,11 @@ from evener.schedule.replica_schedule import forward_schedule_for, schedule_for
 
 
 class Unit(NamedTuple):
-    """A task of one micro-batch, or one that is computed once.
+    """Call of a task for one micro-batch, or of a task that is computed once.
 
     Attributes:
-        task: The number of the task.
-        micro_batch: The number of the micro-batch; None for a task that is computed once.
+        task: Number of the task.
+        micro_batch: Number of the micro-batch; None for a task that is computed once.
     """
 
     task: int
@@ -32,17 +32,17 @@ class Unit(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What decides when a device takes a unit.
+    """Turn of a unit on its device.
 
     Attributes:
         device: TensorFlow's name of the device.
-        place: The place of the unit in the order of its replica's schedule for the device.
-        replica: The number of the replica.
-        level: The level of its task: what the task waits for has a lower one.
+        position: Position of the unit in its replica's schedule for the device.
+        replica: Number of the replica.
+        level: Level of its task, which waits for tasks of lower levels only.
     """
 
     device: str
-    place: int
+    position: int
     replica: int
     level: int
 
@@ -51,8 +51,8 @@ def order_units(before: Mapping[Unit, set[Unit]], turns: Mapping[Unit, Turn]) ->
     """Return all units in an order in which they can run, and which each device follows.
 
     Args:
-        before: For every unit those it needs, in an order in which they could run.
-        turns: Of the units that take turns on a device. The others run as soon as they can.
+        before: Units that each unit needs, in an order in which they could run.
+        turns: Turns of the units that take turns. The others run as soon as they can.
     """
     queues: dict[str, list[Unit]] = defaultdict(list)
     for unit in sorted(turns, key=lambda unit: turns[unit][1:]):
@@ -61,7 +61,7 @@ def order_units(before: Mapping[Unit, set[Unit]], turns: Mapping[Unit, Turn]) ->
     done: dict[Unit, None] = {}
 
     def can_run(unit: Unit) -> bool:
-        return all(one in done for one in before[unit])
+        return all(needed in done for needed in before[unit])
 
     while len(done) < len(before):
         ran = len(done)
@@ -84,14 +84,14 @@ def order_units(before: Mapping[Unit, set[Unit]], turns: Mapping[Unit, Turn]) ->
     return list(done)
 
 
-def places_in_schedule(layout: Layout, *, trains: bool) -> list[dict[Any, int]]:
-    """Return for each replica the place of (pass, stage, micro-batch) in its device's order."""
+def positions_in_schedule(layout: Layout, *, trains: bool) -> list[dict[Any, int]]:
+    """Return for each replica the position of (pass, stage, micro-batch) in its device's order."""
     schedule = schedule_for if trains else forward_schedule_for
     return [
         {
-            (task.kind, task.stage, task.micro_batch): place
+            (task.kind, task.stage, task.micro_batch): position
             for order in schedule(replica).orders
-            for place, task in enumerate(order)
+            for position, task in enumerate(order)
         }
         for replica in layout.replicas
     ]

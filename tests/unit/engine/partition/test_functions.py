@@ -12,7 +12,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from evener.engine.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
+from evener.engine.partition.function_arguments import NumberArgument, TensorArgument
+from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.trace.inference import Inference
 from evener.graph.dims import BATCH, evaluate, product, symbol
 from evener.graph.nodes import Node

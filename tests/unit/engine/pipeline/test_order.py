@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
+from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, positions_in_schedule
 from evener.plan import (
     Plan,
     Replica,
@@ -146,7 +146,7 @@ def test_places_that_can_be_kept_are_kept(
     before, drawn_turns = drawn
     # Places in the order of the tasks contradict nothing.
     turns = {
-        u: turn._replace(place=u.task, replica=u.micro_batch or 0)
+        u: turn._replace(position=u.task, replica=u.micro_batch or 0)
         for u, turn in drawn_turns.items()
     }
     taken: dict[str, list[Turn]] = defaultdict(list)
@@ -160,13 +160,13 @@ def test_places_of_a_hybrid() -> None:
     """Each replica has its own schedule."""
     alone = Replica(share=1, num_micro_batches=2, stages=(Stage(device="cpu:2"),))
     layout = Layout((alone, replica(2, num_micro_batches=2, in_flight=2)))
-    first, second = places_in_schedule(layout, trains=True)
+    first, second = positions_in_schedule(layout, trains=True)
     assert first == {
         ("forward", 0, 0): 0, ("backward", 0, 0): 1, ("forward", 0, 1): 2, ("backward", 0, 1): 3,
     }  # fmt: skip
     assert second["forward", 0, 1] < second["backward", 0, 0]
     assert second["backward", 1, 0] < second["forward", 1, 1]
-    for places in places_in_schedule(layout, trains=False):
+    for places in positions_in_schedule(layout, trains=False):
         assert {kind for kind, _, _ in places} == {"forward"}
 
 
@@ -184,7 +184,7 @@ def test_a_task_of_two_passes_begins_with_the_first(passes: list[str], expected:
 
 def test_a_plan_of_two_stages_on_one_device_goes_back_and_forth() -> None:
     plan = Plan.pipeline([("cpu:0", "a*"), ("cpu:0", "b*")], num_micro_batches=2, in_flight=1)
-    (places,) = places_in_schedule(Layout.of(plan), trains=True)
+    (places,) = positions_in_schedule(Layout.of(plan), trains=True)
     in_order = sorted(places, key=lambda item: places[item])
     assert in_order[:4] == [
         ("forward", 0, 0), ("forward", 1, 0), ("backward", 1, 0), ("backward", 0, 0),

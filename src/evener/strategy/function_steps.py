@@ -1,0 +1,71 @@
+"""Steps of the functions that a strategy runs, kept with the functions."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.strategy.distributed_step import DistributedStep
+from evener.strategy.step_records import StepRecords
+from evener.strategy.step_settings import StepSettings
+
+_STEPS = "_evener_steps"
+
+
+class FunctionSteps:
+    """Steps of the functions that a strategy runs.
+
+    Args:
+        strategy: Strategy in whose replica context the functions run.
+        step_type: Type of the steps.
+        settings: Settings of the steps, with a controller.
+        records: Records that follow the steps.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        step_type: type[DistributedStep[Any, Any]],
+        settings: StepSettings,
+        records: StepRecords,
+    ) -> None:
+        self._strategy = strategy
+        self._step_type = step_type
+        self._settings = settings
+        self._records = records
+
+    def find(self, fn: Callable[..., Any]) -> DistributedStep[..., Any]:
+        """Return the step of a function; a new one for every call in a graph."""
+        if not tf.executing_eagerly():
+            return self._make(fn)
+        # Kept with the function, so that both are freed together.
+        steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
+        if self._strategy not in steps:
+            converted = _tf_private.autographed_always(_tf_private.body_of(fn))
+            steps[self._strategy] = self._make(converted, signature=fn)
+        return steps[self._strategy]
+
+    def _make(
+        self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None
+    ) -> DistributedStep[..., Any]:
+        run_once = functools.partial(tf.distribute.Strategy.run, self._strategy)
+
+        @tf.autograph.experimental.do_not_convert
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return run_once(fn, args=args, kwargs=kwargs)
+
+        controller = self._settings.controller
+        assert controller is not None
+        step = self._step_type(
+            call,
+            self._settings,
+            shares=controller.shares,
+            signature=getattr(signature, "input_signature", None),
+        )
+        self._records.follow(step)
+        return step
