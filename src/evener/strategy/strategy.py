@@ -186,7 +186,7 @@ class Strategy(OneReplica):
 
     @property
     def share_controller(self) -> ShareController:
-        """Controller of the shares: measured times per device, and the log of changes (``events``)."""
+        """Controller of the shares: measured times per device, and the changes (``events``)."""
         return self._controller
 
     @property
