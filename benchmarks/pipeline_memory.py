@@ -1,11 +1,11 @@
 """Memory of training steps in stages, on every device, beside what evener says they need.
 
 Every device is a process of its own, whose allocator is the GPU's (BFC) and counts bytes; the
-host is another one. Predicted is what `Strategy.memory_estimate` says. What single operations
-need while they run comes on top and is the same on both sides of a comparison:
+host is another one. Predicted is `Strategy.memory_estimate`. The temporary memory of single
+operations is not included, and is the same on both sides of a comparison:
 
       in flight       fewer micro-batches alive at once      saving
-      computed again  activations of blocks not kept         saving
+      recomputed      activations of blocks not saved        saving
       on the host     weights and Adam's slots of layers     saving
 """
 
@@ -217,7 +217,7 @@ def _cases(optimizer: str) -> Iterator[tuple[str, dict[str, Any], list[Compared]
     )
     found = {
         name: measure(PAIRS, optimizer, num_micro_batches=4, in_flight=4, recompute=patterns)
-        for name, patterns in {"kept": (), "computed again": ("block_*",)}.items()
+        for name, patterns in {"kept": (), "recomputed": ("block_*",)}.items()
     }
     title = (
         f"{PAIRS.num_blocks} layers of Dense {4 * PAIRS.width}, gelu, Dense {PAIRS.width}, "

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,13 @@ def test_every_name_is_there(name: str) -> None:
     value = getattr(evener, name)
     assert value.__name__ == name
     assert inspect.getdoc(value), f"evener.{name} has no docstring"
+
+
+def test_the_page_of_public_names_lists_all_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    rows = page.partition("## evener\n")[2].partition("\n## ")[0].splitlines()
+    named = [re.findall(r"`(\w+)`", row.split("|")[1]) for row in rows if row.startswith("| `")]
+    assert sorted(name for names in named for name in names) == evener.__all__
 
 
 def test_dir_lists_the_public_names() -> None:

@@ -29,7 +29,7 @@ class Call:
 
     @property
     def location(self) -> Location:
-        """Return its line."""
+        """Line of the call."""
         return self.module.location(self.node)
 
     def argument(self, position: int | None, name: str | None = None) -> ast.expr | None:

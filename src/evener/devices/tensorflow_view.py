@@ -1,4 +1,4 @@
-"""TensorFlow's view of the devices: the second seam, read into a plain value.
+"""TensorFlow's view of the devices, read into a plain value that tests can make themselves.
 
 TensorFlow is imported when `read_tensorflow` is called, not before. Reading does not start
 its runtime: devices can still be chosen afterwards.

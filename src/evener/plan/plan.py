@@ -38,7 +38,8 @@ class Plan(PlanFields):
         version: Version of the JSON form of plans, 1.
 
     Raises:
-        PlanError: If the plan is inconsistent; the codes are in docs/plan.md.
+        PlanError: PLAN-001 to PLAN-035 if the plan is inconsistent.
+            ``evener doctor --explain CODE`` explains each.
 
     >>> plan = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[320, 192])
     >>> plan.layout, plan.shares
@@ -73,7 +74,9 @@ class Plan(PlanFields):
             batch_norm: Statistics of BatchNormalization, as in `Plan`.
 
         Raises:
-            PlanError: If devices, shares or owners are wrong.
+            PlanError: PLAN-001, PLAN-002 or PLAN-004 for wrong devices, PLAN-007 to PLAN-011 for
+                wrong shares, PLAN-013 for less than one micro-batch, PLAN-003, PLAN-019 or PLAN-031
+                for wrong owners.
 
         >>> Plan.data_parallel(["cpu:0", "cpu:1"], owners="central").layout
         'central storage'
@@ -126,7 +129,9 @@ class Plan(PlanFields):
             batch_norm: Statistics of BatchNormalization, as in `Plan`.
 
         Raises:
-            PlanError: If an argument is wrong.
+            PlanError: PLAN-001, PLAN-004 or PLAN-006 for wrong devices or stages, PLAN-013 or
+                PLAN-014 for wrong micro-batches, PLAN-015 to PLAN-018 for wrong patterns of
+                layers, PLAN-034 for an unknown schedule.
 
         >>> plan = Plan.pipeline({"gpu:0": "encoder_*", "gpu:1": ["decoder_*", "head"]},
         ...                      num_micro_batches=8)
@@ -159,8 +164,9 @@ class Plan(PlanFields):
         """Return the plan of a JSON text that `to_json` returned.
 
         Raises:
-            PlanError: If the text is not JSON, not a plan, of an unknown version, or an
-                inconsistent plan. The error names the path of the value, such as
+            PlanError: PLAN-021 if the text is not JSON, PLAN-022 for an unknown version,
+                PLAN-020 and PLAN-023 to PLAN-025 if it is not a plan, the codes of `Plan` if it is
+                inconsistent. The error names the path of the value, such as
                 ``replicas[1].stages[0].device``.
         """
         return cls(**read_fields(text))

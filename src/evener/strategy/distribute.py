@@ -57,16 +57,16 @@ def distribute(
     """Run a step on all devices, with the results that one device gives.
 
     The step is traced once, as it is, on the global batch. Its graph is partitioned over the
-    devices along the batch: what is computed sample by sample runs on the device of the sample,
-    sums over samples are added up, and what mixes samples in another way is gathered and computed
-    once.
+    devices along the batch: work on single samples runs on the device of the sample, sums over
+    samples are partial sums that are added up, and operations that mix samples in another way are
+    gathered and computed once.
 
     Args:
-        step: Any function that `tf.function` can trace, written for one device. Without it, a
+        step: Function that `tf.function` can trace, written for one device. Without it, a
             decorator is returned.
-        plan: Plan with stages, micro-batches and shares. Excludes devices and shares. The
-            variables of the step stay where they are made.
-        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
+        plan: Plan with stages, micro-batches and shares. Excludes ``devices``, ``shares``
+            and ``batch_norm``. The variables of the step stay on the devices where they are made.
+        devices: Device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or names of devices.
             Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device; ``"even"``; or None (default): even
             at first, within the memory of each device, then rebalanced by the measured time of
@@ -83,11 +83,14 @@ def distribute(
             device three times. False: neither.
 
     Returns:
-        A `DistributedStep`, which is called as the step is.
+        `DistributedStep`, which is called as the step is, and returns tensors for the whole batch.
 
     Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If the shares do not fit the devices, or the plan does not fit the machine.
+        DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`, if a device does not exist or
+            cannot be configured any more.
+        PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-035 for an
+            unknown ``batch_norm``, PLAN-051 for other arguments beside a plan, PLAN-029 if devices
+            of the plan are missing.
 
     Example:
         >>> import evener, tensorflow as tf

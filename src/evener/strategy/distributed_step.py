@@ -31,13 +31,13 @@ R = TypeVar("R")
 
 
 class DistributedStep(Generic[P, R]):
-    """Step on several devices. Made by `evener.distribute`.
+    """Step on several devices, called as the step for one device. Made by `evener.distribute`.
 
     Args:
         step: Step that is written for one device.
         settings: Settings of the step and the bodies of its loops.
         shares: Relative shares, one per replica.
-        in_axes: See `evener.distribute`.
+        in_axes: Batch axes, as in `evener.distribute`.
         signature: Input signature, if the step is not the `tf.function` that has it.
 
     Attributes:
@@ -71,12 +71,12 @@ class DistributedStep(Generic[P, R]):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The names of the devices."""
+        """Names of the devices that compute, one for each share."""
         return self._names
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of every batch that each device computes; sums to 1."""
+        """Fraction of every batch that each device computes; the sum is 1."""
         shares = self._split.shares
         return tuple(share / sum(shares) for share in shares)
 
@@ -84,10 +84,10 @@ class DistributedStep(Generic[P, R]):
         """Change the shares from the next step on. Nothing is traced again.
 
         Args:
-            shares: One number per device, relative to each other.
+            shares: Shares of the devices relative to each other, 0 or more.
 
         Raises:
-            PlanError: If a share is negative, all are 0, or their number is wrong.
+            PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
         self._split.assign(shares)
 
@@ -97,7 +97,7 @@ class DistributedStep(Generic[P, R]):
 
     @property
     def partitioned_steps(self) -> list[PartitionedStep]:
-        """The step, or the bodies of its loops, partitioned for each kind of arguments so far."""
+        """Partitioned steps so far, by kind of arguments: the step, or the bodies of its loops."""
         own = [trace.partitioned for trace in self._traces.values()]
         return own + [inner for body in self._bodies for inner in body.partitioned_steps]
 

@@ -1,8 +1,8 @@
 """`evener.Strategy`: a `tf.distribute.Strategy` of one replica, which is all devices together.
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
-does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
-changed in Keras stands in one list, `evener._tf_private.strategies.PATCHES`.
+does a custom loop; ``run`` partitions the function that it is given. evener has no training step of
+its own; the patches of Keras are in one list, `evener._tf_private.strategies.PATCHES`.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 
 class Strategy(OneReplica):
-    """Trains on several devices, exactly as one device would.
+    """Strategy that trains on several devices, exactly as one device would.
 
-    ``num_replicas_in_sync`` is 1, and batches are global ones: a program is written for one
+    ``num_replicas_in_sync`` is 1, and batches are global batches: a program is written for one
     device. ``run(f, args)`` is one call of ``f`` on the whole batch, computed by all devices, and
     its value is a tensor. Models made in ``scope()`` run on all devices in Keras's ``fit``,
     ``evaluate`` and ``predict``. Every variable has one owner; every device computes its share of
     each batch.
 
     Args:
-        plan: Plan with stages, micro-batches, shares and owners. Excludes the other arguments.
-        devices: A device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
+        plan: Plan with devices, owners, shares, stages and micro-batches. Excludes ``devices``,
+            ``shares``, ``owners`` and ``batch_norm``. None (default): data parallel.
+        devices: Device spec such as ``"gpu:0,gpu:1"`` or ``"cpu:2"``, or the names of
             devices. Default: ``EVENER_DEVICES``, else all usable GPUs.
         shares: Relative shares of each batch, one per device, in samples or fractions;
             ``"even"``; or None (default): even at first, then rebalanced while training by the
@@ -72,8 +73,11 @@ class Strategy(OneReplica):
             False: neither.
 
     Raises:
-        DeviceError: If a device does not exist or cannot be configured any more.
-        PlanError: If shares or plan do not fit the devices.
+        DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`, if a device does not exist or
+            cannot be configured any more.
+        PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-003, PLAN-019
+            or PLAN-031 for wrong owners, PLAN-035 for an unknown ``batch_norm``, PLAN-051 for other
+            arguments beside a plan, PLAN-029 if devices of the plan are missing.
 
     Example:
         >>> import evener, keras
@@ -131,64 +135,64 @@ class Strategy(OneReplica):
 
     @classmethod
     def one_per_device(cls, devices: str | Sequence[str] | None = None) -> tuple[Self, ...]:
-        """Return one strategy for each device, for models that have nothing to do with another.
+        """Return one strategy for each device, for independent models.
 
         Each model is made in the scope of its own strategy, with its own optimizer. Call
         ``fit`` of each in a thread of its own, or ``run`` of all in one `tf.function`, and all
         devices are busy at once.
 
         Args:
-            devices: See `evener.Strategy`.
+            devices: Device spec, or names of devices, as for a strategy.
 
         Returns:
             Strategies of one device, in the order of the devices.
 
         Raises:
-            DeviceError: If a device does not exist or cannot be configured any more.
+            DeviceError: DEV-001 to DEV-014, as in `evener.use_devices`.
 
         Example:
             >>> import evener
-            >>> one, other = evener.Strategy.one_per_device(["cpu:0", "cpu:1"])
-            >>> other.replica_devices
+            >>> first, second = evener.Strategy.one_per_device(["cpu:0", "cpu:1"])
+            >>> second.replica_devices
             ('cpu:1',)
         """
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
     @property
     def plan(self) -> Plan:
-        """The plan, with the shares of this moment."""
+        """Plan, with the present shares."""
         return self._plan.with_shares(self.shares)
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The part of every batch that each device computes; sums to 1."""
+        """Fraction of every batch that each device computes; the sum is 1."""
         return self._controller.shares
 
     def set_shares(self, shares: Sequence[float]) -> None:
         """Change the shares from the next step on. Nothing is traced again.
 
         Args:
-            shares: One number per device, relative to each other.
+            shares: Shares of the devices relative to each other, 0 or more.
 
         Raises:
-            PlanError: If a share is negative, all are 0, or their number is wrong.
+            PlanError: PLAN-007 to PLAN-011 or PLAN-020 for wrong shares.
         """
         expected = len(self._replica_devices)
         self._controller.assign(check_shares(shares, num_expected=expected, expected="replicas"))
 
     @property
     def replica_devices(self) -> tuple[str, ...]:
-        """The devices that compute, one for each share."""
+        """Devices that compute, one for each share."""
         return self._replica_devices
 
     @property
     def share_controller(self) -> ShareController:
-        """The shares with what was measured: times per device and the log of changes."""
+        """Controller of the shares: measured times per device, and the changes (``events``)."""
         return self._controller
 
     @property
     def owner_registry(self) -> OwnerRegistry:
-        """Every variable made in the scope, with its owner."""
+        """Registry of the variables that were made in the scope, each with its owner."""
         return self._owner_registry
 
     @property
@@ -199,13 +203,13 @@ class Strategy(OneReplica):
         return 1
 
     def memory_estimate(self, num_samples: int) -> dict[str, MemoryEstimate]:
-        """Return what the steps so far need in the memory of every device.
+        """Return the peak memory of the steps so far on every device.
 
         Args:
-            num_samples: Samples of the global batch.
+            num_samples: Samples of the global batch, from 0.
 
         Returns:
-            For every device, such as ``"gpu:0"``, what its most demanding step needs.
+            Estimate for every device, such as ``"gpu:0"``, in bytes: that of its largest step.
 
         Raises:
             EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
@@ -214,7 +218,7 @@ class Strategy(OneReplica):
         return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
 
     def explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
-        """Add a note to an error that says that memory ran out: ENG-050."""
+        """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
         add_note_on_memory(
             error,
             devices=self._replica_devices,
@@ -250,13 +254,13 @@ class Strategy(OneReplica):
         is called eagerly runs as it is written, on the first device.
 
         Args:
-            fn: The function.
-            args: Its arguments.
-            kwargs: Its keyword arguments.
-            options: Not used.
+            fn: Function of the step, or a `tf.function`.
+            args: Positional arguments: tensors of the global batch, and any other values.
+            kwargs: Keyword arguments.
+            options: Options of other strategies, which are ignored.
 
         Returns:
-            What the function returns.
+            Value that the function returns: tensors for the whole batch.
 
         Raises:
             EngineError: ENG-085 inside the scope of another strategy; ENG-084 inside of a function

@@ -29,7 +29,7 @@ class Setting:
 
     @property
     def location(self) -> Location:
-        """Return its line."""
+        """Line of the program."""
         return self.module.location(self.node)
 
 

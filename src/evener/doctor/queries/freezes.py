@@ -25,7 +25,7 @@ class Freeze:
 
     @property
     def location(self) -> Location:
-        """Return its line."""
+        """Line of the program."""
         return self.module.location(self.node)
 
     def freezes(self, program: Program) -> bool:

@@ -38,7 +38,7 @@ class Missing:
 
     @property
     def location(self) -> Location:
-        """Return its line."""
+        """Line of the program."""
         return self.module.location(self.node)
 
 

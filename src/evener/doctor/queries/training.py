@@ -1,4 +1,4 @@
-"""Training of a program: ``fit`` and custom loops."""
+"""Lines of a program that train: calls of ``fit``, and updates in custom loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_KERAS = ("train_step", "compute_loss_and_updates")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A line of a loop of the program's own that changes weights.
+    """A line of a custom loop that changes weights.
 
     Args:
         call: ``optimizer.apply_gradients(...)`` or the like.
@@ -68,7 +68,7 @@ def is_of_model(program: Program, call: Call) -> bool:
 
 
 def _is_of_others(program: Program, module: Module, model: ast.expr) -> bool:
-    """Return whether other libraries make all that a model may be."""
+    """Return whether all possible values of a model are made by other libraries."""
     names = {program.callee(*made) for made in program.made_by(module, model)}
     return bool(names) and all(name.partition(".")[0] in _OTHERS for name in names)
 
@@ -117,7 +117,7 @@ def _is_in_optimizer(program: Program, call: Call) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def updates(program: Program) -> tuple[Update, ...]:
-    """Return the updates of loops of the program's own, not those that Keras's ``fit`` takes."""
+    """Return the updates of custom loops, without those that Keras's ``fit`` makes."""
     found = []
     for call in update_calls(program):
         if not is_for_keras(program, call.module, call.node):
@@ -132,13 +132,13 @@ def trains(program: Program) -> bool:
 
 
 def training_lines(program: Program) -> list[Location]:
-    """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
+    """Return the lines that train: calls of ``fit``, then steps of custom loops."""
     lines = [call.location for call in trainings(program)]
     return lines + [update.module.location(update.step) for update in updates(program)]
 
 
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:
-    """Return whether a node is in what ``fit`` calls: ``train_step`` of a model's class."""
+    """Return whether a node is in a method that ``fit`` calls: ``train_step`` of a model class."""
     for outer in module.around(node):
         if isinstance(outer, FUNCTIONS) and getattr(outer, "name", "") in _BY_KERAS:
             parent = module.parents.get(outer)

@@ -1,4 +1,4 @@
-"""RUN-006: a loop of the program's own trains, a strategy is there, and run is never called."""
+"""RUN-006: a custom loop trains, there is a strategy, and run is never called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of loops of one's own: the outermost calls in which gradients are taken.
+"""Steps of custom loops: the outermost calls in which gradients are taken.
 
     for batch in dataset:                  boundary
         strategy.run(step, (batch,))   <-- outermost call, its trace takes a gradient
