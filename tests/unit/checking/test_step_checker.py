@@ -322,7 +322,7 @@ def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_checker._tf_private, "is_deterministic", lambda: True)
+    monkeypatch.setattr(step_checker._tf_private.random_numbers, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
     assert [check.state for check in by_loop("a mean of means")] == ["agrees"]
 
