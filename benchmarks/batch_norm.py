@@ -1,4 +1,4 @@
-"""What BatchNormalization of the whole batch costs, and of each device's samples.
+"""Cost of BatchNormalization of the whole batch, and of each device's samples.
 
 A CNN with three such layers on two stand-ins of one thread each. MirroredStrategy normalizes the
 samples of each device too, and the limit is a process on each core that has half of every batch.

@@ -1,4 +1,4 @@
-"""How long `evener doctor` takes to read a program, and what of it is Python's own start.
+"""Seconds that `evener doctor` takes to read a program, and Python's own start among them.
 
 Nothing of the program is run, and TensorFlow must not be imported.
 """

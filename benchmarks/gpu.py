@@ -52,28 +52,28 @@ def in_stages(devices: list[str], *, name: str, recompute: tuple[str, ...] = ())
 
 def start_workers(name: str, limit_mib: int) -> dict[str, Worker]:
     """Start a process for every contender of a problem."""
-    one, two = [limit_mib], [limit_mib, limit_mib // 2]
+    single, capped = [limit_mib], [limit_mib, limit_mib // 2]
     fit = partial(Worker, contenders.Fit, environment={"CUDA_VISIBLE_DEVICES": "0"})
     even = contenders.evener_even
     workers = {
         PLAIN: Worker(
-            contenders.PlainLoop, environment={"CUDA_VISIBLE_DEVICES": "0"}, gpu_limits_mib=one
+            contenders.PlainLoop, environment={"CUDA_VISIBLE_DEVICES": "0"}, gpu_limits_mib=single
         ),
-        KERAS: fit(gpu_limits_mib=one, jit_compile=False),
-        XLA: fit(gpu_limits_mib=one, jit_compile=True),
-        "evener": fit(gpu_limits_mib=one, make_strategy=even, jit_compile=False),
-        "evener, XLA": fit(gpu_limits_mib=one, make_strategy=even, jit_compile=True),
-        "evener, in two": fit(gpu_limits_mib=two, make_strategy=even, jit_compile=False),
-        "evener, in two, XLA": fit(gpu_limits_mib=two, make_strategy=even, jit_compile=True),
+        KERAS: fit(gpu_limits_mib=single, jit_compile=False),
+        XLA: fit(gpu_limits_mib=single, jit_compile=True),
+        "evener": fit(gpu_limits_mib=single, make_strategy=even, jit_compile=False),
+        "evener, XLA": fit(gpu_limits_mib=single, make_strategy=even, jit_compile=True),
+        "evener, in two": fit(gpu_limits_mib=capped, make_strategy=even, jit_compile=False),
+        "evener, in two, XLA": fit(gpu_limits_mib=capped, make_strategy=even, jit_compile=True),
         "MirroredStrategy, in two": fit(
-            gpu_limits_mib=two, make_strategy=reduced_on_one, jit_compile=False
+            gpu_limits_mib=capped, make_strategy=reduced_on_one, jit_compile=False
         ),
     }
     if name in CHAINS:
         for title, recompute in {"stages": (), "recomputed": ("block_*",)}.items():
             make = partial(in_stages, name=name, recompute=recompute)
             workers[f"evener, {title}"] = fit(
-                gpu_limits_mib=two, make_strategy=make, jit_compile=False
+                gpu_limits_mib=capped, make_strategy=make, jit_compile=False
             )
     return workers
 
@@ -89,14 +89,14 @@ def measure(
 
     def ask(who: list[str], method: str, *args: Any) -> dict[str, Any]:
         """Ask several at once."""
-        for one in who:
-            workers[one].send(method, *args)
+        for contender in who:
+            workers[contender].send(method, *args)
         answers = {}
-        for one in who:
+        for contender in who:
             try:
-                answers[one] = workers[one].receive()
+                answers[contender] = workers[name].receive()
             except WorkerError as error:
-                failed[one] = str(error)
+                failed[contender] = str(error)
         return answers
 
     # Tracing and compiling need no GPU: all do it at once.
@@ -104,18 +104,20 @@ def measure(
     running = list(ask(running, "run", 3))
     if KERAS not in running:
         raise typer.BadParameter(f"{KERAS} failed on {name}:\n{failed[KERAS]}")
-    figures: dict[str, Any] = {one: {"seconds": []} for one in running}
+    figures: dict[str, Any] = {contender: {"seconds": []} for contender in running}
     num_steps = {}
-    for one in running:
-        ran = workers[one].call("run", 10)
-        num_steps[one] = max(10, math.ceil(seconds * ran.num_steps / ran.seconds))
+    for contender in running:
+        ran = workers[contender].call("run", 10)
+        num_steps[contender] = max(10, math.ceil(seconds * ran.num_steps / ran.seconds))
     for turn in range(rounds):
-        for one in running[turn % len(running) :] + running[: turn % len(running)]:
-            ran = workers[one].call("run", num_steps[one])
-            figures[one]["seconds"].append(ran.seconds / ran.num_steps)
+        for contender in running[turn % len(running) :] + running[: turn % len(running)]:
+            ran = workers[contender].call("run", num_steps[contender])
+            figures[contender]["seconds"].append(ran.seconds / ran.num_steps)
     for key in ("peak_bytes", "predicted_bytes"):
-        for one, value in ask([one for one in running if one != PLAIN], key).items():
-            figures[one][key] = value
+        for contender, value in ask(
+            [contender for contender in running if contender != PLAIN], key
+        ).items():
+            figures[contender][key] = value
     return figures, failed
 
 
@@ -125,7 +127,7 @@ def table_of(name: str, figures: dict[str, Any]) -> Table:
     table.add_column("contender", no_wrap=True)
     for heading in ("step, ms", "min", "max", "/ Keras fit", "peak", "predicted"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one, found in figures.items():
+    for contender, found in figures.items():
         own = spread([value * 1e3 for value in found["seconds"]])
         ratio = paired(found["seconds"], figures[KERAS]["seconds"]).median
         bytes_of = [
@@ -133,7 +135,7 @@ def table_of(name: str, figures: dict[str, Any]) -> Table:
             for key in ("peak_bytes", "predicted_bytes")
         ]
         numbers = (f"{value:.2f}" for value in (own.median, own.least, own.most))
-        table.add_row(one, *numbers, f"{ratio:.3f}", *bytes_of)
+        table.add_row(contender, *numbers, f"{ratio:.3f}", *bytes_of)
     return table
 
 
@@ -160,9 +162,11 @@ def main(
             found, failed = measure(workers, name, rounds=rounds, seconds=seconds)
         figures[name] = {"contenders": found, "failed": failed}
         console.print(table_of(name, found))
-        for one, error in failed.items():
-            console.print(f"{one} failed: {error.strip().splitlines()[-1]}", highlight=False)
-        medians = {one: statistics.median(value["seconds"]) for one, value in found.items()}
+        for contender, error in failed.items():
+            console.print(f"{contender} failed: {error.strip().splitlines()[-1]}", highlight=False)
+        medians = {
+            contender: statistics.median(value["seconds"]) for contender, value in found.items()
+        }
         figures[name]["median_seconds"] = medians
         write_json(json, figures, [])
     console.print(f"figures: {json}")

@@ -1,4 +1,4 @@
-"""What evener costs per step on one device, beside a plain ``tf.function`` loop.
+"""Cost of evener per step on one device, beside a plain ``tf.function`` loop.
 
 Keras's own ``fit`` runs beside both: it tells how much of the difference is Keras's.
 """
@@ -113,7 +113,7 @@ def main(
         PLAIN: Worker(contenders.PlainLoop),
     }
     console = terminal()
-    quiet = Quiet(pids=tuple(one.pid for one in team.values()), patience_seconds=patience)
+    quiet = Quiet(pids=tuple(worker.pid for worker in team.values()), patience_seconds=patience)
     figures: dict[str, Any] = {}
     aims: list[Aim] = []
     with closing(*team.values()):

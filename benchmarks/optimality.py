@@ -68,7 +68,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What came of one problem; a ratio of infinity where the search found nothing."""
+    """Result of one problem; a ratio of infinity where the search found nothing."""
 
     seed: int
     kind: str
@@ -178,13 +178,13 @@ def main(
     found: list[Compared] = []
     number = seed
     while time.monotonic() < until and (count is None or number < seed + count):
-        one = compare(number)
-        if one is not None:
-            found.append(one)
-            if one.ratio > NEAR:
+        comparison = compare(number)
+        if comparison is not None:
+            found.append(comparison)
+            if comparison.ratio > NEAR:
                 console.print(
-                    f"seed {one.seed}, {one.kind}: {one.ratio:.4f} times the best, which has "
-                    + (", ".join(one.best_features) or "nothing special"),
+                    f"seed {comparison.seed}, {comparison.kind}: {comparison.ratio:.4f} times the "
+                    "best, which has " + (", ".join(comparison.best_features) or "nothing special"),
                     highlight=False,
                 )
         number += 1
@@ -196,30 +196,30 @@ def main(
     ]
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
-    write_json(json, {"problems": [asdict(one) for one in found]}, aims)
+    write_json(json, {"problems": [asdict(comparison) for comparison in found]}, aims)
     if check and not all(aim.is_met for aim in aims):
         raise typer.Exit(1)
 
 
 def _worst(found: list[Compared]) -> float:
-    return max((one.ratio for one in found), default=1.0)
+    return max((comparison.ratio for comparison in found), default=1.0)
 
 
 def _num_over(found: list[Compared]) -> int:
-    return sum(one.ratio > NEAR for one in found)
+    return sum(comparison.ratio > NEAR for comparison in found)
 
 
 def _table(found: list[Compared]) -> Table:
     groups: dict[str, list[Compared]] = defaultdict(list)
-    for one in found:
-        groups[one.kind].append(one)
-        for feature in one.best_features:
-            groups[f"the best has {feature}"].append(one)
+    for comparison in found:
+        groups[comparison.kind].append(comparison)
+        for feature in comparison.best_features:
+            groups[f"the best has {feature}"].append(comparison)
     table = Table(title="times the best plan", title_justify="left")
     table.add_column("problems")
     figures: dict[str, Callable[[list[Compared]], str]] = {
         "number": lambda some: str(len(some)),
-        "mean": lambda some: f"{sum(one.ratio for one in some) / len(some):.4f}",
+        "mean": lambda some: f"{sum(comparison.ratio for comparison in some) / len(some):.4f}",
         "worst": lambda some: f"{_worst(some):.4f}",
         "over 1 %": lambda some: str(_num_over(some)),
     }

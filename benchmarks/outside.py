@@ -1,4 +1,4 @@
-"""How evener scales from one core to two, beside Keras on JAX and PyTorch.
+"""Speed of evener on one core and on two, beside Keras on JAX and PyTorch.
 
 Keras on JAX (``DataParallel``) and PyTorch (``DistributedDataParallel`` over gloo) need
 environments of their own, whose Pythons are named: with ``jax`` and ``keras==3.15.1``; with

@@ -31,15 +31,15 @@ _STEPS = 9
 
 
 class Settings(NamedTuple):
-    """What is trained.
+    """Model, batch and devices of a training.
 
     Attributes:
         kind: ``"stack"`` of Dense layers or ``"pairs"`` of them.
         num_blocks: Dense layers, or pairs of them.
-        width: Of the layers.
+        width: Units of each layer.
         batch_size: Samples of a global batch.
-        num_devices: How many there are.
-        num_stages: Spread over the devices in turns.
+        num_devices: Number of devices.
+        num_stages: Number of stages, spread over the devices in turns.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class StagedStep:
     """A model that trains by ``fit`` in stages on devices of a cluster.
 
     Args:
-        addresses: Where the devices listen.
+        addresses: Host and port of each device.
     """
 
     def __init__(self, *, addresses: list[str]) -> None:
@@ -74,7 +74,7 @@ class StagedStep:
         """Make the model, and take the first steps, which trace and make the slots.
 
         Args:
-            settings: What is trained.
+            settings: Model, batch and devices.
             optimizer: Its name.
             **order: Given to `plan_of`.
         """
@@ -125,13 +125,13 @@ def measure(settings: Settings, optimizer: str, **order: Any) -> dict[str, list[
 
 
 class Compared(NamedTuple):
-    """How many bytes two measurements differ by.
+    """Bytes by which two measurements differ.
 
     Attributes:
-        name: Of the second of them.
-        what: What the difference is, for the aim.
-        measured: Bytes.
-        predicted: Bytes.
+        name: Name of the second of them.
+        what: Description of the difference, for the aim.
+        measured: Measured difference in bytes.
+        predicted: Predicted difference in bytes.
     """
 
     name: str
@@ -152,10 +152,10 @@ def compare(
     """Compare measurements with the first of them.
 
     Args:
-        found: By name, as `measure` returns them.
-        what: With a place for the name.
+        found: Measurements by name, as `measure` returns them.
+        what: Description of the difference, with ``{}`` for the name.
         sign: 1 if the others need more, -1 if they need less.
-        device: Which device, or None for the sum over all of them.
+        device: Number of the device, or None for the sum over all of them.
     """
     (_, first), *others = found.items()
     return [
@@ -186,7 +186,7 @@ def main(
     for title, found, compared in _cases(optimizer):
         console.print(_table(f"{title}, {optimizer}", found, compared))
         figures[title] = found
-        aims += [one.aim() for one in compared]
+        aims += [comparison.aim() for comparison in compared]
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
     write_json(json, figures, aims)
@@ -243,10 +243,10 @@ def _table(title: str, found: Mapping[str, Any], compared: Sequence[Compared]) -
     for name, used in found.items():
         cells = [", ".join(map(format_bytes, used[key])) for key in ("peak", "predicted")]
         # The first of several comparisons: the sum over the devices.
-        one = next((one for one in compared if one.name == name), None)
-        if one is not None:
-            ratio = f"{one.measured / one.predicted:.3f}"
-            cells += [format_bytes(one.measured), format_bytes(one.predicted), ratio]
+        comparison = next((candidate for candidate in compared if candidate.name == name), None)
+        if comparison is not None:
+            ratio = f"{comparison.measured / comparison.predicted:.3f}"
+            cells += [format_bytes(comparison.measured), format_bytes(comparison.predicted), ratio]
         table.add_row(name, *cells)
     return table
 

@@ -1,4 +1,4 @@
-"""What plain TensorFlow costs in a process that has used evener, beside one that has not.
+"""Cost of plain TensorFlow in a process that has used evener, beside one that has not.
 
 Both do the same work without evener, in turns: eager operations, gradients on a tape, tracing of a
 function, and a step of Keras's ``fit`` without a strategy.
@@ -66,7 +66,7 @@ def _train(*, by_evener: bool) -> None:
         model.compile("adam", "mse")
     x = np.ones((16, 8), "float32")
     model.fit(x, x[:, :4], verbose=0)
-    function(lambda one: tf.reduce_mean(one))(tf.constant(x))
+    function(lambda batch: tf.reduce_mean(batch))(tf.constant(x))
 
 
 def _work() -> dict[str, Callable[[], Any]]:
@@ -89,10 +89,10 @@ def _work() -> dict[str, Callable[[], Any]]:
         return tape.gradient(loss, b)
 
     def trace() -> Any:
-        def step(one: Any) -> Any:
+        def step(value: Any) -> Any:
             for _ in range(10):
-                one = tf.tanh(one @ b) + one
-            return one
+                value = tf.tanh(value @ b) + value
+            return value
 
         return tf.function(step).get_concrete_function(a)
 

@@ -58,14 +58,14 @@ RULES: dict[str, Callable[[Problem], Iterator[Assignment]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What a plan costs.
+    """Predicted and simulated cost of a plan.
 
     Attributes:
-        predicted_seconds: Of a step.
-        simulated_seconds: Of a step; None if it does not fit.
-        lacking_bytes: Of the device that lacks most, 0 if all have enough.
-        device: That one, or an empty text.
-        layout: In words.
+        predicted_seconds: Seconds of a step by the cost model.
+        simulated_seconds: Seconds of a step by the simulation; None if it does not fit.
+        lacking_bytes: Bytes that the device lacks which lacks most, 0 if all have enough.
+        device: Name of that device, or an empty text.
+        layout: Description of the plan in words.
     """
 
     predicted_seconds: float
@@ -105,7 +105,9 @@ def judge(assignment: Assignment, problem: Problem) -> Judged:
 
 def layout_of(assignment: Assignment) -> str:
     """Return for example ``"2 x 4 stages, 16 micro-batches; recomputed"``."""
-    shapes = sorted((len(one.spans), one.num_micro_batches) for one in assignment.replicas)
+    shapes = sorted(
+        (len(replica.spans), replica.num_micro_batches) for replica in assignment.replicas
+    )
     parts = [
         f"{len(list(group))} x {stages} stage{'s' if stages > 1 else ''}"
         + (f", {count} micro-batches" if count > 1 else "")
@@ -145,7 +147,7 @@ class Row:
         """Return how many times as long as evener's plan another takes, if both fit.
 
         Args:
-            name: Of the other rule.
+            name: Name of the other rule.
             seconds: ``"predicted_seconds"`` or ``"simulated_seconds"``.
         """
         other, own = self.judged[name], self.judged.get(EVENER)

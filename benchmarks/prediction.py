@@ -1,4 +1,4 @@
-"""What the cost model says of plans beside what their steps take, on stand-ins of one thread each.
+"""Predicted and measured times and memory of plans, on stand-ins of one thread each.
 
 A process for each model profiles it once, layer by layer, and then trains it under each plan, in
 turns. ``side_by_side/layouts.py`` lists the cases and says which half each of them falls into.
@@ -38,11 +38,11 @@ class Case:
     """A model under a plan.
 
     Attributes:
-        name: Of the case.
-        expected: What the cost model says.
-        turns: The median seconds of a step, of every turn.
-        core_turns: The core-seconds of a step, of every turn.
-        foreign: The part of the machine that others used, of every turn.
+        name: Name of the case.
+        expected: Prediction of the cost model.
+        turns: Median seconds of a step, for every turn.
+        core_turns: Core-seconds of a step, for every turn.
+        foreign: Part of the machine that other programs used, for every turn, 0 to 1.
     """
 
     name: str
@@ -209,8 +209,8 @@ def _compare_memory(
         for plan in plans:
             found[case_name(model, plan)] = measure_memory(model, plan, optimizer, profile)
     console.print(_memory_table(found))
-    devices = [one for of_case in found.values() for one in of_case]
-    ratios = [one.ratio for one in devices]
+    devices = [device for of_case in found.values() for device in of_case]
+    ratios = [device.ratio for device in devices]
     aims = [
         Aim(
             what=f"memory of {len(ratios)} devices, off the measured one, median",
@@ -221,12 +221,12 @@ def _compare_memory(
         Aim(
             what="memory, the least predicted over the most that a step needed",
             wanted=1 - MOST_MEMORY_BELOW,
-            got=min(one.total / one.most for one in devices),
+            got=min(device.total / device.most for device in devices),
         ),
     ]
     for aim in aims:
         console.print(str(aim), highlight=False, soft_wrap=True)
-    figures = {name: [asdict(one) for one in of_case] for name, of_case in found.items()}
+    figures = {name: [asdict(device) for device in of_case] for name, of_case in found.items()}
     write_json(json, {"memory": figures}, aims)
     console.print(f"figures: {json}")
     return aims
@@ -239,9 +239,9 @@ def _memory_table(found: Mapping[str, Sequence[DeviceMemory]]) -> Table:
     for heading in ("predicted", "measured", "most", "between steps", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, of_case in found.items():
-        for one in of_case:
-            sizes = (round(one.total), one.peak, one.most, one.between)
-            table.add_row(name, one.device, *map(format_bytes, sizes), f"{one.ratio:.2f}")
+        for device in of_case:
+            sizes = (round(device.total), device.peak, device.most, device.between)
+            table.add_row(name, device.device, *map(format_bytes, sizes), f"{device.ratio:.2f}")
     return table
 
 
@@ -281,9 +281,9 @@ def _table(half: str, cases: Sequence[Case]) -> Table:
         milliseconds = (expected.seconds, case.seconds, min(case.turns))
         table.add_row(
             case.name + ("" if case.counts else " *"),
-            *(f"{1e3 * one:.1f}" for one in milliseconds),
+            *(f"{1e3 * value:.1f}" for value in milliseconds),
             f"{case.ratio:.2f}",
-            *(f"{1e3 * one:.1f}" for one in (expected.core_seconds, case.core_seconds)),
+            *(f"{1e3 * seconds:.1f}" for seconds in (expected.core_seconds, case.core_seconds)),
             f"{case.core_ratio:.2f}",
             f"{statistics.median(case.foreign):.0%}",
         )

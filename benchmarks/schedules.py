@@ -79,7 +79,7 @@ CONTENDERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What was counted, and what the formula says."""
+    """Counted bubble and memory of a schedule, beside the formula."""
 
     num_devices: int
     num_micro_batches: int

@@ -1,4 +1,4 @@
-"""What the check of a few samples costs: once, beside the training, and in the steps after it.
+"""Cost of the spot check: once, beside the training, and in the steps after it.
 
 Two devices of one thread each. A check is held back until the first steps are over, and takes its
 processor seconds alone; later steps with it and without it take turns.
@@ -46,7 +46,9 @@ class Checked(contenders.Fit):
     def prepare(self, name: str, optimizer: str) -> None:
         """Make the model of a problem; forget the one before."""
         self._gan = (
-            _gan([one.lower() for one in self._devices], self._verify) if name == GAN else None
+            _gan([device.lower() for device in self._devices], self._verify)
+            if name == GAN
+            else None
         )
         if name != GAN:
             super().prepare(name, optimizer)
@@ -164,7 +166,7 @@ def main(
 ) -> None:
     """Measure what checks cost."""
     team = {ON: Worker(Checked, verify=None), OFF: Worker(Checked, verify=False)}
-    quiet = Quiet(pids=tuple(one.pid for one in team.values()), patience_seconds=patience)
+    quiet = Quiet(pids=tuple(worker.pid for worker in team.values()), patience_seconds=patience)
     table = Table(title="A check of a few samples, two devices", title_justify="left")
     for heading in ("model", "core-seconds", "estimated", "begins after, s", "later steps, %"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -176,7 +178,7 @@ def main(
             steps = later_steps(team, name, quiet, rounds=rounds, seconds=seconds)
             pairs = zip(steps[ON], steps[OFF], strict=True)
             slower = spread([(on / off - 1) * 100 for on, off in pairs])
-            took = statistics.median(one["core_seconds"] for one in checked)
+            took = statistics.median(run["core_seconds"] for run in checked)
             begins = checked[0]["begins_after"]
             figures[name] = {"checks": checked, "step_seconds": steps, "took": took}
             table.add_row(

@@ -42,10 +42,10 @@ class FirstStep:
         """Return the seconds of each part.
 
         Args:
-            num_blocks: Of the transformer.
-            optimizer: Its name.
-            profile: Where the profile of the tracing goes; nowhere if empty.
-            **order: Given to `plan_of`.
+            num_blocks: Number of blocks of the transformer.
+            optimizer: Name of the optimizer.
+            profile: File for the profile of the tracing; none if empty.
+            **order: Arguments of `plan_of`.
         """
         import keras
         import numpy as np
@@ -117,7 +117,7 @@ def main(
         table.add_row(part, f"{seconds:.1f}", f"{plain['seconds'][part]:.1f}")
     total = sum(found["seconds"].values())
     table.add_row("all", f"{total:.1f}", f"{sum(plain['seconds'].values()):.1f}")
-    later = (one["later_step_seconds"] for one in (found, plain))
+    later = (run["later_step_seconds"] for run in (found, plain))
     table.add_row("a later step", *(f"{seconds:.2f}" for seconds in later))
     console.print(table)
     aim = Aim(

@@ -39,7 +39,7 @@ MEBIBYTE = 2**20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """How two devices differ.
+    """Differences between two devices.
 
     Attributes:
         problem: A name of `PROBLEMS`.
@@ -69,7 +69,7 @@ class Profiled:
         """Return plans as JSON for both devices and for each alone, and what they need.
 
         Args:
-            case: How the devices differ.
+            case: Differences between the devices.
         """
         import numpy as np
         import tensorflow as tf
@@ -84,13 +84,13 @@ class Profiled:
         problem = PROBLEMS[case.problem]
         size = problem.batch_size
         specs = [
-            tf.TensorSpec(one.shape[1:], one.dtype)
-            for one in problem.data(np.random.default_rng(1), 2)
+            tf.TensorSpec(array.shape[1:], array.dtype)
+            for array in problem.data(np.random.default_rng(1), 2)
         ]
         traced = trace_keras_step(lambda: _compiled(problem), *specs)
         found, _ = profile_step(traced, resolve_devices([FAST, SLOW]), size)
         ((_, times),) = found.times.items()
-        slowed = tuple(one.scaled(1 / SPEED_LEFT) for one in times) if case.is_slowed else times
+        slowed = tuple(layer.scaled(1 / SPEED_LEFT) for layer in times) if case.is_slowed else times
         whole = check_plan(Plan.data_parallel([FAST]), found, size).prediction.memory[0].total
         caps = {FAST: whole // 2, SLOW: whole // 4} if case.is_small else {FAST: None, SLOW: None}
 
@@ -108,7 +108,9 @@ class Profiled:
             return plan_profile(profile, size)
 
         both, fast, slow = planned(FAST, SLOW), planned(FAST), planned(SLOW)
-        own = sum(one.forward(size / 2) + one.backward(size / 2) for one in times) / (size / 2)
+        own = sum(layer.forward(size / 2) + layer.backward(size / 2) for layer in times) / (
+            size / 2
+        )
         amount = (1 / SPEED_LEFT - 1) * own / seconds_per_product("CPU:1")
         return {
             "planned": both.plan.to_json(),
@@ -124,8 +126,8 @@ class Planned:
     """Keras's ``fit`` under a plan, with work besides on the slow device.
 
     Args:
-        plan: As JSON; None for even shares.
-        amount: Products for each sample of the slow device.
+        plan: Plan as JSON; None for even shares.
+        amount: Matrix products for each sample of the slow device.
     """
 
     def __init__(self, *, plan: str | None, amount: float) -> None:
@@ -145,7 +147,9 @@ class Planned:
             strategy = evener.Strategy(devices=[FAST, SLOW], shares="even")
         else:
             strategy = evener.Strategy(evener.Plan.from_json(self._plan))
-        self._replicas = [[stage.device for stage in one.stages] for one in strategy.plan.replicas]
+        self._replicas = [
+            [stage.device for stage in replica.stages] for replica in strategy.plan.replicas
+        ]
         if any(len(devices) > 1 for devices in self._replicas):
             raise RuntimeError("work besides is for whole replicas, and this plan has stages")
         # Steps of one replica are timed too, so that it can have work besides.
@@ -173,7 +177,7 @@ class Planned:
         replicas = self._strategy.plan.replicas
         return {
             "shares": [round(share, 3) for share in self._strategy.shares],
-            "micro_batches": [one.num_micro_batches for one in replicas],
+            "micro_batches": [replica.num_micro_batches for replica in replicas],
         }
 
 

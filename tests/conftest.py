@@ -1,4 +1,4 @@
-"""What all tests share: one TensorFlow with five logical CPUs, subprocesses, hypothesis.
+"""Set-up that all tests share: one TensorFlow with five logical CPUs, subprocesses, hypothesis.
 
 TensorFlow fixes its devices when it runs its first operation, and a test process runs many
 tests. So the logical CPUs are made once, before the first test, if any test of the run needs
@@ -35,11 +35,14 @@ ON_LOGICAL_CPUS = (
     TESTS / "conformance",
     TESTS / "exactness",
     TESTS / "multi_device",
+    TESTS / "unit" / "checking",
     TESTS / "unit" / "engine",
     TESTS / "unit" / "ops",
     TESTS / "unit" / "profiler",
+    TESTS / "unit" / "strategy",
     ROOT / "src" / "evener" / "engine",
     ROOT / "src" / "evener" / "profiler",
+    ROOT / "src" / "evener" / "strategy",
 )
 # Files whose single tests take longest. They run first: a worker that got one at the end would
 # go on alone while the others have nothing left to do.
@@ -107,7 +110,7 @@ def make_logical_cpus() -> tuple[str, ...]:
 def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
     """Leave out pytest's search for examples in docstrings: tests have none, and it takes long."""
     found = yield
-    return [one for one in found if type(one) is pytest.Module]
+    return [node for node in found if type(node) is pytest.Module]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -153,7 +156,7 @@ def fresh_keras(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     import keras
 
-    from evener.engine import strategy
+    from evener.strategy import strategy
 
     # What a module's fixtures hold is not what the program of this test left unused.
     strategy._STRATEGIES.clear()

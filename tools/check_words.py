@@ -26,18 +26,8 @@ NOT_YET = (
     "src/evener/_tf_private.py",
     "src/evener/analysis/hoisting",
     "src/evener/engine",
-    "src/evener/launch",
+    "src/evener/run/hoisting",
     "src/evener/tf_compat",
-    "benchmarks",
-    "tests/cli",
-    "tests/conformance",
-    "tests/conftest.py",
-    "tests/examples",
-    "tests/exactness",
-    "tests/gpu",
-    "tests/multi_device",
-    "tests/programs",
-    "tests/unit",
 )
 QUESTIONS = ("What", "How", "Where", "Which")
 NO_NOUNS = frozenset(

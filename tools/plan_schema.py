@@ -28,7 +28,8 @@ from evener.plan import (
     Stage,
 )
 from evener.plan import json_schema as published
-from evener.plan.serialise import REQUIRED_PLAN_KEYS, VERSION
+from evener.plan.fields import VERSION
+from evener.plan.serialise import REQUIRED_PLAN_KEYS
 
 FILE = Path(published.__file__).with_name(published.SCHEMA_FILE)
 

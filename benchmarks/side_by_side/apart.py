@@ -86,8 +86,8 @@ def devices_apart(number: int, cap_bytes: int | None = None) -> Iterator[list[Wo
     """Start devices, each in a process of its own, and end them.
 
     Args:
-        number: How many.
-        cap_bytes: What each of them may use; None for all there is.
+        number: Number of devices.
+        cap_bytes: Most bytes that each of them may use; None for all there are.
     """
     environment = dict(LIKE_A_GPU)
     if cap_bytes is not None:

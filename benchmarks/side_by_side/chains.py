@@ -15,13 +15,13 @@ class Chain:
     """A model of blocks, one after the other.
 
     Attributes:
-        num_blocks: How many blocks there are.
+        num_blocks: Number of blocks.
         inputs: Shape of a sample.
         between: Shape of what one block gives the next.
         block: Adds the layers of a block, whose number is given, to a tensor.
         begin: Adds what stands before the first block, if there is anything.
         end: Adds what stands behind the last, if there is anything.
-        dtype: Of the samples.
+        dtype: Type of the samples.
     """
 
     num_blocks: int

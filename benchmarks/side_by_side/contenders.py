@@ -17,13 +17,13 @@ from side_by_side.problems import PROBLEMS, Problem, make_dataset, make_loss, ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a turn took.
+    """Steps and seconds of a turn.
 
     Attributes:
         num_steps: Steps that were timed.
-        seconds: By the clock on the wall.
-        core_seconds: By the processor, all threads of the process added up. Other programs
-            lengthen it far less, so it tells work from waiting.
+        seconds: Wall-clock seconds.
+        core_seconds: Processor seconds, all threads of the process added up. Other programs
+            lengthen them far less, so they tell work from waiting.
     """
 
     num_steps: int
@@ -67,7 +67,7 @@ class Fit:
         num_devices: Logical CPUs.
         gpu_limits_mib: Memory of logical GPUs, which are used instead where it is given.
         make_strategy: Makes the strategy from the devices' names; None for no strategy.
-        jit_compile: As in ``compile``.
+        jit_compile: Argument of ``compile``.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class PlainLoop:
     """A plain ``tf.function`` loop on one device: the least that a step costs.
 
     Args:
-        part: Of each global batch, so much.
+        part: Part of each global batch to train on, 0 to 1.
         start: A barrier to wait at before each turn, where several such loops add up.
         gpu_limits_mib: Memory of a logical GPU, which is used instead of a CPU where it is given.
     """

@@ -1,6 +1,6 @@
-"""How long planning takes, for more and more devices and layers; no device is used.
+"""Seconds of planning for more and more devices and layers; no device is used.
 
-Counted is the processor's time, which other programs lengthen little: planning has one thread.
+Processor time is counted, which other programs lengthen little: planning has one thread.
 
 Models are transformers of GPT-3 1.3B's blocks, as many as are asked for. Clusters are machines of
 up to eight devices:
@@ -42,13 +42,13 @@ KINDS = ("alike", "two types")
 NUM_DEVICES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 NUM_LAYERS = (8, 16, 26, 50, 100, 200, 400)
 LAYERS = 26
-"""Of the model for which the devices grow."""
+"""Layers of the model for which the devices grow."""
 
 DEVICES = 8
-"""Of the cluster for which the layers grow."""
+"""Devices of the cluster for which the layers grow."""
 
 MOST_SECONDS = 60.0
-"""In which a plan should be found."""
+"""Seconds within which a plan should be found."""
 
 _IN_A_MACHINE = 8
 _SAMPLES_PER_DEVICE = 4
@@ -56,14 +56,14 @@ _SAMPLES_PER_DEVICE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planning:
-    """How long it takes to find a plan.
+    """Seconds of one search for a plan.
 
     Attributes:
-        kind: Of the devices.
-        num_devices: How many there are.
-        num_layers: Of the model.
-        seconds: Of the processor, the median of the rounds.
-        layout: Of the plan, in words.
+        kind: Kind of the cluster, one of `KINDS`.
+        num_devices: Number of devices.
+        num_layers: Number of layers of the model.
+        seconds: Processor seconds, the median of the rounds.
+        layout: Description of the plan in words.
     """
 
     kind: str
@@ -157,16 +157,16 @@ def growth_figures(
     """Time all cases, print them and plot them; return the figures and what they should show.
 
     Args:
-        console: For the table.
-        plot: The SVG file to write.
-        rounds: How often each plan is looked for.
+        console: Console that shows the table.
+        plot: SVG file to write.
+        rounds: Number of searches for each plan.
     """
     found = measure_growth(console, rounds=rounds)
     write_svg(plot, panels(found), up="seconds of the processor")
     console.print(f"plot: {plot}")
-    longest = max(one.seconds for one in found)
+    longest = max(search.seconds for search in found)
     aim = Aim(what="seconds to plan, most", wanted=MOST_SECONDS, got=longest, at_least=False)
-    return {"measured": True, "times": [asdict(one) for one in found]}, [aim]
+    return {"measured": True, "times": [asdict(search) for search in found]}, [aim]
 
 
 def measure_growth(console: Console, *, rounds: int) -> list[Planning]:
@@ -176,15 +176,15 @@ def measure_growth(console: Console, *, rounds: int) -> list[Planning]:
     table = Table(title="seconds to find a plan, of the processor", title_justify="left")
     for heading in ("devices", "layers", *KINDS):
         table.add_column(heading, justify="right")
-    by_case = {(one.kind, one.num_devices, one.num_layers): one for one in found}
+    by_case = {(search.kind, search.num_devices, search.num_layers): search for search in found}
     for num_devices, num_layers in dict.fromkeys(
-        (one.num_devices, one.num_layers) for one in found
+        (search.num_devices, search.num_layers) for search in found
     ):
         cells = (by_case[kind, num_devices, num_layers] for kind in KINDS)
         table.add_row(
             f"{num_devices:,}",
             str(num_layers),
-            *(f"{one.seconds:.2f}, {one.layout}" for one in cells),
+            *(f"{search.seconds:.2f}, {search.layout}" for search in cells),
         )
     console.print(table)
     return found
@@ -192,14 +192,18 @@ def measure_growth(console: Console, *, rounds: int) -> list[Planning]:
 
 def panels(found: Sequence[Planning]) -> list[Panel]:
     """Return the two parts of the plot: over the devices, and over the layers."""
-    by_devices = [one for one in found if one.num_layers == LAYERS]
-    by_layers = [one for one in found if one.num_devices == DEVICES]
+    by_devices = [search for search in found if search.num_layers == LAYERS]
+    by_layers = [search for search in found if search.num_devices == DEVICES]
     return [
         Panel(
             title=f"{LAYERS} layers",
             across="devices",
             lines={
-                kind: [(one.num_devices, one.seconds) for one in by_devices if one.kind == kind]
+                kind: [
+                    (search.num_devices, search.seconds)
+                    for search in by_devices
+                    if search.kind == kind
+                ]
                 for kind in KINDS
             },
         ),
@@ -207,7 +211,11 @@ def panels(found: Sequence[Planning]) -> list[Panel]:
             title=f"{DEVICES} devices",
             across="layers",
             lines={
-                kind: sorted((one.num_layers, one.seconds) for one in by_layers if one.kind == kind)
+                kind: sorted(
+                    (search.num_layers, search.seconds)
+                    for search in by_layers
+                    if search.kind == kind
+                )
                 for kind in KINDS
             },
         ),

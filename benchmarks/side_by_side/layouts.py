@@ -37,7 +37,7 @@ class Trained:
     Attributes:
         chain: Four blocks.
         batch_size: Samples of a global batch.
-        num_classes: Of the targets.
+        num_classes: Number of classes of the targets.
         target: Shape of the target of one sample.
         most_input: Whole numbers below this are the samples; 0 for floats.
     """
@@ -146,7 +146,7 @@ def _stages(
         # A model that has nothing before its first block must not be asked for it.
         is_there = {"begin_*": trained.chain.begin is not None}
         stages = tuple(
-            Stage(device=name, layers=tuple(one for one in layers if is_there.get(one, True)))
+            Stage(device=name, layers=tuple(layer for layer in layers if is_there.get(layer, True)))
             for name, layers in zip(itertools.cycle(DEVICES[:2]), cut, strict=False)
         )
         staged = Replica(

@@ -147,7 +147,7 @@ class PinnedGPipe(_ByHand):
             work = _HandWork(self.devices, functions, parts)
             xs = tf.split(x, self._num_micro_batches)
             ys = tf.split(y, self._num_micro_batches)
-            tapes = [work.forward(*one) for one in zip(xs, ys, strict=True)]
+            tapes = [work.forward(*batch) for batch in zip(xs, ys, strict=True)]
             for kept in reversed(tapes):
                 work.backward(kept)
             for part, opt, device, sums in zip(
@@ -224,9 +224,9 @@ class _HandWork:
                 of = [*self._weights[k], *([x] if k else [])]
                 found = tape.gradient(result, of, output_gradients=arrived)
                 gradient = found.pop() if k else None
-                found = [tf.convert_to_tensor(one) for one in found]
+                found = [tf.convert_to_tensor(gradient) for gradient in found]
                 self.sums[k] = [
-                    one if not self.sums[k] else self.sums[k][j] + one
-                    for j, one in enumerate(found)
+                    gradient if not self.sums[k] else self.sums[k][j] + gradient
+                    for j, gradient in enumerate(found)
                 ]
             self._last[k] = [found[0]]

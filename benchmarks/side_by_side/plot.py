@@ -17,9 +17,9 @@ class Panel:
     """One part of a plot.
 
     Attributes:
-        title: Above it.
-        across: What the horizontal axis counts.
-        lines: By name the points (across, seconds) of a line, all above 0, by rising first numbers.
+        title: Title above the panel.
+        across: Label of the horizontal axis.
+        lines: Points (across, seconds) of each line by name, all above 0, by rising first numbers.
     """
 
     title: str
@@ -31,8 +31,8 @@ def svg_of(panels: Sequence[Panel], *, up: str) -> str:
     """Return a plot: the panels side by side, with one scale upwards.
 
     Args:
-        panels: At least one.
-        up: What the vertical axis counts.
+        panels: Panels from left to right, one or more.
+        up: Label of the vertical axis.
     """
     values = [y for panel in panels for line in panel.lines.values() for _, y in line]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -24,13 +24,13 @@ _UNTIMED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the cost model says of a plan.
+    """Prediction of the cost model for a plan.
 
     Attributes:
-        seconds: Of a step.
-        core_seconds: Of a step, all devices added up.
-        terms: Of the slowest replica, in seconds, by name.
-        num_devices: That compute.
+        seconds: Seconds of a step.
+        core_seconds: Busy seconds of a step, all devices added up.
+        terms: Terms of the time of the slowest replica, in seconds, by name.
+        num_devices: Number of devices that compute.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ class Planned:
 
         used = resolve_devices(DEVICES)
         x, y = self._trained.batch()
-        specs = [tf.TensorSpec(one.shape[1:], one.dtype) for one in (x, y)]
+        specs = [tf.TensorSpec(array.shape[1:], array.dtype) for array in (x, y)]
         size = self._trained.batch_size
         with _cores(1), _processor_time() if by_processor else contextlib.nullcontext():
             traced = trace_keras_step(self._make, *specs)
@@ -77,9 +77,9 @@ class Planned:
         ((_, times),) = self._profile.times.items()
         return {
             "layers": {
-                layer.name: [1e3 * t for t in (one.forward(size), one.backward(size))]
-                + [1e3 * one.update_seconds]
-                for layer, one in zip(self._profile.model.layers, times, strict=True)
+                layer.name: [1e3 * t for t in (times.forward(size), times.backward(size))]
+                + [1e3 * times.update_seconds]
+                for layer, times in zip(self._profile.model.layers, times, strict=True)
             },
             "overhead_ms": 1e3 * self._profile.step_overhead_seconds,
             "not_measured": not_measured,
@@ -97,7 +97,7 @@ class Planned:
 
         import evener
         from evener.cost_model import predict_plan
-        from evener.cost_model.assignment import assignment_of
+        from evener.cost_model.conversion import assignment_of
         from evener.cost_model.prediction import update_seconds
 
         plan = PLANS[name](self._trained)
@@ -117,7 +117,7 @@ class Planned:
         profile, size = self._profile, self._trained.batch_size
         assignment = assignment_of(plan, profile.model, profile.cluster, size)
         updates = update_seconds(assignment, profile)
-        passes = [used * one.seconds for one in found.replicas for used in one.utilization]
+        passes = [seconds for replica in found.replicas for seconds in replica.busy_seconds]
         return Expected(
             seconds=found.step_seconds,
             core_seconds=sum(passes) + sum(updates.values()) + profile.step_overhead_seconds,

@@ -24,11 +24,11 @@ class DeviceMemory:
     """The memory of one device under a plan, in bytes.
 
     Attributes:
-        device: As the plan calls it.
-        peak: At the worst moment of a step: the median of several steps.
-        most: At the worst moment of all of these steps.
-        between: Between steps.
-        predicted: What the cost model says, by kind.
+        device: Name of the device in the plan.
+        peak: Peak of a step: the median of several steps.
+        most: Largest peak of these steps.
+        between: Bytes in use between steps.
+        predicted: Bytes by the cost model, by kind.
     """
 
     device: str
@@ -39,7 +39,7 @@ class DeviceMemory:
 
     @property
     def total(self) -> float:
-        """What the cost model says, all kinds together."""
+        """Bytes by the cost model, all kinds together."""
         return sum(self.predicted.values())
 
     @property
@@ -52,10 +52,10 @@ class PlannedApart:
     """A model that is trained under a plan, on devices of a cluster.
 
     Args:
-        addresses: Where the devices listen.
+        addresses: Host and port of each device.
         model: A name of `MODELS`.
         optimizer: A name of `make_optimizer`.
-        profile: What the layers cost, as JSON.
+        profile: Cost profile of the layers, as JSON.
     """
 
     def __init__(self, *, addresses: list[str], model: str, optimizer: str, profile: str) -> None:
@@ -92,7 +92,7 @@ class PlannedApart:
 
         measured = profile_from_json(self._profile)
         ((name, times),) = measured.times.items()
-        devices = tuple(ClusterDevice(name=one, type=name) for one in self._names)
+        devices = tuple(ClusterDevice(name=device, type=name) for device in self._names)
         profile = CostProfile(
             model=measured.model, cluster=Cluster(devices=devices), times={name: times}
         )
@@ -126,7 +126,7 @@ def profile_of(model: str, optimizer: str) -> str:
 
 def measure_memory(model: str, plan: str, optimizer: str, profile: str) -> list[DeviceMemory]:
     """Train a model under a plan; return the memory of each device that it uses."""
-    used = {one.name for one in PLANS[plan](MODELS[model]).devices}
+    used = {device.name for device in PLANS[plan](MODELS[model]).devices}
     with devices_apart(len(used)) as devices:
         addresses = [device.call("address") for device in devices]
         host = Worker(
@@ -141,8 +141,8 @@ def measure_memory(model: str, plan: str, optimizer: str, profile: str) -> list[
                     device.call("forget")
                 host.call("train")
                 now = [device.call("used") for device in devices]
-                peaks.append([one["peak"] for one in now])
-                between.append([one["current"] for one in now])
+                peaks.append([memory["peak"] for memory in now])
+                between.append([memory["current"] for memory in now])
     # What arrives early from another process is on the device for longer in some steps.
     columns = zip(zip(*peaks, strict=True), zip(*between, strict=True), strict=True)
     return [

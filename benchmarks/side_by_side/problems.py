@@ -1,4 +1,4 @@
-"""What is trained: small models of three kinds, on synthetic data in memory.
+"""Problems to train: small models of three kinds, on synthetic data in memory.
 
 Keras is imported when a model is made, because the driver needs only names and sizes.
 """
@@ -23,12 +23,12 @@ class Problem:
     """A model and its data.
 
     Attributes:
-        name: As on the command line.
+        name: Name on the command line.
         batch_size: Samples of a global batch.
         num_batches: Batches in memory; they are repeated.
         build: Makes the model.
         data: Makes that many samples and targets.
-        targets_per_sample: Over how many targets the loss of one sample is a mean.
+        targets_per_sample: Number of targets that the loss of one sample is a mean over.
         in_batches: Whether the data is in memory by batches: a GPU would wait for single samples.
         least_of_limit: The aim: evener's speed over the limit's.
     """
@@ -141,8 +141,8 @@ CHAINS = {
 }
 
 PROBLEMS = {
-    one.name: one
-    for one in (
+    problem.name: problem
+    for problem in (
         Problem(
             name="mlp",
             batch_size=512,

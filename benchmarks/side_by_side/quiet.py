@@ -36,9 +36,9 @@ class Quiet:
     """Runs turns while nobody else computes, as far as patience goes.
 
     Attributes:
-        pids: Our own processes.
-        most_foreign: So much of the machine others may use, 0 to 1.
-        patience_seconds: How long to wait before a turn, and how long to repeat it.
+        pids: Ids of our own processes.
+        most_foreign: Part of the machine that other programs may use, 0 to 1.
+        patience_seconds: Longest wait before a turn, and longest time to repeat it.
         num_disturbed: Turns that were disturbed however long we waited.
     """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from evener.clusters import ClusterDescription
 from evener.cost_model import Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.plan.shares import split_batch
 from evener.profile import CostProfile, Curve
 
@@ -42,7 +42,10 @@ def data_parallel(problem: Problem, shares: Sequence[float]) -> Iterator[Assignm
     for number in range(1 + int(math.log2(max(counts)))):
         yield owned(
             problem,
-            [replace(one, num_micro_batches=min(2**number, one.samples)) for one in whole],
+            [
+                replace(replica, num_micro_batches=min(2**number, replica.samples))
+                for replica in whole
+            ],
         )
 
 
@@ -73,7 +76,7 @@ def by_curves(problem: Problem) -> Iterator[Assignment]:
     """
     profile = problem.profile
     curves = {
-        name: Curve.total(curve for one in times for curve in (one.forward, one.backward))
+        name: Curve.total(curve for layer in times for curve in (layer.forward, layer.backward))
         for name, times in profile.times.items()
     }
     types = [device.type for device in profile.cluster.devices]

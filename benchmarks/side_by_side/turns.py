@@ -24,8 +24,8 @@ def take_turn(workers: Sequence[Worker], num_steps: int) -> tuple[float, float]:
     for worker in workers:
         worker.send("run", num_steps)
     ran = [worker.receive() for worker in workers]
-    rate = sum(one.num_steps / one.seconds for one in ran) / len(workers)
-    return rate, sum(one.core_seconds / one.num_steps for one in ran)
+    rate = sum(turn.num_steps / turn.seconds for turn in ran) / len(workers)
+    return rate, sum(turn.core_seconds / turn.num_steps for turn in ran)
 
 
 def compare(
@@ -77,7 +77,7 @@ def undisturbed(figures: dict[str, Any], *who: str) -> list[list[float]]:
     """
     speeds, foreign = figures["samples_per_second"], figures["used_by_others"]
     rounds = range(len(speeds[who[0]]))
-    kept = [k for k in rounds if all(foreign[one][k] <= MOST_FOREIGN for one in who)]
+    kept = [k for k in rounds if all(foreign[name][k] <= MOST_FOREIGN for name in who)]
     if len(kept) < _LEAST_ROUNDS:
         kept = list(rounds)
-    return [[speeds[one][k] for k in kept] for one in who]
+    return [[speeds[name][k] for k in kept] for name in who]

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from evener.auditing import Audit, audit
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
     from evener.doctor import Diagnosis, Finding, diagnose
-    from evener.engine import Strategy
-    from evener.engine.distribute import distribute
     from evener.errors import (
         DataError,
         DeviceError,
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from evener.pinning import pin, pinned_gradients
     from evener.plan import Plan
     from evener.profiler.make_plan import make_plan
+    from evener.strategy import Strategy
+    from evener.strategy.distribute import distribute
 
 __version__ = "0.1.0"
 
@@ -47,11 +47,11 @@ _HOMES = {
     "PlanError": "evener.errors",
     "ProfileError": "evener.errors",
     "RunError": "evener.errors",
-    "Strategy": "evener.engine",
+    "Strategy": "evener.strategy",
     "UsedDevice": "evener.devices",
     "audit": "evener.auditing",
     "diagnose": "evener.doctor",
-    "distribute": "evener.engine.distribute",
+    "distribute": "evener.strategy.distribute",
     "inventory": "evener.devices",
     "make_plan": "evener.profiler.make_plan",
     "pin": "evener.pinning",
@@ -60,7 +60,7 @@ _HOMES = {
 }
 
 # These work with some versions of TensorFlow and Keras alone.
-_NEEDS_TENSORFLOW = ("evener.auditing", "evener.engine", "evener.pinning")
+_NEEDS_TENSORFLOW = ("evener.auditing", "evener.pinning", "evener.strategy")
 
 __all__ = [
     "Audit",

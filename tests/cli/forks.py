@@ -45,7 +45,7 @@ def move_to(run: dict[str, Any]) -> None:
 
 def count_products() -> None:
     """Let what a script computes be written down when it has come to its end."""
-    from evener.launch import session
+    from evener.run import session
     from gpu.traced import operations
 
     original = session.run_as_main

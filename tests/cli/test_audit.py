@@ -15,12 +15,12 @@ import pytest
 
 import evener
 from evener.errors import EvenerError
-from evener.launch import answer
-from evener.launch.audit_request import TargetError
-from evener.launch.audit_subprocess import audit_in_subprocess, request_for
-from evener.launch.child_process import ProcessResult, run_child_process
-from evener.launch.first_step import FirstStep
-from evener.launch.named import step_of
+from evener.subprocess import answer
+from evener.subprocess.audit import audit_in_subprocess, request_for
+from evener.subprocess.audited_step import FirstStep
+from evener.subprocess.child_process import ProcessResult, run_child_process
+from evener.subprocess.named import step_of
+from evener.subprocess.request import TargetError
 
 SOURCE = Path(evener.__file__).parents[1]
 
@@ -125,7 +125,7 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        request = request_for(args[0], args[1:], devices="cpu:2", meant_for=None, batch=None)
+        request = request_for(args[0], args[1:], devices="cpu:2")
         audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
@@ -171,24 +171,24 @@ class Answered(Exception):
 class HereFirst(FirstStep):
     """As in the process of a program, but here."""
 
-    def answer(self, found):
-        raise Answered(found)
+    def answer(self, outcome, *, found=None, line=""):
+        raise Answered({"outcome": outcome, "line": line, **(found or {})})
 
 
 def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
-    """What the process of ``steps:NAME`` would answer, without starting one."""
+    """Return the answer of the process for ``steps:NAME``, without starting one."""
     import keras
 
     # Which it replaces.
     monkeypatch.setattr(keras.optimizers.Optimizer, "apply", keras.optimizers.Optimizer.apply)
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    given = {"devices": None, "meant_for": None, "batch": None, **choices}
+    given = {"devices": None, "meant_for": None, "batch_size": None, **choices}
     request = request_for(f"steps:{name}" if ":" not in name else name, (), **given)
     first = HereFirst(request)
     module, _, function = request.target.partition(":")
     with pytest.raises(Answered) as answered:
-        first.run(lambda: step_of(importlib.import_module, module, function, request, first))
+        first.run(lambda: step_of(importlib.import_module, module, function, request, first.found))
     return answered.value.args[0]
 
 
@@ -198,7 +198,7 @@ def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> Non
     audit = evener.Audit.from_json(answer_of(name, monkeypatch, meant_for="gpu")["audit"])
     assert {"forward", "gradient", "optimizer"} == {op.kind for op in audit.operations}
     # Meant for GPUs: none is here, and that is no finding.
-    assert {one.reason for one in audit.findings} == {"no_kernel_for_dtype"}
+    assert {finding.reason for finding in audit.findings} == {"no_kernel_for_dtype"}
 
 
 @pytest.mark.usefixtures("logical_cpus")

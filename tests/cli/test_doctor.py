@@ -63,7 +63,7 @@ def test_json_is_all(doctor: Doctor, tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
     assert told["fine"] is False and told["run"] is None
-    finding = next(one for one in told["findings"] if one["code"] == "RUN-010")
+    finding = next(finding for finding in told["findings"] if finding["code"] == "RUN-010")
     assert finding["file"] == str(tmp_path / "train.py") and finding["line"] == 7
     assert finding["severity"] == "error"
     assert all(finding[part] for part in ("what", "why", "fix", "evidence"))
@@ -131,7 +131,7 @@ def test_the_list_of_rules(doctor: Doctor) -> None:
 def test_options_choose_the_rules_and_the_machine(doctor: Doctor, tmp_path: Path) -> None:
     assert json.loads(doctor("--json", "--gpus", "3", "train.py").stdout)["num_gpus"] == 3
     only = json.loads(doctor("--json", "--select", "RUN-0,DOC-4", "train.py").stdout)
-    assert {one["code"] for one in only["findings"]} == {"RUN-010"}
+    assert {finding["code"] for finding in only["findings"]} == {"RUN-010"}
     done = doctor("--ignore", "RUN,DOC,ENG", "train.py")
     assert (done.returncode, "nothing found" in done.stdout) == (0, True)
     (tmp_path / "pyproject.toml").write_text("[tool.evener.doctor]\ngpu = 2\n", encoding="utf-8")

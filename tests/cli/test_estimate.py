@@ -96,13 +96,13 @@ def test_a_published_model() -> None:
 
 def test_devices_divide_weights_and_the_batch() -> None:
     words = ["estimate", "--num-devices", "4", "--batch-size", "32", "--json", "bert-large"]
-    one, four = (
+    single, shared = (
         json.loads(CliRunner().invoke(app, given).stdout)["memory"][0]
         for given in ([*words[:1], *words[3:]], words)
     )
-    assert four["activations_bytes"] == pytest.approx(one["activations_bytes"] / 4)
-    assert four["optimizer_state_bytes"] < one["optimizer_state_bytes"] / 2
-    assert one["fetched_bytes"] == 0 < four["fetched_bytes"]
+    assert shared["activations_bytes"] == pytest.approx(single["activations_bytes"] / 4)
+    assert shared["optimizer_state_bytes"] < single["optimizer_state_bytes"] / 2
+    assert single["fetched_bytes"] == 0 < shared["fetched_bytes"]
 
 
 def test_a_published_model_needs_no_tensorflow(folder: Path) -> None:

@@ -59,7 +59,7 @@ def test_every_program_is_here() -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> dict[str, dict[str, np.ndarray]]:
-    """What was trained on one device before, by the size of the batch."""
+    """Weights that one device has trained, by the size of the batch."""
     return {}
 
 
@@ -106,7 +106,10 @@ def test_the_report_says_where_a_program_placed_by_hand_is(run_forked: Run) -> N
     done = run_forked("evener", *UNEVEN, str(PROGRAMS / "placed_by_hand.py"), "weights.npz")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stderr.splitlines()[-1])
-    found = {one["device"]: (one["share"], one["owned"]["num_bytes"]) for one in report["devices"]}
+    found = {
+        device["device"]: (device["share"], device["owned"]["num_bytes"])
+        for device in report["devices"]
+    }
     # 16 * 8 + 16 and 16 + 1 floats; what belongs to no layer is on the first.
     small = found["cpu:0"][1] - 4 * 144
     assert found == {"cpu:0": (0.75, 4 * 144 + small), "cpu:1": (0.25, 4 * 17)}
@@ -206,7 +209,10 @@ def test_an_audit_knows_the_names(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f": no GPU was found: {NAMES}; ") == done.stderr.count("\n") == 1
     operations = json.loads(done.stdout)["operations"]
-    assert {one["used"] for one in operations if one["kind"] == "gradient"} == {"cpu:0", "cpu:1"}
+    assert {operation["used"] for operation in operations if operation["kind"] == "gradient"} == {
+        "cpu:0",
+        "cpu:1",
+    }
 
 
 @pytest.mark.long

@@ -14,8 +14,6 @@ from cli.forked import Run
 from evener.cli import app
 from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.errors import EvenerWarning
-from evener.launch import planning
-from evener.launch.plan_subprocess import StepCosts
 from evener.plan import Plan
 from evener.profile import (
     Cluster,
@@ -27,6 +25,9 @@ from evener.profile import (
     ModelCosts,
 )
 from evener.profile.serialise import profile_to_json, read_profile
+from evener.subprocess import costs as step_costs
+from evener.subprocess.answer import Answer
+from evener.subprocess.child_process import ProcessResult
 
 SCRIPT = """
     import sys
@@ -167,7 +168,7 @@ def test_what_a_run_on_one_device_measured_flows_back(folder: Path, run_forked: 
     steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
     assert predicted is not None
     assert steps["num_steps"] == 24
-    measured = {name: one * 100 / 120 for name, one in steps["busy_seconds"].items()}
+    measured = {name: seconds * 100 / 120 for name, seconds in steps["busy_seconds"].items()}
     assert dict(predicted.busy_seconds) == pytest.approx(measured)
 
 
@@ -277,13 +278,20 @@ def test_batches_of_no_known_size(folder: Path) -> None:
 def test_layers_that_cannot_be_measured_are_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    costs = StepCosts(
-        profile=datasheet_profile(model_named("resnet-50"), cluster_named("a100-8")),
-        batch_size=8,
-        not_measured=("words: a string cannot be made up",),
+    profile = datasheet_profile(model_named("resnet-50"), cluster_named("a100-8"))
+    answer = Answer(
+        process=ProcessResult(exit_code=0, output=""),
+        outcome="found",
+        found={
+            "profile": profile_to_json(profile),
+            "batch_size": 8,
+            "not_measured": ["words: a string cannot be made up"],
+            "taken": [],
+            "warnings": [],
+        },
     )
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(planning, "measure_in_subprocess", lambda *_, **__: costs)
+    monkeypatch.setattr(step_costs, "ask", lambda *_, **__: answer)
     with pytest.warns(EvenerWarning, match="PROF-020.*\n.*words: a string cannot"):
         done = CliRunner().invoke(app, ["plan", "--json", "train.py"])
     assert done.exit_code == 0

@@ -254,7 +254,7 @@ def test_strategies_give_that_of_evener(run: Run, tmp_path: Path) -> None:
     done = run(STRATEGIES)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        "evener.engine.strategy 1",
+        "evener.strategy.strategy 1",
         "['CPU:0', 'CPU:1']",
         "left alone",
     ]
@@ -383,7 +383,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     ]
     assert said[: len(notes)] == notes
     assert said[len(notes)] == "Traceback (most recent call last):"
-    assert not [line for line in said[:-1] if "evener/launch" in line or "evener/cli" in line]
+    assert not [line for line in said[:-1] if "evener/run" in line or "evener/cli" in line]
     report = json.loads(said[-1])
     assert report["notes"] == notes
     assert [device["device"] for device in report["devices"]] == ["cpu:0", "cpu:1"]
@@ -481,7 +481,7 @@ def test_help_is_quick() -> None:
 def test_the_choice_of_checks_reaches_the_strategy(
     options: list[str], verify: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evener.launch import session
+    from evener.run import session
 
     script = tmp_path / "train.py"
     script.write_text("print(1)\n")

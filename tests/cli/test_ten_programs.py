@@ -63,14 +63,14 @@ def test_it_trains_right_on_all_devices(name: str, run_forked: Run, tmp_path: Pa
     done = run_forked("evener", *UNEVEN, str(program), "weights.npz")
     assert done.returncode == 0, done.stderr
 
-    with np.load(tmp_path / "expected.npz") as one, np.load(tmp_path / "weights.npz") as all_:
-        assert one.files == all_.files
-        for key in one.files:
-            np.testing.assert_allclose(all_[key], one[key], rtol=0, atol=1e-5)
+    with np.load(tmp_path / "expected.npz") as plain, np.load(tmp_path / "weights.npz") as evened:
+        assert plain.files == evened.files
+        for key in plain.files:
+            np.testing.assert_allclose(evened[key], plain[key], rtol=0, atol=1e-5)
     products = json.loads((tmp_path / "operations.json").read_text(encoding="utf-8"))
     assert set(products) == {"CPU:0", "CPU:1"}, products
     report = json.loads(done.stderr.splitlines()[-1])
-    assert [one["share"] for one in report["devices"]] == [0.75, 0.25]
+    assert [device["share"] for device in report["devices"]] == [0.75, 0.25]
 
     assert not [line for line in said_by(done) if line.startswith("Warning: [")]
 
@@ -85,7 +85,7 @@ def test_it_stops_with_an_error_that_names_the_line(
     done = run_forked("evener", *UNEVEN, str(program), "weights.npz")
     assert done.returncode == 1
     assert not (tmp_path / "weights.npz").exists()
-    said = [one for one in said_by(done) if not one.startswith("evener: ")]
+    said = [text for text in said_by(done) if not text.startswith("evener: ")]
     assert said[0].startswith(f"[{code}] {program}:{line}: "), done.stderr
     assert said[1].startswith("Why: ")
     assert said[2].startswith("Fix: ")

@@ -1,4 +1,4 @@
-"""What people write, unchanged under `evener run`: all devices, the results of plain Python."""
+"""Typical programs, unchanged under `evener run`: all devices, the results of plain Python."""
 
 from __future__ import annotations
 

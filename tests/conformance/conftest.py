@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore:To make it possible to preserve"))
             # Eagerly, a step runs as it is written, whatever the plan is.
             repeats = "cut-2" in item.name and "eager" in item.name
-            if repeats or any(one in item.name for one in RARELY):
+            if repeats or any(name in item.name for name in RARELY):
                 item.add_marker(pytest.mark.long)
 
 

@@ -37,7 +37,7 @@ def make(name: str) -> tf.distribute.Strategy:
 def cut(devices: Sequence[str], shares: Sequence[float] | None = None) -> evener.Strategy:
     """Return a strategy with three micro-batches on each device."""
     plan = evener.Plan.data_parallel(list(devices), shares=shares)
-    replicas = [dataclasses.replace(one, num_micro_batches=3) for one in plan.replicas]
+    replicas = [dataclasses.replace(replica, num_micro_batches=3) for replica in plan.replicas]
     return evener.Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
 
 
@@ -48,7 +48,7 @@ def is_evener(strategy: tf.distribute.Strategy) -> bool:
 def local(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
     """Return what each replica has, as NumPy arrays; of nests, per replica a nest."""
 
-    def one(leaf: Any) -> Any:
+    def convert(leaf: Any) -> Any:
         if isinstance(leaf, tf.RaggedTensor):
             return leaf.to_list()
         if isinstance(leaf, tf.SparseTensor):
@@ -57,7 +57,7 @@ def local(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
             return tf.convert_to_tensor(leaf).numpy()
         return leaf.numpy() if hasattr(leaf, "numpy") else leaf
 
-    return [one(part) for part in strategy.experimental_local_results(value)]
+    return [convert(part) for part in strategy.experimental_local_results(value)]
 
 
 def values(strategy: tf.distribute.Strategy, parts: Sequence[Any]) -> Any:
@@ -78,9 +78,9 @@ def replica_float() -> tf.Tensor:
 def same(got: Sequence[Any], expected: Sequence[Any]) -> None:
     """Compare what each replica has with what it should have, shapes included."""
     assert len(got) == len(expected)
-    for one, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one, np.asarray(other), rtol=1e-6)
-        assert np.shape(one) == np.shape(other)
+    for value, wanted in zip(got, expected, strict=True):
+        np.testing.assert_allclose(value, np.asarray(wanted), rtol=1e-6)
+        assert np.shape(value) == np.shape(wanted)
 
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]

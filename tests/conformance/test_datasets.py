@@ -26,7 +26,7 @@ def test_no_sample_is_lost_or_doubled(
     strategy: Any, count: int, batch: int, drop_remainder: bool
 ) -> None:
     dataset = numbers(count, batch, drop_remainder=drop_remainder)
-    expected = [one.numpy().tolist() for one in dataset]
+    expected = [batch.numpy().tolist() for batch in dataset]
     assert joined(strategy, strategy.experimental_distribute_dataset(dataset)) == expected
 
 
@@ -286,10 +286,10 @@ def test_input_options(strategy: Any) -> None:
 
 
 def test_one_batch_of_two_datasets_in_a_run(strategy: Any) -> None:
-    one = iter(strategy.experimental_distribute_dataset(numbers(4, 4)))
-    other = iter(strategy.experimental_distribute_dataset(numbers(8, 8)))
+    iterator = iter(strategy.experimental_distribute_dataset(numbers(4, 4)))
+    second_iterator = iter(strategy.experimental_distribute_dataset(numbers(8, 8)))
     result = strategy.run(
-        lambda a, b: tf.reduce_sum(a) * tf.reduce_sum(b), (next(one), next(other))
+        lambda a, b: tf.reduce_sum(a) * tf.reduce_sum(b), (next(iterator), next(second_iterator))
     )
     same(local(strategy, result), [6.0 * 28.0])
 
@@ -307,9 +307,9 @@ def test_datasets_from_a_function(strategy: Any) -> None:
     count = strategy.num_replicas_in_sync
     batch = next(iter(distributed))
     same(local(strategy, batch), [[2.0 * r, 2.0 * r + 1.0] for r in range(count)])
-    flat = [x for one in joined(strategy, distributed) for x in one]
+    flat = [x for batch in joined(strategy, distributed) for x in batch]
     assert flat == list(range(12))
-    assert flat == [x for one in joined(strategy, distributed) for x in one]
+    assert flat == [x for batch in joined(strategy, distributed) for x in batch]
 
 
 PER_REPLICA = tf.distribute.InputOptions(
@@ -321,7 +321,7 @@ PER_REPLICA = tf.distribute.InputOptions(
 def test_datasets_from_a_function_whose_last_batch_is_partial(strategy: Any) -> None:
     distributed = strategy.distribute_datasets_from_function(lambda _: numbers(7, 2))
     got = joined(strategy, distributed)
-    assert [x for one in got for x in one] == list(range(7))
+    assert [x for batch in got for x in batch] == list(range(7))
     assert got[0] == [0.0, 1.0]
 
 

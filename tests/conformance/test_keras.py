@@ -271,8 +271,8 @@ def test_seed_generators(strategy: Any, call: Wrap) -> None:
 
 
 def test_random_operations(strategy: Any) -> None:
-    one, other = drawn_twice(strategy, tf.function, lambda: tf.random.uniform([8]))
-    assert np.any(one != other)
+    first, second = drawn_twice(strategy, tf.function, lambda: tf.random.uniform([8]))
+    assert np.any(first != second)
 
 
 def test_stateless_random_operations(strategy: Any, call: Wrap) -> None:
@@ -286,8 +286,8 @@ def test_stateless_random_operations(strategy: Any, call: Wrap) -> None:
 def test_generators_made_in_the_scope(strategy: Any, call: Wrap) -> None:
     with strategy.scope():
         generator = tf.random.Generator.from_seed(1)
-    one, other = drawn_twice(strategy, call, lambda: generator.normal([3]))
-    assert np.any(one != other)
+    first, second = drawn_twice(strategy, call, lambda: generator.normal([3]))
+    assert np.any(first != second)
 
 
 def test_generators_can_be_drawn_from_outside_of_replicas(strategy: Any) -> None:

@@ -136,8 +136,8 @@ def test_reduce_to(strategy: Any, call: Wrap, op: str, destination: str) -> None
 def test_batch_reduce_to(strategy: Any, call: Wrap) -> None:
     @call
     def outer() -> Any:
-        one, other = strategy.run(lambda: (replica_float(), replica_float() + 1.0))
-        return strategy.extended.batch_reduce_to("SUM", [(one, one), (other, other)])
+        first, second = strategy.run(lambda: (replica_float(), replica_float() + 1.0))
+        return strategy.extended.batch_reduce_to("SUM", [(first, first), (second, second)])
 
     assert [local(strategy, part)[0] for part in outer()] == [0.0, 1.0]
 

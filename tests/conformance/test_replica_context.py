@@ -1,4 +1,4 @@
-"""What is known and what can be asked inside a replica, and outside of all."""
+"""The replica context and the cross-replica context: their attributes and methods."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def test_all_reduce_of_slices(strategy: Any, call: Wrap, op: str) -> None:
 def test_all_reduce_of_slices_and_arrays_together(strategy: Any, call: Wrap) -> None:
     def fn() -> Any:
         slices = tf.IndexedSlices(tf.ones([1, 1]), tf.stack([replica_id()]), tf.constant([2, 1]))
-        one, other = context().all_reduce("SUM", [slices, replica_float()])
-        return tf.convert_to_tensor(one), other
+        summed, added = context().all_reduce("SUM", [slices, replica_float()])
+        return tf.convert_to_tensor(summed), added
 
     dense, number = call(lambda: strategy.run(fn))()
     same(local(strategy, dense), [[[1.0], [0.0]]])

@@ -25,9 +25,9 @@ def test_each_replica_is_called_once(strategy: Any, call: Wrap) -> None:
 def test_results_are_arguments_of_the_next_run(strategy: Any, call: Wrap) -> None:
     @call
     def steps() -> Any:
-        one = strategy.run(lambda: replica_float() + 1.0)
-        two = strategy.run(lambda x: {"a": x * 2, "b": x * x}, args=(one,))
-        return strategy.run(lambda b, a: a + 2 * b + 2, kwargs=two)
+        first = strategy.run(lambda: replica_float() + 1.0)
+        second = strategy.run(lambda x: {"a": x * 2, "b": x * x}, args=(first,))
+        return strategy.run(lambda b, a: a + 2 * b + 2, kwargs=second)
 
     expected = [2 * x + 2 * x * x + 2 for x in range(1, strategy.num_replicas_in_sync + 1)]
     same(local(strategy, steps()), expected)
@@ -277,7 +277,7 @@ def test_run_in_run_in_one_function(strategy: Any) -> None:
 
 
 class Broken(Exception):
-    """What a person's function raises."""
+    """Error that the function of a person raises."""
 
 
 @pytest.mark.parametrize("where", ["replica", "merge", "after_merge"])
@@ -353,11 +353,11 @@ def test_name_scopes_go_on(strategy: Any) -> None:
     names = []
 
     def fn() -> tf.Tensor:
-        one = tf.constant(1.0, name="one")
-        names.append(one.op.name)
+        constant = tf.constant(1.0, name="one")
+        names.append(constant.op.name)
         tf.distribute.get_replica_context().merge_call(lambda s: None)
         with tf.name_scope("inner"):
-            two_ = tf.identity(one, name="two")
+            two_ = tf.identity(constant, name="two")
         names.append(two_.op.name)
         return two_
 
@@ -431,32 +431,32 @@ def test_ragged_and_sparse_values_come_out(strategy: Any, call: Wrap) -> None:
 
 
 def test_two_strategies_in_one_process(call: Wrap) -> None:
-    one, other = make("evener-2"), make("cut-3")
+    first, second = make("evener-2"), make("cut-3")
     mirrored = make("mirrored-2")
-    with one.scope():
+    with first.scope():
         v = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
-    with other.scope():
+    with second.scope():
         w = tf.Variable(1.0, aggregation=tf.VariableAggregation.SUM)
 
     @call
     def both() -> Any:
-        one.run(lambda: v.assign_add(1.0))
-        other.run(lambda: w.assign_add(1.0))
-        return one.run(replica_id), other.run(replica_id), mirrored.run(replica_id)
+        first.run(lambda: v.assign_add(1.0))
+        second.run(lambda: w.assign_add(1.0))
+        return first.run(replica_id), second.run(replica_id), mirrored.run(replica_id)
 
     a, b, c = both()
-    same(local(one, a), [0])
-    same(local(other, b), [0])
+    same(local(first, a), [0])
+    same(local(second, b), [0])
     same(local(mirrored, c), [0, 1])
     assert (v.numpy(), w.numpy()) == (2.0, 2.0)
 
 
 def test_a_variable_of_another_strategy_is_read(call: Wrap) -> None:
-    one, other = make("evener-2"), make("cut-3")
-    with one.scope():
+    first, second = make("evener-2"), make("cut-3")
+    with first.scope():
         v = tf.Variable(3.0)
-    step = call(lambda: other.run(lambda: v * (replica_float() + 1.0)))
-    same(local(other, step()), [3.0])
+    step = call(lambda: second.run(lambda: v * (replica_float() + 1.0)))
+    same(local(second, step()), [3.0])
 
 
 @pytest.mark.parametrize("name", ["evener-2", "cut-2"])

@@ -257,5 +257,5 @@ def test_checkpoints_of_keras_models(tmp_path: Path, before: str, after: str) ->
     _, loaded = placed(after, other)
     tf.train.Checkpoint(model=loaded, optimizer=loaded.optimizer).restore(path).expect_partial()
     np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), rtol=1e-5)
-    for one, two_ in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(one.numpy(), two_.numpy())
+    for expected, actual in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(expected.numpy(), actual.numpy())

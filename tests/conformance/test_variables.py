@@ -111,7 +111,7 @@ def test_flags_and_texts(strategy: Any, call: Wrap) -> None:
 
 
 def test_writes_return_the_variable(strategy: Any, call: Wrap) -> None:
-    """What a write returns can be used as the new value."""
+    """The result of a write can be used as the new value."""
     with strategy.scope():
         v = tf.Variable(1.0, aggregation=Aggregation.MEAN)
     result = call(lambda: strategy.run(lambda: v.assign_add(replica_float() * 2.0) * 10.0))()
@@ -160,17 +160,17 @@ def test_reading_after_writing_in_order(strategy: Any) -> None:
 
 def test_several_writes_in_one_run(strategy: Any, call: Wrap) -> None:
     with strategy.scope():
-        one = tf.Variable(0.0, aggregation=Aggregation.SUM)
-        other = tf.Variable(0.0, aggregation=Aggregation.MEAN)
+        first = tf.Variable(0.0, aggregation=Aggregation.SUM)
+        second = tf.Variable(0.0, aggregation=Aggregation.MEAN)
 
     def fn() -> None:
         for k in range(3):
-            one.assign_add(replica_float() + k)
-            other.assign(one * (replica_float() + 1.0))
+            first.assign_add(replica_float() + k)
+            second.assign(first * (replica_float() + 1.0))
 
     call(lambda: strategy.run(fn))()
-    assert one.numpy() == 3.0
-    assert other.numpy() == 3.0
+    assert first.numpy() == 3.0
+    assert second.numpy() == 3.0
 
 
 def test_made_inside_run(strategy: Any) -> None:
@@ -289,9 +289,9 @@ def test_gathers(strategy: Any, call: Wrap) -> None:
             tf.nn.embedding_lookup(v, [2]),
         )
 
-    one, other, third = call(lambda: strategy.run(fn))()
-    same(local(strategy, one), [[2.0]])
-    same(local(strategy, other), [[1.0]])
+    first, second, third = call(lambda: strategy.run(fn))()
+    same(local(strategy, first), [[2.0]])
+    same(local(strategy, second), [[1.0]])
     same(local(strategy, third), [[[3.0]]])
 
 
@@ -404,9 +404,9 @@ def test_gradients_of_variables(strategy: Any, call: Wrap) -> None:
     def fn() -> Any:
         with tf.GradientTape() as tape:
             y = v * v * (replica_float() + 1.0)
-        one, other = tape.gradient(y, [v, unused])
-        assert other is None
-        return one
+        gradient, missing = tape.gradient(y, [v, unused])
+        assert missing is None
+        return gradient
 
     result = call(lambda: strategy.run(fn))()
     same(local(strategy, result), [4.0 * (r + 1) for r in range(strategy.num_replicas_in_sync)])
@@ -452,7 +452,7 @@ def test_read_var(strategy: Any) -> None:
 
 
 def test_counters_in_a_loop(strategy: Any) -> None:
-    """What replicas keep for themselves is right after many runs in one function."""
+    """Variables that every replica keeps for itself are right after many runs in one function."""
     with strategy.scope():
         total = tf.Variable(
             0.0, synchronization=Synchronization.ON_READ, aggregation=Aggregation.SUM

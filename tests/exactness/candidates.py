@@ -1,4 +1,4 @@
-"""What is held against one device: evener, or something that shows what the tests can see.
+"""Candidates that are compared with one device: evener, or one that must fail or must pass.
 
 The environment variable EVENER_TEST_CANDIDATE chooses:
   evener    (default) `evener.Strategy`
@@ -25,10 +25,10 @@ Shares = str | Sequence[float] | None
 
 
 class Place(Protocol):
-    """Where an experiment makes and trains its models."""
+    """Devices on which an experiment makes and trains its models."""
 
     def scope(self) -> AbstractContextManager[object]:
-        """Enter the place."""
+        """Return the scope in which models are made."""
         ...
 
     def set_shares(self, shares: Sequence[float]) -> None:
@@ -71,7 +71,7 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
         return OneDevice()
     if CANDIDATE == "mirrored":
         return Mirrored(tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(num_devices)]))
-    from evener.engine import Strategy
+    from evener.strategy import Strategy
 
     if CANDIDATE == "cut":
         return Strategy(_cut(num_devices, None if isinstance(shares, str) else shares))
@@ -80,5 +80,5 @@ def make_candidate(num_devices: int, shares: Shares = "even") -> Place:
 
 def _cut(num_devices: int, shares: Sequence[float] | None) -> Plan:
     plan = Plan.data_parallel([f"cpu:{index}" for index in range(num_devices)], shares=shares)
-    replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
+    replicas = [dataclasses.replace(replica, num_micro_batches=2) for replica in plan.replicas]
     return dataclasses.replace(plan, replicas=tuple(replicas))

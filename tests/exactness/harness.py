@@ -22,7 +22,7 @@ Experiment = Callable[[Place], Results]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How many stand-ins, with which shares, and how the shares change while training."""
+    """Number of stand-ins, their shares, and the changes of the shares while training."""
 
     num_devices: int
     shares: Shares = "even"
@@ -87,7 +87,7 @@ def agree(
 
     Args:
         experiment: Makes its models under ``place.scope()`` and returns what must agree.
-        layouts: Where the candidate runs (two devices with uneven shares if none is given).
+        layouts: Devices of the candidate (two with uneven shares if none is given).
         within: The largest relative error, from the table of tolerances.
         make_place: Makes the candidate.
 
@@ -177,7 +177,7 @@ def fit_model(
     """Build, compile and fit under a place.
 
     Args:
-        place: Where.
+        place: Devices to train on.
         build: Makes the model.
         data: ``(x, y)``, or one thing that yields both.
         compiled: Makes the arguments of `compile`; the optimizer is SGD unless given.

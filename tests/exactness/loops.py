@@ -79,7 +79,7 @@ def batches(*arrays: Any, batch: int = BATCH, drop_remainder: bool = False) -> t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a loop is about.
+    """Model, optimizers, step and metrics of a loop.
 
     Attributes:
         model: The model; its weights are compared.
@@ -98,8 +98,8 @@ class Parts:
         return {
             **state_of(self.model),
             "optimizers": {
-                str(number): {f"{k} {v.name}": v.numpy() for k, v in enumerate(one.variables)}
-                for number, one in enumerate(self.optimizers)
+                str(number): {f"{k} {v.name}": v.numpy() for k, v in enumerate(optimizer.variables)}
+                for number, optimizer in enumerate(self.optimizers)
             },
         }
 
@@ -159,12 +159,12 @@ def classifier(
 
 @dataclass(slots=True)
 class Log:
-    """What a loop has logged.
+    """Losses and metrics that a loop has logged.
 
     Attributes:
         losses: Per step, in the order of steps.
-        epochs: What the metrics said after each epoch.
-        num_traces: How often the function around ``run`` was traced.
+        epochs: Results of the metrics after each epoch, by name.
+        num_traces: Number of traces of the function around ``run``.
     """
 
     losses: list[Any] = field(default_factory=list)
@@ -189,12 +189,12 @@ def run_loop(
     """Train; the loop over the batches is a Python loop around one `tf.function`.
 
     Args:
-        place: Where.
-        parts: What.
+        place: Devices to train on.
+        parts: Model, optimizers, step and metrics.
         dataset: Yields tuples, the arguments of the step.
-        epochs: How often.
+        epochs: Number of passes over the dataset.
         layout: Says how the shares change, if they do.
-        reduce_op: How the logs of the replicas become one.
+        reduce_op: Reduction of the logs of the replicas to one.
     """
     strategy = calls_of(place)
     log = Log()
@@ -263,10 +263,10 @@ def loss_and_metrics(case: Case) -> tuple[LossOf, tuple[keras.Metric, ...]]:
     if isinstance(compiled["loss"], Mapping):
         return _of_two_outputs(compiled), (mean, *_named_metrics())
     loss = compiled["loss"]
-    one = keras.losses.MeanSquaredError() if loss == "mse" else loss
+    loss_of = keras.losses.MeanSquaredError() if loss == "mse" else loss
     if compiled.get("metrics") == ["accuracy"]:
-        return one, (mean, keras.metrics.SparseCategoricalAccuracy())
-    return one, (mean, keras.metrics.MeanAbsoluteError(), keras.metrics.RootMeanSquaredError())
+        return loss_of, (mean, keras.metrics.SparseCategoricalAccuracy())
+    return loss_of, (mean, keras.metrics.MeanAbsoluteError(), keras.metrics.RootMeanSquaredError())
 
 
 def _of_two_outputs(compiled: Mapping[str, Any]) -> LossOf:
@@ -366,7 +366,7 @@ def predict_loop(place: Place, model: keras.Model, x: Arrays, batch: int = 20) -
         return tf.nest.map_structure(lambda v: strategy.gather(v, axis=0), outputs)
 
     dataset = tf.data.Dataset.from_tensor_slices(x).batch(batch)
-    parts = [predict(one) for one in strategy.experimental_distribute_dataset(dataset)]
+    parts = [predict(batch) for batch in strategy.experimental_distribute_dataset(dataset)]
     return tf.nest.map_structure(lambda *leaves: np.concatenate(leaves), *parts)
 
 

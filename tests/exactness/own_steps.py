@@ -399,15 +399,15 @@ class Accumulating(keras.Model):
         self.count.assign_add(1)
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
-        for one, gradient in zip(
+        for total, gradient in zip(
             self.sums, tape.gradient(loss, self.trainable_variables), strict=True
         ):
-            one.assign_add(gradient / self.every)
+            total.assign_add(gradient / self.every)
         tf.cond(self.count % self.every == 0, self.apply_sums, lambda: None)
         return {"loss": loss}
 
     def apply_sums(self) -> None:
         """Apply what was added up, and begin again."""
         self.optimizer.apply_gradients(zip(self.sums, self.trainable_variables, strict=True))
-        for one in self.sums:
-            one.assign(tf.zeros_like(one))
+        for total in self.sums:
+            total.assign(tf.zeros_like(total))

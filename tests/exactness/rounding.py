@@ -79,7 +79,7 @@ def measure_in_parts(case_name: str, policy: str) -> float:
                     part = loss_of(y[a:b], model(x[a:b], training=True)) * ((b - a) / size)
                     scaled = model.optimizer.scale_loss(part)
                 found = tape.gradient(scaled, [v.value for v in model.trainable_variables])
-                sums = [total + one for total, one in zip(sums, found, strict=True)]
+                sums = [total + value for total, value in zip(sums, found, strict=True)]
             model.optimizer.apply(sums, model.trainable_variables)
         return {"weights": model.get_weights()}
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import keras
 
-from evener.engine import Strategy
 from evener.plan import (
     Plan,
     PlanDevice,
@@ -16,6 +15,7 @@ from evener.plan import (
     Stage,
     owner_rules,
 )
+from evener.strategy import Strategy
 
 from .candidates import MakePlace
 from .harness import start
@@ -23,13 +23,13 @@ from .harness import start
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How one replica is cut.
+    """Stages and micro-batches of one replica.
 
     Attributes:
         devices: The device of each stage, as the number of a stand-in.
-        micro_batches: Into how many micro-batches its samples are split.
-        in_flight: How many of them are alive at once.
-        schedule: In which order they run.
+        micro_batches: Number of micro-batches that its samples are split into.
+        in_flight: Number of micro-batches that are alive at once.
+        schedule: Order of the passes of the micro-batches.
         share: The share of the replica.
     """
 

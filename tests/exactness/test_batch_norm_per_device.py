@@ -29,7 +29,7 @@ class ByChunks(keras.layers.BatchNormalization):
 
     Args:
         sizes: Samples of each chunk.
-        options: Those of the layer.
+        options: Arguments of the layer.
     """
 
     def __init__(self, sizes: Sequence[int], **options: Any) -> None:
@@ -92,24 +92,26 @@ def test_equals_chunks(sizes: tuple[int, ...], options: str) -> None:
     strategy = evener.Strategy(devices=devices, shares=sizes, batch_norm="per_device")
     with strategy.scope():
         model = model_with(keras.layers.BatchNormalization, **OPTIONS[options])
-    for one, other in zip(expected, trained(model, sum(sizes)), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    for wanted, got in zip(expected, trained(model, sum(sizes)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_micro_batches_have_their_own() -> None:
     expected = trained(model_with(ByChunks, sizes=(3, 2, 2, 1)), 8)
     plan = Plan.data_parallel(["cpu:0", "cpu:1"], shares=[5, 3], batch_norm="per_device")
-    replicas = [dataclasses.replace(one, num_micro_batches=2, in_flight=2) for one in plan.replicas]
+    replicas = [
+        dataclasses.replace(replica, num_micro_batches=2, in_flight=2) for replica in plan.replicas
+    ]
     strategy = evener.Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
     with strategy.scope():
         model = model_with(keras.layers.BatchNormalization)
-    for one, other in zip(expected, trained(model, 8), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
+    for wanted, got in zip(expected, trained(model, 8), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", ["synchronized", "frozen", "evaluated", "masked", "default"])
 def test_stays_that_of_the_whole_batch(case: str) -> None:
-    """Where the layer says so, or takes no statistics; with a mask, which has other weights."""
+    """Layers that are synchronized, take no statistics, or have a mask compute over the batch."""
     x = np.random.default_rng(2).normal(size=(8, 4, 3)).astype("float32")
     x[3, 2:] = 0
     way: dict[str, Any] = {} if case == "default" else {"batch_norm": "per_device"}
@@ -128,12 +130,12 @@ def test_stays_that_of_the_whole_batch(case: str) -> None:
             return model(x, training=case != "evaluated")
 
         results.append([distribute(step)(tf.constant(x)), *layer.get_weights()])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_gradient_from_elsewhere_is_that_of_the_rows() -> None:
-    """What comes back from behind the layer may be whole: each part takes the mean of its rows."""
+    """Gradients of the layer's output may be whole: each part takes the mean of its rows."""
     x = tf.constant(np.random.default_rng(2).normal(size=(8, 3)), tf.float32)
     weights = tf.constant(np.random.default_rng(3).normal(size=(8, 3)), tf.float32)
     results = []

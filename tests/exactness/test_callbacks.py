@@ -78,7 +78,7 @@ def test_swapped_weights_of_the_average() -> None:
 
 
 class Interrupted(Exception):
-    """What stops a training in the middle."""
+    """An error that ends a training early."""
 
 
 class Interrupt(keras.callbacks.Callback):

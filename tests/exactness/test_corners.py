@@ -101,15 +101,15 @@ def test_two_models_that_share_a_layer() -> None:
         with place.scope():
             inputs = keras.Input((8,))
             shared = layers.Dense(6, activation="tanh")(inputs)
-            one = keras.Model(inputs, layers.Dense(1)(shared))
-            two = keras.Model(inputs, layers.Dense(8)(shared))
-            one.compile(sgd(), loss="mse")
-            two.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), loss="huber")
+            first = keras.Model(inputs, layers.Dense(1)(shared))
+            second = keras.Model(inputs, layers.Dense(8)(shared))
+            first.compile(sgd(), loss="mse")
+            second.compile(keras.optimizers.Adam(0.01, epsilon=1e-3), loss="huber")
         for begin in range(0, 64, 8):
             rows = slice(begin, begin + 8)
-            one.train_on_batch(x[rows], y[rows])
-            two.train_on_batch(x[rows], x[rows])
-        return {"one": state_of(one), "two": state_of(two)}
+            first.train_on_batch(x[rows], y[rows])
+            second.train_on_batch(x[rows], x[rows])
+        return {"one": state_of(first), "two": state_of(second)}
 
     agree(experiment, THREE)
 

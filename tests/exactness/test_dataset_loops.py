@@ -148,7 +148,7 @@ def test_a_loop_that_leaves_the_training_to_one_device_warns_once(
         warnings.simplefilter("always")
         for _ in range(2):
             call(trained.data)
-    texts = [str(one.message) for one in caught if "ENG-093" in str(one.message)]
+    texts = [str(warning.message) for warning in caught if "ENG-093" in str(warning.message)]
     assert len(texts) == (make in ON_ONE_DEVICE)
     assert not texts or f"At: {__file__}" in texts[0]
     assert not texts or ON_ONE_DEVICE[make] in texts[0]

@@ -59,8 +59,8 @@ def test_a_step_under_a_plan_is_that_of_one_device(name: str) -> None:
     losses, weights = trained(tf.function)
     cut_losses, cut_weights = trained(evener.distribute(plan=PLANS[name]))
     np.testing.assert_allclose(losses, cut_losses, rtol=1e-5)
-    for one, other in zip(weights, cut_weights, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    for wanted, got in zip(weights, cut_weights, strict=True):
+        np.testing.assert_allclose(wanted, got, atol=1e-5)
 
 
 def test_a_plan_excludes_devices_and_shares() -> None:

@@ -14,8 +14,8 @@ import tensorflow as tf
 import evener
 from evener.analysis.hoisting import hoist_steps
 from evener.analysis.hoisting.rewrite import HOOK
-from evener.launch.hoisting import Hoister
-from evener.launch.notes import Notes
+from evener.run.hoisting import Hoister
+from evener.run.notes import Notes
 
 from .eager_steps import CASES, PRELUDE
 
@@ -62,19 +62,19 @@ def test_the_values_are_those_of_plain_python(
     expected = run_as_written(source, path)
     actual, hoister = run_hoisted(source, path)
     assert len(expected["out"]) > 3
-    assert [type(one) for one in actual["out"]] == [type(one) for one in expected["out"]]
+    assert [type(value) for value in actual["out"]] == [type(value) for value in expected["out"]]
     np.testing.assert_allclose(actual["out"], expected["out"], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(actual["w"], expected["w"], rtol=1e-5, atol=1e-6)
-    for one, other in zip(
+    for got, wanted in zip(
         actual["model"].get_weights(), expected["model"].get_weights(), strict=True
     ):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     output = capsys.readouterr()
     _, begins, reason = case.outcome.rpartition("then: ")
     runs = "run on cpu:0, cpu:1" in output.err
     assert runs == (reason == "all" or bool(begins)), hoister.reasons()
     if reason not in ("all", "one"):
-        assert any(reason in one for one in hoister.reasons()), hoister.reasons()
+        assert any(reason in text for text in hoister.reasons()), hoister.reasons()
     if reason == "all" and name.startswith("a number: "):
         assert not hoister.reasons()
     half = len(output.out) // 2

@@ -65,7 +65,7 @@ def weighed_by_rows(z: Any, x: Any) -> Any:
 
 
 def weighed_by_column(z: Any, x: Any) -> Any:
-    """What is stretched along the batch, and has unlike columns."""
+    """Tensors that are stretched along the batch, and have unlike columns."""
     return tf.reduce_sum(
         tf.broadcast_to(tf.linspace(tf.cast(0.0, z.dtype), 1.0, 3), tf.shape(z)) * z
     )

@@ -73,6 +73,6 @@ def test_a_checkpoint_goes_on_on_other_devices(tmp_path: Path) -> None:
             results = {**parts.state(), **log.results()}
         return results
 
-    one = [OneDevice() for _ in range(3)]
+    single = [OneDevice() for _ in range(3)]
     several: list[Place] = [make_candidate(3, (5, 3, 1)), OneDevice(), make_candidate(2, (1, 4))]
-    assert_equal(train(one, "one"), train(several, "several"), within=1e-5, where="3-1-2")
+    assert_equal(train(single, "one"), train(several, "several"), within=1e-5, where="3-1-2")

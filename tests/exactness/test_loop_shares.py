@@ -75,7 +75,7 @@ def test_measured_shares() -> None:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_owners(owners: Any, optimizer: str) -> None:
     """Weights on the host, or on a device of their own."""
-    from evener.engine import Strategy
+    from evener.strategy import Strategy
 
     def make_place(num_devices: int, shares: Any) -> Place:
         return Strategy(

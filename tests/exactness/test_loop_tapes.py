@@ -114,17 +114,17 @@ def test_gradients_accumulated_by_hand() -> None:
         def add(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = CROSS_ENTROPY(y, model(x, training=True)) / 2.0
-            for one, gradient in zip(
+            for total, gradient in zip(
                 sums, tape.gradient(loss, model.trainable_variables), strict=True
             ):
-                one.assign_add(gradient)
+                total.assign_add(gradient)
             return loss
 
         def update() -> None:
-            gradients = [one.read_value() for one in sums]
+            gradients = [total.read_value() for total in sums]
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            for one in sums:
-                one.assign(tf.zeros_like(one))
+            for total in sums:
+                total.assign(tf.zeros_like(total))
 
         @tf.function
         def train(first: Any, second: Any) -> Any:
@@ -138,7 +138,7 @@ def test_gradients_accumulated_by_hand() -> None:
             iterator = iter(strategy.experimental_distribute_dataset(batches(x, y)))
             losses.extend(float(train(next(iterator), next(iterator))) for _ in range(2))
         parts = Parts(model=model, optimizers=(optimizer,), step=add)
-        return {**parts.state(), "losses": losses, "left": [one.numpy() for one in sums]}
+        return {**parts.state(), "losses": losses, "left": [total.numpy() for total in sums]}
 
     agree(experiment, TWO, FIVE)
 
@@ -166,8 +166,8 @@ def test_gradients_accumulated_and_applied_outside_of_run(in_scope: bool) -> Non
             with tf.GradientTape() as tape:
                 loss = CROSS_ENTROPY(y, model(x, training=True)) / 2.0
             gradients = tape.gradient(loss, model.trainable_variables)
-            for one, gradient in zip(sums, gradients, strict=True):
-                one.assign_add(gradient)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.assign_add(gradient)
             return loss
 
         @tf.function
@@ -177,8 +177,8 @@ def test_gradients_accumulated_and_applied_outside_of_run(in_scope: bool) -> Non
         @tf.function
         def update() -> None:
             optimizer.apply(list(sums), model.trainable_variables)
-            for one in sums:
-                one.assign(tf.zeros_like(one))
+            for total in sums:
+                total.assign(tf.zeros_like(total))
 
         losses = []
         for k, batch in enumerate(strategy.experimental_distribute_dataset(batches(x, y))):

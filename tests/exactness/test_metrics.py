@@ -144,7 +144,7 @@ def test_metrics_by_output() -> None:
 
 
 def test_logs_of_every_batch() -> None:
-    """What callbacks read after every batch is what one device logs."""
+    """Callbacks read after every batch the logs of one device."""
 
     def experiment(place: Place) -> dict[str, object]:
         seen: dict[str, dict[str, float]] = {}

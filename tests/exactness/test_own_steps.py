@@ -336,7 +336,7 @@ def test_distiller() -> None:
 
 @pytest.mark.long
 def test_penalties_and_added_losses() -> None:
-    """What ``compute_loss`` adds to the compiled loss."""
+    """Losses that ``compute_loss`` adds to the compiled one."""
 
     def experiment(place: Place) -> dict[str, object]:
         with place.scope():

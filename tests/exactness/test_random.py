@@ -79,10 +79,10 @@ def test_reading_masks_from_gradients() -> None:
 def test_masks_are_those_of_one_device(layout: Layout) -> None:
     """Bit by bit, in three steps, which have unlike masks."""
     expected, found = masks(None), masks(layout)
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_array_equal(one, other)
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert 0.3 < (found[one] == found[other]).mean() < 0.7
+    for first, second in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(first, second)
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        assert 0.3 < (found[first] == found[second]).mean() < 0.7
 
 
 def dropping() -> keras.Model:

@@ -81,7 +81,7 @@ def with_the_number_of_the_row(x: Any, w: Any) -> Any:
 
 @over_rows
 def with_a_row_of_others(x: Any, w: Any) -> Any:
-    """What a row reads of others, every part is given as a whole."""
+    """Every part gets a tensor whole if a row reads other rows of it."""
 
     def of_row(k: Any) -> Any:
         return tf.tanh(x[num(x) - 1 - k]) * w
@@ -269,10 +269,10 @@ def test_numbers_that_are_drawn_row_by_row() -> None:
         return tf.map_fn(lambda r: r + generator.uniform([WIDTH], dtype=r.dtype), x)
 
     x, _ = samples(9)
-    one, three = (tf.random.Generator.from_seed(3) for _ in range(2))
+    single, three = (tf.random.Generator.from_seed(3) for _ in range(2))
     step = evener.distribute(lambda x: drawn(x, three), plan=PLANS["3"])
     for _ in range(2):
-        np.testing.assert_array_equal(step(x), tf.function(drawn)(x, one))
+        np.testing.assert_array_equal(step(x), tf.function(drawn)(x, single))
 
 
 def test_rows_of_sizes_that_only_a_row_knows() -> None:

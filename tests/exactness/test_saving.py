@@ -1,4 +1,4 @@
-"""What evener trains, plain Keras reads; and the other way round."""
+"""Models that evener trains are read by plain Keras, and the other way round."""
 
 from __future__ import annotations
 

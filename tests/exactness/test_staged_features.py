@@ -1,4 +1,4 @@
-"""What stages and micro-batches must go together with, held against one device."""
+"""Features of Keras in stages and micro-batches, compared with one device."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def deep_plan(*cuts: Cut, **plan: object) -> Plan:
     ("num_stages", "schedule"), [(2, "zero_bubble"), (3, "1f1b"), (4, "zero_bubble")]
 )
 def test_skips_over_cuts(num_stages: int, schedule: str) -> None:
-    """What jumps over a stage, and an output of an early stage."""
+    """Connections that skip a stage, and an output of an early stage."""
     cut = Cut(
         devices=tuple(range(num_stages)), micro_batches=5, in_flight=num_stages, schedule=schedule
     )

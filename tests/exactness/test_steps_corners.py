@@ -24,9 +24,9 @@ def distributed(step: Callable[..., Any], shares: tuple[int, ...] = (13, 4, 7)) 
 def agree(step: Callable[..., Any], x: Any, shares: tuple[int, ...] = (13, 4, 7)) -> None:
     expected = tf.nest.flatten(tf.function(step)(x))
     actual = tf.nest.flatten(distributed(step, shares)(x))
-    for one, other in zip(expected, actual, strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for wanted, got in zip(expected, actual, strict=True):
+        assert wanted.dtype == got.dtype
+        np.testing.assert_allclose(wanted, got, rtol=1e-5)
 
 
 def test_a_sum_in_a_loop_that_starts_from_a_constant() -> None:

@@ -46,14 +46,14 @@ def make_step(draw: Draw) -> tuple[tf.Variable, Callable[..., Any]]:
 def test_equals_one_device(draw: Draw, door: str) -> None:
     expected, plain = make_step(draw)
     actual, step = make_step(draw)
-    one = tf.function(plain)
+    single = tf.function(plain)
     strategy = evener.Strategy(devices=DEVICES, shares=SHARES)
     distributed: Any = evener.distribute(step, devices=DEVICES, shares=SHARES, in_axes=None)
     rate = tf.constant(0.1)
     several: Any = tf.function(lambda rate: strategy.run(step, (rate,)))
     several = several if door == "run" else distributed
     for _ in range(3):
-        for left, right in zip(one(rate), several(rate), strict=True):
+        for left, right in zip(single(rate), several(rate), strict=True):
             np.testing.assert_allclose(right, left, rtol=1e-9)
     np.testing.assert_allclose(actual, expected, rtol=1e-9)
     report = (strategy if door == "run" else distributed).report()

@@ -1,4 +1,4 @@
-"""How far from one device a result may be: one table, with a reason for every wider row.
+"""Largest differences from one device: one table, with a reason for every wider row.
 
 The error of a tensor is ``max|a - b| / max(max|a|, SCALE_FLOOR)``, `a` from one device and
 `b` from the candidate: relative to the scale of the tensor, so that an entry that happens to

@@ -1,4 +1,4 @@
-"""What must hold on two devices, whatever they are: real GPUs, or stand-ins.
+"""Checks for two devices of any kind: real GPUs, or stand-ins.
 
 Every function whose name begins with ``check_`` is run on GPUs by ``test_on_gpus.py``, and on
 stand-ins by ``tests/multi_device/test_layouts.py``.
@@ -88,8 +88,8 @@ def scaled_sgd() -> keras.optimizers.Optimizer:
 
 
 def check_float16_with_loss_scaling(ground: Ground) -> None:
-    one = build("mlp", ground.one_device(), policy="mixed_float16", optimizer=scaled_sgd())
-    reference = train("mlp", one)
+    model = build("mlp", ground.one_device(), policy="mixed_float16", optimizer=scaled_sgd())
+    reference = train("mlp", model)
     two = build("mlp", ground.strategy().scope(), policy="mixed_float16", optimizer=scaled_sgd())
     candidate = train("mlp", two)
     assert two.layers[0].compute_dtype == "float16"

@@ -33,11 +33,11 @@ class Ground:
 
     Args:
         devices: Their names; the reference runs on the first.
-        tolerance: How far from one device float32 may be.
-        half_tolerance: How far float16 may be.
-        slow_on: On which device a replica is slowed down: its own, or the host. Two GPUs that
-            are one card would slow each other.
-        slow_size: By products of matrices of this size, one for each of its samples.
+        tolerance: Largest difference from one device in float32.
+        half_tolerance: Largest difference in float16.
+        slow_on: Device on which the work runs that slows down a replica: its own, or the host.
+            Two GPUs that are one card would slow each other.
+        slow_size: Size of the matrices that slow it down, one product for each of its samples.
     """
 
     devices: tuple[str, str]

@@ -1,4 +1,4 @@
-"""What only a real GPU shows: caps that hold, growing memory, owners by memory, the demo."""
+"""Checks that need a real GPU: caps that hold, growing memory, owners by memory, the demo."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_card_is_two_devices_with_caps(card: Card) -> None:
     assert logical == ["/device:GPU:0", "/device:GPU:1"]
     (physical,) = tf.config.get_visible_devices("GPU")
     made = tf.config.get_logical_device_configuration(physical)
-    assert tuple(one.memory_limit * 2**20 for one in made) == caps
+    assert tuple(device.memory_limit * 2**20 for device in made) == caps
 
 
 def test_a_cap_holds(card: Card) -> None:

@@ -1,4 +1,4 @@
-"""What must hold on two devices, on two GPUs."""
+"""The checks for two devices, on two GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations ran on which device, by TensorFlow's own record of a call."""
+"""Operations with the device that they ran on, by TensorFlow's own record of a call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def operations(call: Callable[[], object], folder: Path) -> list[tuple[str, str]
     """Return the operations of every graph that a call ran, each with the device it ran on.
 
     Args:
-        call: It must be the first call of what it traces: TensorFlow records a graph when it
-            is cut into one part for each device, and that happens once.
+        call: First call of a traced function: TensorFlow records a graph when it is cut into
+            one part for each device, and that happens once.
         folder: An empty folder to write to.
 
     Returns:

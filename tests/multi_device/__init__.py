@@ -1,1 +1,1 @@
-"""What only several devices in one process can show."""
+"""Behaviour that only several devices in one process can show."""

@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a small model, its strategies, and how an error must look."""
+"""Shared by the tests of bad input: a small model, its strategies, and the form of an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def one_replica(devices: Sequence[str] = TWO) -> Strategy:
 def in_micro_batches(devices: Sequence[str] = TWO) -> Strategy:
     """Return a strategy with two micro-batches on every device."""
     plan = Plan.data_parallel(list(devices))
-    replicas = [dataclasses.replace(one, num_micro_batches=2) for one in plan.replicas]
+    replicas = [dataclasses.replace(replica, num_micro_batches=2) for replica in plan.replicas]
     return Strategy(dataclasses.replace(plan, replicas=tuple(replicas)))
 
 
@@ -57,7 +57,7 @@ def acts_as_plain_keras(
     model: keras.Model, reference: keras.Model, act: Callable[[keras.Model], object]
 ) -> None:
     """Do the same with both; what it returns, weights and steps must agree."""
-    ours, plain = ({"result": act(one), **state_of(one)} for one in (model, reference))
+    ours, plain = ({"result": act(trained), **state_of(trained)} for trained in (model, reference))
     assert_equal(plain, ours, within=1e-5, where="two devices")
 
 

@@ -1,4 +1,4 @@
-"""Where the gradient operations of a step run, and where they belong by their names."""
+"""Devices of the gradient operations of a step, and those that their names ask for."""
 
 from __future__ import annotations
 

@@ -76,7 +76,9 @@ def two_layers() -> evener.Audit:
 
 
 def test_the_bytes_of_every_copy_are_exact(two_layers: evener.Audit) -> None:
-    copies = Counter((one.source, one.target, one.num_bytes) for one in two_layers.copies)
+    copies = Counter(
+        (transfer.source, transfer.target, transfer.num_bytes) for transfer in two_layers.copies
+    )
     weights, activations, scalar = 64 * 64 * 4, 8 * 64 * 4, 4
     assert copies == {
         ("cpu:0", "cpu:1", activations): 1,  # x
@@ -209,7 +211,11 @@ def misplaced() -> evener.Audit:
 def test_a_fallback_has_its_reason(
     misplaced: evener.Audit, op_type: str, asked: str, reason: str, why: str
 ) -> None:
-    (found,) = (one for one in misplaced.fallbacks if one.type == op_type and one.asked == asked)
+    (found,) = (
+        fallback
+        for fallback in misplaced.fallbacks
+        if fallback.type == op_type and fallback.asked == asked
+    )
     assert (found.reason, found.used) == (reason, "cpu:0")
     assert why in found.why
     assert found.line is not None and found.line.path == __file__
@@ -217,7 +223,7 @@ def test_a_fallback_has_its_reason(
 
 
 def test_what_runs_where_it_was_asked_for_is_no_fallback(misplaced: evener.Audit) -> None:
-    assert "Cos" not in {one.type for one in misplaced.fallbacks}
+    assert "Cos" not in {fallback.type for fallback in misplaced.fallbacks}
     (near,) = (op for op in misplaced.operations if op.type == "Cos")
     assert (near.asked, near.used) == ("cpu:4", "cpu:4")
     assert len(misplaced.findings) < len(misplaced.fallbacks)
@@ -230,7 +236,7 @@ def test_a_step_meant_for_gpus_is_judged_without_one() -> None:
         return tf.matmul(tf.cast(y, tf.int32), tf.cast(x, tf.int32)), tf.strings.as_string(x)
 
     audit = evener.audit(step, tf.ones([4, 4]), meant_for="gpu")
-    found = {(one.type, one.asked, one.reason) for one in audit.fallbacks}
+    found = {(fallback.type, fallback.asked, fallback.reason) for fallback in audit.fallbacks}
     assert found == {
         ("MatMul", None, "no_kernel_for_dtype"),
         ("AsString", None, "no_gpu_kernel"),
@@ -356,8 +362,10 @@ def test_a_step_of_fit_under_a_strategy(strategy) -> None:
         assert [c.num_bytes for c in audit.copies].count(8 * 16 * 4) == 2
     else:
         bytes_of_all = sum(w.numpy().nbytes for w in model.trainable_variables)
-        assert {one.device for one in audit.collectives} == {"cpu:0", "cpu:1"}
-        sizes = [one.num_bytes for one in audit.collectives if one.device == "cpu:0"]
+        assert {collective.device for collective in audit.collectives} == {"cpu:0", "cpu:1"}
+        sizes = [
+            collective.num_bytes for collective in audit.collectives if collective.device == "cpu:0"
+        ]
         assert sum(size or 0 for size in sizes) == bytes_of_all
 
 

@@ -36,10 +36,10 @@ def test_a_batch_of_no_samples(make: Callable[[], Strategy], act: str, first: bo
     reference = plain_like(model)
     x, y = data()
     if not first:
-        acts_as_plain_keras(model, reference, lambda one: one.train_on_batch(x, y))
-    acts_as_plain_keras(model, reference, lambda one: getattr(one, act)(x[:0], y[:0]))
+        acts_as_plain_keras(model, reference, lambda trained: trained.train_on_batch(x, y))
+    acts_as_plain_keras(model, reference, lambda trained: getattr(trained, act)(x[:0], y[:0]))
     # Nothing is broken by it.
-    acts_as_plain_keras(model, reference, lambda one: one.train_on_batch(x, y))
+    acts_as_plain_keras(model, reference, lambda trained: trained.train_on_batch(x, y))
     assert strategy.report().num_operations > 0
 
 
@@ -74,7 +74,7 @@ def test_a_source_that_yields_no_samples(
 ) -> None:
     """The empty batch comes after a good one, and is a step as on one device."""
     model = compiled_under(make())
-    acts_as_plain_keras(model, plain_like(model), lambda one: fit(one, source()))
+    acts_as_plain_keras(model, plain_like(model), lambda trained: fit(trained, source()))
     assert int(model.optimizer.iterations.numpy()) == 2
 
 
@@ -147,7 +147,7 @@ def test_a_loss_that_is_nan(make: Callable[[], Strategy], sample: int) -> None:
     reference = plain_like(model, breaking)
     x, y = data()
     x = np.abs(x) + 0.1
-    acts_as_plain_keras(model, reference, lambda one: one.train_on_batch(x, y))
+    acts_as_plain_keras(model, reference, lambda trained: trained.train_on_batch(x, y))
     x[sample, 0] = -1.0
-    acts_as_plain_keras(model, reference, lambda one: one.train_on_batch(x, y))
+    acts_as_plain_keras(model, reference, lambda trained: trained.train_on_batch(x, y))
     assert all(np.isnan(weight).all() for weight in model.get_weights())

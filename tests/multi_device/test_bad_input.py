@@ -136,9 +136,9 @@ def test_a_model_made_outside_the_scope(act: str, compiled_inside: bool) -> None
         model.compile("adam", "mse", metrics=["mae"])
     reference = plain_like(model)
 
-    def use(one: keras.Model) -> object:
-        with strategy.scope() if one is model else contextlib.nullcontext():
-            return ACTS[act](one)
+    def use(used: keras.Model) -> object:
+        with strategy.scope() if used is model else contextlib.nullcontext():
+            return ACTS[act](used)
 
     acts_as_plain_keras(model, reference, use)
     assert strategy.report().num_operations > 0

@@ -97,9 +97,9 @@ def test_stages_that_are_unwise_and_not_wrong(given: Plan) -> None:
     model = compiled(given)
     reference = plain_like(model, chain, keras.optimizers.SGD(0.1))
 
-    def act(one: keras.Model) -> object:
-        history = one.fit(*data(14), batch_size=7, shuffle=False, verbose=0).history
-        return history["loss"], one.evaluate(*data(3), verbose=0, return_dict=True)["loss"]
+    def act(trained: keras.Model) -> object:
+        history = trained.fit(*data(14), batch_size=7, shuffle=False, verbose=0).history
+        return history["loss"], trained.evaluate(*data(3), verbose=0, return_dict=True)["loss"]
 
     acts_as_plain_keras(model, reference, act)
     predicted = model.predict(data(3)[0], verbose=0)

@@ -43,7 +43,7 @@ def audited(way: str) -> Audit:
 
         @tf.function
         def step(x: Any) -> Any:
-            return strategy.run(lambda one: sorted_loss(None, model(one)), args=(x,))
+            return strategy.run(lambda batch: sorted_loss(None, model(batch)), args=(x,))
 
         return evener.audit(step, x)
     return evener.audit(
@@ -54,7 +54,7 @@ def audited(way: str) -> Audit:
 @pytest.mark.parametrize("way", ["fit", "loop", "distribute"])
 def test_names_operation_line_and_bytes(way: str) -> None:
     audit = audited(way)
-    found = [one for one in audit.gathered if one.operation == "TopKV2"]
+    found = [operation for operation in audit.gathered if operation.operation == "TopKV2"]
     assert len(found) == 1
     assert found[0].line.partition(":")[0].endswith(HERE)
     assert found[0].num_bytes == 4

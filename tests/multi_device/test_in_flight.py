@@ -77,5 +77,7 @@ def peak_of_a_step(model_of: Any, in_flight: int) -> int:
 
 @pytest.mark.parametrize("model_of", [convolutions, dense])
 def test_a_stage_keeps_as_many_micro_batches_as_are_in_flight(model_of: Any) -> None:
-    all_of_them, one = (peak_of_a_step(model_of, in_flight) for in_flight in (NUM_MICRO_BATCHES, 1))
-    assert all_of_them - one > 0.6 * ACTIVATION_BYTES
+    all_of_them, single = (
+        peak_of_a_step(model_of, in_flight) for in_flight in (NUM_MICRO_BATCHES, 1)
+    )
+    assert all_of_them - single > 0.6 * ACTIVATION_BYTES

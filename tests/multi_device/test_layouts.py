@@ -1,4 +1,4 @@
-"""What must hold on two real GPUs, here on two stand-ins."""
+"""The checks for two real GPUs, here on two stand-ins."""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def test_the_first_step_is_within_the_memory_and_exact() -> None:
     reference, model = model_under(None), model_under(strategy)
     before = model.predict_on_batch(x[:4])
     assert strategy.shares == (0.5, 0.5), "no step has trained yet"
-    for one in (reference, model):
-        one.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+    for trained in (reference, model):
+        trained.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
     assert 0 < strategy.shares[1] < 0.4
     estimate = strategy.memory_estimate(BATCH)
     assert 2**19 < estimate["cpu:1"].total <= 0.9 * 2**20

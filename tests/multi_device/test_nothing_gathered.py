@@ -122,10 +122,10 @@ def vit() -> Made:
 
 
 def two_inputs_and_outputs() -> Made:
-    one, other = keras.Input((6,), name="one"), keras.Input((4,), name="other")
-    shared = layers.Dense(8, "tanh")(layers.Concatenate()([one, other]))
+    first, second = keras.Input((6,), name="one"), keras.Input((4,), name="other")
+    shared = layers.Dense(8, "tanh")(layers.Concatenate()([first, second]))
     outputs = {"a": layers.Dense(1, name="a")(shared), "b": layers.Dense(3, name="b")(shared)}
-    model = keras.Model([one, other], outputs)
+    model = keras.Model([first, second], outputs)
     model.compile("sgd", {"a": "mse", "b": "mae"}, loss_weights={"a": 1.0, "b": 0.3})
     return model, lambda rng, n: (
         [rng.random((n, 6), dtype="float32"), rng.random((n, 4), dtype="float32")],
@@ -160,6 +160,6 @@ def test_nothing_is_gathered(name: str) -> None:
     )
     for size in (24, 2):
         step(*tf.nest.map_structure(tf.constant, batch(rng, size)))
-    gathered = [f"{one.operation} {one.name}" for one in step.report().gathered]
+    gathered = [f"{operation.operation} {operation.name}" for operation in step.report().gathered]
     print(f"{name}: {step.report().num_operations} operations in parts, gathered: {gathered}")
     assert gathered == []

@@ -19,10 +19,12 @@ from multi_device.placed import at, eager_devices, strayed, unnamed, values, wor
 def close(got: Any, wanted: Any) -> None:
     """Compare to 1e-6 of the largest number."""
     assert len(got) == len(wanted)
-    for one, other in zip(got, wanted, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6 * max(1, abs(other).max()))
+    for gradient, expected in zip(got, wanted, strict=True):
+        assert (gradient is None) == (expected is None)
+        if gradient is not None:
+            np.testing.assert_allclose(
+                gradient, expected, rtol=1e-6, atol=1e-6 * max(1, abs(expected).max())
+            )
 
 
 def model_step(model: keras.Model, x: tf.Tensor) -> Callable[[], list[Any]]:
@@ -88,11 +90,11 @@ class Weights:
         self.all = [self.first, self.second, self.bias, self.table]
         self.x = tf.constant(random.normal(size=(3, 4)), tf.float32)
 
-    def one(self, x: Any) -> Any:
+    def on_first(self, x: Any) -> Any:
         with self.at(1):
             return tf.tanh(x @ self.first + self.bias)
 
-    def two(self, x: Any) -> Any:
+    def on_second(self, x: Any) -> Any:
         with self.at(2):
             return tf.tanh(x @ self.second)
 
@@ -102,9 +104,9 @@ class Weights:
 
 
 def nested_functions(w: Weights) -> Any:
-    inner = tf.function(lambda h: w.two(w.one(h)))
-    outer = tf.function(lambda h: w.end(inner(w.one(h))))
-    return outer(w.one(w.x))
+    inner = tf.function(lambda h: w.on_second(w.on_first(h)))
+    outer = tf.function(lambda h: w.end(inner(w.on_first(h))))
+    return outer(w.on_first(w.x))
 
 
 def function_on_a_device(w: Weights) -> Any:
@@ -118,28 +120,28 @@ def function_on_a_device(w: Weights) -> Any:
 
 def branches(w: Weights) -> Any:
     yes = tf.reduce_sum(w.x) > -1e9
-    h = tf.cond(yes, lambda: w.one(w.x), lambda: w.two(w.x))
-    return w.end(tf.cond(yes, lambda: w.two(h), lambda: w.one(h)))
+    h = tf.cond(yes, lambda: w.on_first(w.x), lambda: w.on_second(w.x))
+    return w.end(tf.cond(yes, lambda: w.on_second(h), lambda: w.on_first(h)))
 
 
 def loop(w: Weights) -> Any:
     def body(k: Any, h: Any) -> tuple[Any, Any]:
-        return k + 1, w.two(w.one(h))
+        return k + 1, w.on_second(w.on_first(h))
 
     return w.end(tf.while_loop(lambda k, h: k < 3, body, (0, w.x))[1])
 
 
 def loop_of_branches(w: Weights) -> Any:
     def body(k: Any, h: Any) -> tuple[Any, Any]:
-        return k + 1, tf.cond(k % 2 == 0, lambda: w.one(h), lambda: w.two(h))
+        return k + 1, tf.cond(k % 2 == 0, lambda: w.on_first(h), lambda: w.on_second(h))
 
     return w.end(tf.while_loop(lambda k, h: k < 3, body, (0, w.x))[1])
 
 
 def recomputed(w: Weights) -> Any:
     with w.at(1):
-        h = tf.recompute_grad(w.one)(w.x)
-    return w.end(w.two(h))
+        h = tf.recompute_grad(w.on_first)(w.x)
+    return w.end(w.on_second(h))
 
 
 def own_gradient(w: Weights) -> Any:
@@ -149,34 +151,34 @@ def own_gradient(w: Weights) -> Any:
 
     with w.at(1):
         h = doubled(w.x @ w.first)
-    return w.end(w.two(h))
+    return w.end(w.on_second(h))
 
 
 def slices(w: Weights) -> Any:
     ids = tf.constant([[1, 2, 2], [3, 1, 0]])
     with w.at(1):
         h = tf.nn.embedding_lookup(w.table, ids) + tf.gather(w.table, ids)
-    return w.end(w.two(tf.reshape(h, [-1, 4])))
+    return w.end(w.on_second(tf.reshape(h, [-1, 4])))
 
 
 def repeated_names(w: Weights) -> Any:
     h = w.x
     for _ in range(3):
-        h = w.two(w.one(h))
+        h = w.on_second(w.on_first(h))
     return w.end(h)
 
 
 def unused_branches(w: Weights) -> Any:
     with w.at(1):
-        left, _ = tf.split(w.one(w.x), 2, axis=1)
+        left, _ = tf.split(w.on_first(w.x), 2, axis=1)
         some = tf.unstack(w.bias)[0]
     with w.at(2):
         return tf.reduce_sum(left) * some
 
 
 def uses_on_both(w: Weights) -> Any:
-    h = w.one(w.x)
-    g = w.two(h)
+    h = w.on_first(w.x)
+    g = w.on_second(h)
     with w.at(1):
         back = tf.tanh(h @ w.first)
     with w.at(2):
@@ -235,8 +237,8 @@ def test_gradients_stay_in_every_construct(
     assert devices <= {"cpu:1", "cpu:2"}
     close(values(eager), wanted)
     if case is not nested_functions:  # What a function on two devices returns goes through one.
-        for one, variable in zip(eager, placed.all, strict=True):
-            assert one is None or _device(one) == variable.device[-5:]
+        for gradient, variable in zip(eager, placed.all, strict=True):
+            assert gradient is None or _device(gradient) == variable.device[-5:]
 
 
 @pytest.mark.parametrize("case", [loop, branches, nested_functions], ids=lambda c: c.__name__)
@@ -281,7 +283,7 @@ def test_sums_are_made_where_the_parts_or_the_variable_are(placed: Weights) -> N
     @tf.function(autograph=False)
     def step() -> list[Any]:
         with tf.GradientTape() as tape:
-            h = placed.one(placed.x)
+            h = placed.on_first(placed.x)
             with at(2):
                 y = tf.reduce_sum(tf.sin(h) * tf.cos(h)) + tf.reduce_sum(placed.first * 2.0)
         return tape.gradient(y, [placed.first])

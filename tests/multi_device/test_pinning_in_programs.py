@@ -83,9 +83,9 @@ def test_what_begins_only_when_the_pin_has_ended_is_refused() -> None:
     async def both() -> AsyncIterator[int]:
         yield 1
 
-    for one in (generator, coroutine, both):
+    for function in (generator, coroutine, both):
         with pytest.raises(PlacementError, match="PLACE-004") as raised:
-            evener.pin("cpu:1")(one)
+            evener.pin("cpu:1")(function)
         assert "a generator or a coroutine" in raised.value.what
 
 
@@ -94,10 +94,10 @@ def test_blocks_that_are_mixed_up_are_told_and_leave_nothing() -> None:
         with evener.pin(device):
             yield
 
-    one, two = work("cpu:1"), work("cpu:2")
-    next(one)
-    next(two)
-    for left in (one, two):
+    first, second = work("cpu:1"), work("cpu:2")
+    next(first)
+    next(second)
+    for left in (first, second):
         with pytest.raises(PlacementError, match="PLACE-010"):
             next(left)
     assert tf.ones([]).device[-5:] == "CPU:0"

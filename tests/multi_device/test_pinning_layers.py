@@ -284,14 +284,14 @@ def test_under_a_strategy_a_pinned_layer_owns_its_variables_where_it_is(
 ) -> None:
     strategy = evener.Strategy(devices=["cpu:0", "cpu:1"], shares="even")
     with strategy.scope():
-        one, two, three = dense()
-        model = compiled(sequential((one, evener.pin("cpu:3")(two), three)))
+        first, second, third = dense()
+        model = compiled(sequential((first, evener.pin("cpu:3")(second), third)))
         model.set_weights(start)
     for got, other in zip(trained(model), wanted, strict=True):
         np.testing.assert_allclose(got, other, rtol=1e-4, atol=1e-5)
-    assert devices_of(two.weights) == ["CPU:3"] * 2
+    assert devices_of(second.weights) == ["CPU:3"] * 2
     owned = {o.path: o.device for o in strategy.owner_registry.variables}
-    assert {owned[v.path] for v in two.weights} == {"cpu:3"}
+    assert {owned[v.path] for v in second.weights} == {"cpu:3"}
 
 
 def test_what_is_in_use_is_not_moved() -> None:

@@ -1,4 +1,4 @@
-"""What planning predicts of a model in which micro-batches meet, beside what the engine counts."""
+"""Predicted memory of a model with barriers, compared with the bytes that the engine counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keras import layers
 
 from evener import Plan, Strategy
 from evener.cost_model import predict
-from evener.cost_model.assignment import assignment_of
+from evener.cost_model.conversion import assignment_of
 from evener.cost_model.memory import MemoryPrediction
 from evener.profile import Cluster, ClusterDevice, CostProfile, Curve, LayerTimes, ModelCosts
 from evener.profiler.costs import layer_costs

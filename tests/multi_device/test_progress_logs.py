@@ -1,4 +1,4 @@
-"""What `Progress` adds to Keras's logs, for callbacks that write them down."""
+"""Entries that `Progress` adds to Keras's logs, for callbacks that write them down."""
 
 from __future__ import annotations
 

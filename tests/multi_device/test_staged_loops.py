@@ -1,4 +1,4 @@
-"""What stages in custom loops must do besides being exact: where they run, what is refused."""
+"""Stages in custom loops, besides being exact: the devices that run them, refused plans."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_layer_in_two_stages() -> None:
 
 
 def test_a_layer_that_is_pinned_elsewhere_computes_the_same() -> None:
-    """Where a layer is pinned to is where its weights are; its stage says where it is computed."""
+    """The pin of a layer says where its weights are; its stage says where it is computed."""
 
     def build() -> keras.Model:
         model = stack()
@@ -148,6 +148,6 @@ def test_an_eager_run_is_told_of_and_computes_on_one_device() -> None:
     with pytest.warns(EvenerWarning, match="ENG-086") as told:
         for _ in range(2):
             result = strategy.run(look, args=(tf.constant(X),))
-    assert len([one for one in told if "ENG-086" in str(one.message)]) == 1
+    assert len([warning for warning in told if "ENG-086" in str(warning.message)]) == 1
     assert seen == ["CPU:1"] * 2
     np.testing.assert_allclose(result, model(X), rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What stages must do besides being exact: where they run, how large graphs are, what they need."""
+"""Stages, besides being exact: their devices, the size of their graphs, their memory."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ ROW = 16 * 16 * 4  # a tensor of a micro-batch of 16 samples
 
 
 def test_memory_estimate() -> None:
-    """What is counted of weights and gradients is what sums by hand give."""
+    """Counted bytes of weights and gradients are those of sums by hand."""
     plan = Plan.pipeline({"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=4, in_flight=2)
     needs = trained(plan)[1].memory_estimate(64)
     for device in ("cpu:1", "cpu:2"):

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from evener.cost_model import Assignment
-from evener.cost_model.assignment import assignment_of
 from evener.cost_model.barriers import step_has_barriers
+from evener.cost_model.conversion import assignment_of
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
 from simulation.activities import COMPUTING, ActivityKind, Server, Span, StepGraph, run

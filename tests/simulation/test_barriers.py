@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evener.cost_model import Assignment, Span, predict
-from evener.cost_model.assignment import assignment_of
 from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
+from evener.cost_model.conversion import assignment_of
 from evener.cost_model.passes import span_seconds
 from evener.plan import Plan
 from evener.profile import CostProfile

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evener.cost_model import Assignment
-from evener.cost_model.assignment import EACH_MACHINE, by_machine, holders_of
+from evener.cost_model.assignment import EACH_MACHINE
+from evener.cost_model.ownership import by_machine, holders_of
 from evener.cost_model.prediction import owner_update_seconds
 from evener.cost_model.stage_memory import gradients_wait
 from evener.profile import CostProfile

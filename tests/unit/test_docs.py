@@ -1,4 +1,4 @@
-"""What the documents say must be there: links, anchors, examples, make targets."""
+"""Links, anchors, examples and make targets of the documents exist."""
 
 from __future__ import annotations
 

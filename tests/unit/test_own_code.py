@@ -1,4 +1,4 @@
-"""Which files are a person's own."""
+"""Files that count as a person's own."""
 
 from __future__ import annotations
 

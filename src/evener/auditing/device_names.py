@@ -13,7 +13,7 @@ ASKED = "_evener_asked"
 def asked(operation: tf.Operation) -> str | None:
     """Return the device that an operation requests, or None if it requests none.
 
-    For a stand-in device (`evener.launch.gpu_names`), that is the GPU it stands in for.
+    For a stand-in device (`evener.run.gpu_names`), that is the GPU it stands in for.
     """
     return getattr(operation, ASKED, None) or qualified_name(operation.device)
 

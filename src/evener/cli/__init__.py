@@ -95,7 +95,7 @@ def _print_error(error: EvenerError) -> None:
 def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
-    from evener.launch.audit_request import TargetError
+    from evener.subprocess.request import TargetError
 
     return 2 if isinstance(error, SpecError | RunError | TargetError) else 1
 

@@ -62,7 +62,7 @@ def audit(
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.cli.status import status
     from evener.devices.spec import spec_from
-    from evener.launch.audit_subprocess import audit_in_subprocess, request_for
+    from evener.subprocess.audit import audit_in_subprocess, request_for
     from evener.versions import check_installed
 
     if meant_for not in (None, "gpu"):
@@ -80,12 +80,12 @@ def audit(
         tuple(args or ()),
         devices=None if spec.source == "default" else str(spec),
         meant_for=meant_for,
-        batch=batch,
+        batch_size=batch,
         gpu_names=not no_gpu_names,
     )
     check_installed()
     with status(f"Running {target} up to its first training step"):
-        found, _ = audit_in_subprocess(request, limit_seconds=time_limit)
+        found = audit_in_subprocess(request, limit_seconds=time_limit)
     if graph is not None:
         from evener.report.traffic import draw
 

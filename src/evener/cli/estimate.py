@@ -83,19 +83,12 @@ def _of_script(
 ) -> tuple[ModelCosts, int | None]:
     """Return the layers of a script's training step, and the samples of its batch if known."""
     from evener.cli.status import status
-    from evener.launch.script import read_script
-    from evener.launch.step_memory import MemoryRequest, count_in_subprocess
-    from evener.versions import check_installed
+    from evener.subprocess.costs import counted_memory
 
     if not (script.endswith(".py") or Path(script).exists()):
         raise _no_target(script)
-    # Before the subprocess imports TensorFlow, which takes seconds.
-    read_script(script)
-    check_installed()
-    request = MemoryRequest(script=script, args=tuple(args or ()))
     with status(f"Tracing the first training step of {script}"):
-        found = count_in_subprocess(request, limit_seconds=time_limit)
-    return found.model, found.batch_size
+        return counted_memory(script, args or (), time_limit=time_limit)
 
 
 def _no_target(target: str) -> Exception:

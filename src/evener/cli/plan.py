@@ -18,8 +18,8 @@ from evener.cli.options import (
 
 if TYPE_CHECKING:
     from evener.feedback.run_times import MeasuredRun
-    from evener.launch.plan_subprocess import StepCosts
     from evener.profile import CostProfile
+    from evener.subprocess.costs import StepCosts
 
 
 def plan(
@@ -143,7 +143,7 @@ def plan(
     if costs is None:
         assert script is not None
         from evener.cli.status import status
-        from evener.launch.planning import measured_profile
+        from evener.subprocess.costs import measured_profile
 
         with status(f"Measuring the first training step of {script}"):
             costs = measured_profile(
@@ -201,8 +201,8 @@ def _read_batch_size(text: str | None) -> int | Literal["max", "auto"] | None:
 def _known(model: str | None, cluster: str | None, profile: Path | None) -> StepCosts | None:
     """Return the costs of a published model or a profile; None if a script is to be measured."""
     from evener.cli.usage import wrong_usage
-    from evener.launch.plan_subprocess import StepCosts
     from evener.profile.serialise import read_profile
+    from evener.subprocess.costs import StepCosts
 
     if model is not None and cluster is not None:
         with wrong_usage("--model and --cluster"):

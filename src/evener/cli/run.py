@@ -13,9 +13,9 @@ from evener.cli.options import DEFAULT_LIMIT_SECONDS, DevicesOption, NoGpuNamesO
 
 if TYPE_CHECKING:
     from evener.devices.spec import DeviceSpec
-    from evener.launch.script import Script
-    from evener.launch.session import Layout, Session
     from evener.plan import Plan
+    from evener.run.script import Script
+    from evener.run.session import Layout, Session
 
 
 # The other options are common in scripts too, so only these cause a warning.
@@ -122,8 +122,8 @@ def run(
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
     from evener.cli.usage import check_writable
-    from evener.launch.script import read
-    from evener.launch.session import prepare
+    from evener.run.script import read
+    from evener.run.session import prepare
 
     # Check everything that does not need TensorFlow, whose import takes seconds.
     found = read(script, as_module=as_module)
@@ -182,8 +182,8 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
 
     from evener.cli.status import status
     from evener.errors import RunError
-    from evener.launch.planning import measured_profile
     from evener.planner import plan_profile
+    from evener.subprocess.costs import measured_profile
     from evener.units import format_seconds
 
     script, words = read.given, read.words
@@ -218,7 +218,7 @@ def _layout(
     *, devices: str | None, plan: str | None, shares: str | None, verify: bool | None
 ) -> Layout:
     from evener.devices.spec import spec_from
-    from evener.launch.session import Layout
+    from evener.run.session import Layout
 
     spec = spec_from(devices, os.environ)
     if plan == _AUTO and shares is not None:

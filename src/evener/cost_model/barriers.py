@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import Assignment, ReplicaAssignment, holders_of
+from evener.cost_model.assignment import Assignment, ReplicaAssignment
+from evener.cost_model.ownership import holders_of
 from evener.profile import Cluster, CostProfile, LayerCosts, ModelCosts
 
 

@@ -20,8 +20,9 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import Assignment, ReplicaAssignment, Span, spread_owners
+from evener.cost_model.assignment import Assignment, ReplicaAssignment, Span
 from evener.cost_model.memory import predict_memory
+from evener.cost_model.ownership import spread_owners
 from evener.cost_model.stage_memory import entering_bytes
 from evener.profile import Cluster, ClusterDevice, ModelCosts
 

@@ -21,13 +21,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    HOST_OWNER,
-    Assignment,
-    by_machine,
-    holders_of,
-)
+from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment
+from evener.cost_model.ownership import by_machine, holders_of
 from evener.profile import Cluster, ModelCosts
 
 

@@ -8,14 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    HOST_OWNER,
-    Assignment,
-    by_machine,
-    holders_of,
-)
+from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment
 from evener.cost_model.barriers import is_in_parts
+from evener.cost_model.ownership import by_machine, holders_of
 from evener.cost_model.stage_memory import (
     ExecutionMode,
     StageMemory,

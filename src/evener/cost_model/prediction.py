@@ -17,18 +17,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    assignment_of,
-    by_machine,
-    holders_of,
-)
+from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.barriers import seconds_with_barriers, step_has_barriers
+from evener.cost_model.conversion import assignment_of
 from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
 from evener.cost_model.memory import MemoryPrediction, predict_memory
+from evener.cost_model.ownership import by_machine, holders_of
 from evener.cost_model.passes import numbered_devices, pipeline_timeline, span_seconds
 from evener.plan.plan import Plan
 from evener.profile import CostProfile
@@ -44,14 +38,18 @@ class ReplicaPrediction:
         bubble_seconds: Seconds that its busiest device waits for others.
         communication_seconds: Transfer seconds of weights and gradients that no computation hides.
         update_seconds: Seconds of the longest update on its devices.
-        utilization: Fraction of the step that each stage computes.
+        arrival_seconds: Part of ``communication_seconds`` before the first pass.
+        passes: Seconds of the forward and the backward pass of a micro-batch in each stage.
+        busy_seconds: Seconds that each stage computes.
     """
 
     compute_seconds: float
     bubble_seconds: float
     communication_seconds: float
     update_seconds: float
-    utilization: tuple[float, ...]
+    arrival_seconds: float
+    passes: tuple[tuple[float, float], ...]
+    busy_seconds: tuple[float, ...]
 
     @property
     def seconds(self) -> float:
@@ -135,6 +133,15 @@ def predict(assignment: Assignment, profile: CostProfile) -> Prediction:
     )
 
 
+def busy_seconds(assignment: Assignment, prediction: Prediction) -> dict[int, float]:
+    """Return the seconds of forward and backward passes in a step by device index."""
+    found: dict[int, float] = {}
+    for replica, times in zip(assignment.replicas, prediction.replicas, strict=True):
+        for span, seconds in zip(replica.spans, times.busy_seconds, strict=True):
+            found[span.device] = found.get(span.device, 0.0) + seconds
+    return found
+
+
 def _with_barriers(
     replicas: tuple[ReplicaPrediction, ...], assignment: Assignment, profile: CostProfile
 ) -> tuple[ReplicaPrediction, ...]:
@@ -144,16 +151,7 @@ def _with_barriers(
     passes = seconds_with_barriers(assignment, profile)
     longer = [max(passes, replica.compute_seconds + replica.bubble_seconds) for replica in replicas]
     return tuple(
-        dataclasses.replace(
-            replica,
-            bubble_seconds=seconds - replica.compute_seconds,
-            utilization=tuple(
-                used
-                * replica.seconds
-                / (replica.seconds + seconds - replica.compute_seconds - replica.bubble_seconds)
-                for used in replica.utilization
-            ),
-        )
+        dataclasses.replace(replica, bubble_seconds=seconds - replica.compute_seconds)
         for replica, seconds in zip(replicas, longer, strict=True)
     )
 
@@ -260,16 +258,16 @@ def _replica(
     makespan = busy[0] if times is None else times.makespan
     busiest = _busiest(replica, busy)
     # The first micro-batch overlaps the arrival of weights, the last one that of gradients.
-    exposed = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes)) + max(
-        0.0, weights.departure_seconds - sum(backward for _, backward in passes)
-    )
-    seconds = makespan + exposed + weights.update_seconds
+    arrival = max(0.0, weights.arrival_seconds - sum(forward for forward, _ in passes))
+    departure = max(0.0, weights.departure_seconds - sum(backward for _, backward in passes))
     return ReplicaPrediction(
         compute_seconds=busiest,
         bubble_seconds=makespan - busiest,
-        communication_seconds=exposed,
+        communication_seconds=arrival + departure,
         update_seconds=weights.update_seconds,
-        utilization=tuple(stage_busy / seconds if seconds else 0.0 for stage_busy in busy),
+        arrival_seconds=arrival,
+        passes=tuple(passes),
+        busy_seconds=tuple(busy),
     ), times
 
 

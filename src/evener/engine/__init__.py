@@ -1,5 +1,1 @@
-"""Runs a Plan: ownership, partitioned steps, strategies."""
-
-from evener.engine.strategy import Strategy
-
-__all__ = ["Strategy"]
+"""Partitioner: from a step that was traced on one device to one that runs on several."""

@@ -16,9 +16,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import assignment_of
-from evener.cost_model.busy import busy_seconds
-from evener.cost_model.prediction import predict_plan
+from evener.cost_model.conversion import assignment_of
+from evener.cost_model.prediction import busy_seconds, predict, predict_plan
 from evener.errors import PlanError, ProfileError
 from evener.feedback.run_times import MeasuredRun, RunTimes
 from evener.profile import CostProfile, LayerTimes
@@ -103,7 +102,7 @@ def calibrate(profile: CostProfile, run: MeasuredRun) -> Calibrated:
     kinds = {device.name: device.type for device in profile.cluster.devices}
     predicted: dict[str, float] = {}
     measured: dict[str, float] = {}
-    for index, seconds in busy_seconds(found, profile).items():
+    for index, seconds in busy_seconds(found, predict(found, profile)).items():
         device = profile.cluster.devices[index]
         predicted[device.type] = predicted.get(device.type, 0.0) + seconds
     for name, seconds in run.times.busy_seconds.items():

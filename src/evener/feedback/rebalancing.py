@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from evener.errors import PlanError
 from evener.feedback.speeds import ideal_shares, is_usable, measured_speed, seconds_per_sample
-from evener.plan.parts import as_tuple
 from evener.plan.shares import check_shares
+from evener.plan.typed_values import as_tuple
 
 # Number of standard errors by which a speed may be better than measured.
 _STANDARD_ERRORS = 2.0

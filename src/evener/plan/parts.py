@@ -6,14 +6,13 @@ validates them, because only the Plan knows the path of a part: see `evener.plan
 
 from __future__ import annotations
 
-import math
-import numbers
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, Literal, NoReturn, TypeVar, cast, final
 
 from evener.plan.names import DeviceKind, parse_device_name
+from evener.plan.typed_values import as_double, as_tuple, as_whole
 
 Number = TypeVar("Number", int, float)
 
@@ -231,28 +230,6 @@ class Rejected:
 
     layout: str
     reason: str
-
-
-def as_tuple(value: Any) -> Any:
-    """Return a list as a tuple, and everything else unchanged."""
-    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
-
-
-def as_double(value: Any) -> Any:
-    """Return a real number as a double, and everything else unchanged."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        return value
-    try:
-        return float(value)
-    except OverflowError:  # A whole number of more than 300 digits.
-        return math.inf if cast(Any, value) > 0 else -math.inf
-
-
-def as_whole(value: Any) -> Any:
-    """Return any kind of integer as `int`, and everything else unchanged."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        return value
-    return int(value)
 
 
 def _set(part: object, field: str, value: object) -> None:

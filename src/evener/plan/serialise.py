@@ -9,19 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from evener.errors import PlanError, did_you_mean
+from evener.plan.fields import PlanFields
 from evener.plan.parts import OwnerRule, PlanDevice, Predicted, Rejected, Replica, Stage
 from evener.plan.typed_values import list_at, object_at, text_at, whole_number_at
-
-if TYPE_CHECKING:
-    from evener.plan.plan import Plan
+from evener.plan.validate import check_version
 
 T = TypeVar("T")
-
-VERSION = 1
-"""Version of the JSON form of plans."""
 
 _PLAN_KEYS = (
     "version",
@@ -39,7 +35,7 @@ REQUIRED_PLAN_KEYS = ("version", "devices", "replicas", "owners")
 _SCHEMA_KEY = "$schema"
 
 
-def write_plan(plan: Plan) -> str:
+def write_plan(plan: PlanFields) -> str:
     """Return a plan as JSON, indented, its keys in a fixed order."""
     fields = {
         "version": plan.version,
@@ -86,26 +82,7 @@ def read_fields(text: str) -> dict[str, Any]:
     }
 
 
-def check_version(version: int) -> None:
-    """Refuse an unsupported version.
-
-    Raises:
-        PlanError: PLAN-022.
-    """
-    if version != VERSION:
-        raise PlanError(
-            "PLAN-022",
-            f"The plan has version {version}; this version of evener reads version {VERSION}.",
-            why="it was written by another version of evener."
-            if version > VERSION
-            else "there is no such version.",
-            fix="install a newer version of evener."
-            if version > VERSION
-            else f"write version = {VERSION}.",
-        )
-
-
-def _written_owners(plan: Plan) -> object:
+def _written_owners(plan: PlanFields) -> object:
     if isinstance(plan.owners, str):
         return plan.owners
     return [dataclasses.asdict(rule) for rule in plan.owners]

@@ -7,8 +7,7 @@ import math
 from collections.abc import Sequence
 
 from evener.errors import PlanError
-from evener.plan.parts import as_double, as_whole
-from evener.plan.typed_values import number_at, whole_number_at
+from evener.plan.typed_values import as_double, as_whole, number_at, whole_number_at
 
 # Up to these limits num_samples * share is finite, and the sizes add up exactly in doubles.
 _LARGEST_SUM = 1e100

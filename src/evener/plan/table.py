@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from evener.plan.fields import PlanFields
 from evener.plan.names import HOST
+from evener.plan.parts import Predicted, Replica
 from evener.terminal import text_of
 from evener.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from evener.plan.parts import Predicted, Replica
-    from evener.plan.plan import Plan
 
 WIDTH = 100
 
@@ -28,7 +25,7 @@ _OWNER_WORDS = {
 _Column = tuple[str, bool]
 
 
-def render_plan(plan: Plan) -> str:
+def render_plan(plan: PlanFields) -> str:
     """Return the plan as text: devices, owners, replicas, prediction and rejected alternatives."""
     sections = [
         f"Plan: {plan.layout}, {_counted(len(plan.devices), 'device')}, "
@@ -49,13 +46,13 @@ def render_plan(plan: Plan) -> str:
     return "\n\n".join(sections)
 
 
-def _devices(plan: Plan) -> str:
+def _devices(plan: PlanFields) -> str:
     columns = [("device", False), ("kind", False), ("memory", True)]
     rows = [(device.name, device.kind, _size(device.memory_bytes)) for device in plan.devices]
     return _titled("Devices", _table(columns, rows))
 
 
-def _owners(plan: Plan) -> str:
+def _owners(plan: PlanFields) -> str:
     if isinstance(plan.owners, str):
         return _titled("Owners", f"{plan.owners}: {_OWNER_WORDS[plan.owners]}")
     rows = [(rule.pattern, rule.device) for rule in plan.owners]
@@ -63,7 +60,7 @@ def _owners(plan: Plan) -> str:
     return _titled("Owners (the first match wins)", _table(columns, rows))
 
 
-def _replicas(plan: Plan) -> str:
+def _replicas(plan: PlanFields) -> str:
     columns = [
         ("replica", True),
         ("share", True),
@@ -96,7 +93,7 @@ def _in_flight(replica: Replica) -> str:
     return f"{replica.in_flight} ({replica.schedule})"
 
 
-def _predicted(plan: Plan, predicted: Predicted) -> str:
+def _predicted(plan: PlanFields, predicted: Predicted) -> str:
     memory = {device.name: device.memory_bytes for device in plan.devices}
     title = f"Predicted: {format_seconds(predicted.step_seconds)} a step"
     rows: list[tuple[str, str, str]] = []

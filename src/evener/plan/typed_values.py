@@ -1,9 +1,11 @@
-"""Type checks of the values of a plan, by path, such as ``replicas[1].share``."""
+"""Normal forms and type checks of the values of a plan, by path, such as ``replicas[1].share``."""
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from evener.errors import PlanError
 
@@ -16,6 +18,28 @@ _EXAMPLES = {
     "a list": "[...]",
     "an object": "{...}",
 }
+
+
+def as_tuple(value: Any) -> Any:
+    """Return a list as a tuple, and everything else unchanged."""
+    return tuple(cast("list[object]", value)) if isinstance(value, list) else value
+
+
+def as_double(value: Any) -> Any:
+    """Return a real number as a double, and everything else unchanged."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:  # A whole number of more than 300 digits.
+        return math.inf if cast(Any, value) > 0 else -math.inf
+
+
+def as_whole(value: Any) -> Any:
+    """Return any kind of integer as `int`, and everything else unchanged."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        return value
+    return int(value)
 
 
 def wrong_type(path: str, expected: str, value: object) -> PlanError:

@@ -7,9 +7,10 @@ mistake, which is the same in Python and JSON: ``replicas[1].stages[0].device``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from evener.errors import PlanError, did_you_mean
+from evener.plan.fields import VERSION, PlanFields
 from evener.plan.names import HOST, parse_device_name
 from evener.plan.parts import (
     BatchNormName,
@@ -21,7 +22,6 @@ from evener.plan.parts import (
     ScheduleName,
     Stage,
 )
-from evener.plan.serialise import check_version
 from evener.plan.shares import check_shares
 from evener.plan.typed_values import (
     number_at,
@@ -32,14 +32,11 @@ from evener.plan.typed_values import (
     wrong_type,
 )
 
-if TYPE_CHECKING:
-    from evener.plan.plan import Plan
-
 _OWNER_WORDS = ("sharded", "central")
 _MOST_BYTES = 2**63 - 1
 
 
-def validate(plan: Plan) -> None:
+def validate(plan: PlanFields) -> None:
     """Refuse an inconsistent plan.
 
     Raises:
@@ -56,6 +53,25 @@ def validate(plan: Plan) -> None:
     for index, rejected in enumerate(tuple_at("rejected", plan.rejected, Rejected)):
         text_at(f"rejected[{index}].layout", rejected.layout)
         text_at(f"rejected[{index}].reason", rejected.reason)
+
+
+def check_version(version: int) -> None:
+    """Refuse an unsupported version.
+
+    Raises:
+        PlanError: PLAN-022.
+    """
+    if version != VERSION:
+        raise PlanError(
+            "PLAN-022",
+            f"The plan has version {version}; this version of evener reads version {VERSION}.",
+            why="it was written by another version of evener."
+            if version > VERSION
+            else "there is no such version.",
+            fix="install a newer version of evener."
+            if version > VERSION
+            else f"write version = {VERSION}.",
+        )
 
 
 def missing_devices(needed: Sequence[str], present: Sequence[str]) -> None:

@@ -6,14 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    Span,
-    spread_owners,
-)
+from evener.cost_model.assignment import HOST_OWNER, Assignment, ReplicaAssignment, Span
 from evener.cost_model.memory import MemoryPrediction, shortages
+from evener.cost_model.ownership import spread_owners
 from evener.cost_model.prediction import Prediction, predict
 from evener.plan.parts import Rejected
 from evener.plan.shares import split_batch
@@ -94,28 +89,30 @@ def specialties(assignment: Assignment) -> Iterator[str]:
 
 
 def rejected(
-    best: Candidate | None, others: Iterable[Alternative], profile: CostProfile
+    best: Candidate, considered: Iterable[Candidate], profile: CostProfile
 ) -> tuple[Rejected, ...]:
-    """Return the reasons why plans were rejected, without plans that equal the best."""
-    found: dict[str, Rejected] = {}
-    for other in others:
-        if best is not None and _is_same(other.assignment, best.assignment):
-            continue
-        reason = _reason(best, other, profile)
-        found.setdefault(other.layout, Rejected(layout=other.layout, reason=reason))
-    return tuple(found.values())[:_MOST_SHOWN]
+    """Return the reasons why plans were rejected, without plans that equal the best.
 
-
-def as_alternatives(candidates: tuple[Candidate, ...], profile: CostProfile) -> list[Alternative]:
-    """Return candidates of a search as alternatives."""
-    return [
+    Args:
+        best: Best plan of a search.
+        considered: Other plans of the search.
+        profile: Costs of the layers on the devices.
+    """
+    others = [
         Alternative(
             layout=describe(candidate.assignment, profile),
             assignment=candidate.assignment,
             prediction=candidate.prediction,
         )
-        for candidate in candidates
+        for candidate in considered
     ]
+    found: dict[str, Rejected] = {}
+    for other in (*alternatives(profile, best.assignment.batch_size), *others):
+        if _is_same(other.assignment, best.assignment):
+            continue
+        reason = _reason(best, other, profile)
+        found.setdefault(other.layout, Rejected(layout=other.layout, reason=reason))
+    return tuple(found.values())[:_MOST_SHOWN]
 
 
 def lacks(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> str:
@@ -129,15 +126,14 @@ def lacks(memory: Mapping[int, MemoryPrediction], profile: CostProfile) -> str:
     return f"{name} needs {format_bytes(needed)} and has {format_bytes(needed - missing)}"
 
 
-def _reason(best: Candidate | None, other: Alternative, profile: CostProfile) -> str:
+def _reason(best: Candidate, other: Alternative, profile: CostProfile) -> str:
     short = lacks(other.prediction.memory, profile)
     if short:
         return short
     seconds = other.prediction.step_seconds
+    times = seconds / best.prediction.step_seconds
     text = f"{format_seconds(seconds)} a step"
-    if best is not None:
-        times = seconds / best.prediction.step_seconds
-        text += f", {times:.2f} times as long" if times >= 1.005 else ", as long"
+    text += f", {times:.2f} times as long" if times >= 1.005 else ", as long"
     slowest = other.prediction.slowest
     parts = {
         "computing": slowest.compute_seconds,

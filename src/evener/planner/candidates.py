@@ -7,13 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    spread_owners,
-)
+from evener.cost_model.assignment import HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.memory import shortages
+from evener.cost_model.ownership import spread_owners
 from evener.cost_model.prediction import Prediction, predict
 from evener.plan.parts import ScheduleName
 from evener.planner.groupings import Grouping, is_over_machines

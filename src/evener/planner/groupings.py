@@ -15,7 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from evener.cost_model.assignment import crosses_machines
+from evener.cost_model.ownership import crosses_machines
 from evener.profile import Cluster
 
 Group = tuple[int, ...]

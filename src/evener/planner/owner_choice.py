@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evener.cost_model.assignment import HOST_OWNER, holders_of
+from evener.cost_model.assignment import HOST_OWNER
 from evener.cost_model.assignment import ReplicaAssignment as Replicas
+from evener.cost_model.ownership import holders_of
 from evener.profile import LayerCosts, ModelCosts
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.cost_model.assignment import HOST_OWNER, Assignment, assignment_of, plan_of
-from evener.cost_model.busy import busy_seconds
-from evener.cost_model.prediction import Prediction, predict
+from evener.cost_model.assignment import HOST_OWNER, Assignment
+from evener.cost_model.conversion import assignment_of, plan_of
+from evener.cost_model.prediction import Prediction, busy_seconds, predict
 from evener.errors import PlanError
 from evener.plan.names import HOST
 from evener.plan.parts import Predicted
 from evener.plan.plan import Plan
-from evener.planner.alternatives import alternatives, as_alternatives, lacks, rejected
+from evener.planner.alternatives import describe, lacks, rejected
 from evener.planner.groupings import MOST_FOR_ALL, kind_of
 from evener.planner.search import Candidate, Choices, SearchResult, search_plan
 from evener.profile import Cluster, CostProfile
@@ -35,7 +35,7 @@ class Planned:
 
     Args:
         plan: Plan with `Plan.predicted` and `Plan.rejected`.
-        batch_size: Samples of the global batch.
+        assignment: Layers and samples of each device by the plan.
         prediction: Predicted costs of a step.
         profile: Profile that the prediction is from.
         remedies: Changes of the cluster that would make the step faster, the best first.
@@ -43,11 +43,16 @@ class Planned:
     """
 
     plan: Plan
-    batch_size: int
+    assignment: Assignment
     prediction: Prediction
     profile: CostProfile
     remedies: tuple[str, ...] = ()
     problem: str = ""
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of the global batch."""
+        return self.assignment.batch_size
 
 
 def plan_profile(
@@ -73,15 +78,15 @@ def plan_profile(
     if found.best is None:
         raise _nothing_fits(profile, num_samples, found, choices)
     best = found.best
-    others = [*alternatives(profile, num_samples), *as_alternatives(found.considered, profile)]
-    plan = plan_of(best.assignment, profile.model, profile.cluster)
     return Planned(
-        plan=dataclasses.replace(
-            plan,
+        plan=plan_of(
+            best.assignment,
+            profile.model,
+            profile.cluster,
             predicted=predicted(best.assignment, best.prediction, profile),
-            rejected=rejected(best, others, profile),
+            rejected=rejected(best, found.considered, profile),
         ),
-        batch_size=num_samples,
+        assignment=best.assignment,
         prediction=best.prediction,
         profile=profile,
         remedies=tuple(_remedies(profile, num_samples, best, choices)),
@@ -105,7 +110,7 @@ def check_plan(plan: Plan, profile: CostProfile, batch_size: int) -> Planned:
     found = predict(assignment, profile)
     return Planned(
         plan=dataclasses.replace(plan, predicted=predicted(assignment, found, profile)),
-        batch_size=batch_size,
+        assignment=assignment,
         prediction=found,
         profile=profile,
         problem=lacks(found.memory, profile),
@@ -116,7 +121,7 @@ def predicted(assignment: Assignment, prediction: Prediction, profile: CostProfi
     """Return the prediction of an assignment by device name, as a plan stores it."""
     names = {index: device.name for index, device in enumerate(profile.cluster.devices)}
     names[HOST_OWNER] = HOST
-    busy = busy_seconds(assignment, profile)
+    busy = busy_seconds(assignment, prediction)
     return Predicted(
         step_seconds=prediction.step_seconds,
         peak_bytes={names[index]: needed.total for index, needed in prediction.memory.items()},
@@ -263,8 +268,10 @@ def _nothing_fits(
     )
     why = "No device has memory for it."
     if nearest is not None:
-        reasons = rejected(None, as_alternatives((nearest,), profile), profile)
-        why = f"What comes nearest is {reasons[0].layout}: {reasons[0].reason}."
+        why = (
+            f"What comes nearest is {describe(nearest.assignment, profile)}: "
+            f"{lacks(nearest.prediction.memory, profile)}."
+        )
     smaller = batch_size // 2
     while smaller >= 1 and search_plan(profile, smaller, choices).best is None:
         smaller //= 2

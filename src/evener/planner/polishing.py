@@ -13,13 +13,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from evener.cost_model.assignment import (
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    Span,
-    holders_of,
-)
+from evener.cost_model.assignment import HOST_OWNER, Assignment, ReplicaAssignment, Span
+from evener.cost_model.ownership import holders_of
 
 _MOST_CHANGES = 12
 

@@ -18,13 +18,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    spread_owners,
-)
+from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
+from evener.cost_model.ownership import spread_owners
 from evener.planner.candidates import Candidate, PlanEvaluator, is_interleaved
 from evener.planner.groupings import MOST_FOR_ALL, Grouping
 from evener.planner.pipelining import (

@@ -18,13 +18,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evener.cost_model.assignment import (
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    spread_owners,
-)
+from evener.cost_model.assignment import HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.estimate import recomputed_layers
+from evener.cost_model.ownership import spread_owners
 from evener.cost_model.prediction import Prediction, owner_update_seconds
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.group_costs import GroupCosts

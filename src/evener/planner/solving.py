@@ -13,17 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    HOST_OWNER,
-    Assignment,
-    ReplicaAssignment,
-    by_machine,
-    holders_of,
-    spread_owners,
-)
+from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
 from evener.cost_model.memory import predict_memory, shortages
+from evener.cost_model.ownership import by_machine, holders_of, spread_owners
 from evener.cost_model.prediction import update_seconds
 from evener.cost_model.stage_memory import gradients_wait
 from evener.planner.filling import ReplicaClass, fill

@@ -20,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evener.engine.pipeline.stages import FORWARD, Scopes
+from evener.engine.pipeline.passes import FORWARD
+from evener.engine.pipeline.scopes import Scopes
 from evener.engine.trace.functional import LOOPS
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import Sharding

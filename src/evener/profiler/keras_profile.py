@@ -8,7 +8,6 @@ from typing import Any
 import keras
 
 from evener import _tf_private
-from evener.engine.plans import used_devices
 from evener.errors import ProfileError
 from evener.profile import CostProfile
 from evener.profile.cache import MeasurementCache
@@ -17,6 +16,7 @@ from evener.profiler.keras_data import input_specs, target_specs
 from evener.profiler.keras_step import made_model, trace_keras_step
 from evener.profiler.known import warn_of_estimates
 from evener.profiler.profile import profile_step
+from evener.strategy.plans import used_devices
 
 
 def profile_model(

@@ -10,15 +10,16 @@ import dataclasses
 from dataclasses import dataclass
 
 from evener.engine.partition.build import build_task
-from evener.engine.partition.reads import merge_reads
 from evener.engine.partition.tasks import Partition, Task, TaskFunction, make_tasks
 from evener.engine.pipeline.layout import Layout
 from evener.engine.pipeline.order import pass_of
-from evener.engine.pipeline.stages import FORWARD, Scopes, find_passes, find_stages
-from evener.engine.sharding.propagate import propagate
+from evener.engine.pipeline.passes import FORWARD, find_passes
+from evener.engine.pipeline.scopes import Scopes
+from evener.engine.pipeline.stages import find_stages
+from evener.engine.pipeline.staging import stage_step
+from evener.engine.sharding.sharded_step import shard_step
 from evener.engine.trace.step import TracedStep
 from evener.graph.nodes import Tensor
-from evener.ops.states import Sharded
 from evener.plan import Replica, Stage
 from evener.profiler.chain import NUM_WANTED, Chain, find_chain
 from evener.profiler.variables import LayerVariable, find_variables
@@ -65,9 +66,9 @@ class SplitStep:
     def build(self, task: Task) -> TaskFunction:
         """Build the function of a task, which TensorFlow may inline."""
         whole = Layout.of_devices(self.partition.layout.devices[:1])
-        return build_task(
-            dataclasses.replace(self.partition, layout=whole), task, self.traced.concrete
-        )
+        staged = dataclasses.replace(self.partition.staged, layout=whole)
+        partition = dataclasses.replace(self.partition, staged=staged)
+        return build_task(partition, task, self.traced.concrete)
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,10 @@ def split_step(
         device: Device of the kind that will compute it, such as ``"cpu:0"``.
         num_wanted: Number of layers up to which nested models are replaced by their layers.
     """
-    graph = traced.graph
-    merge_reads(graph)
-    states = {
-        tensor: Sharded(axis)
-        for tensor, axis in zip(graph.inputs, traced.batch_axes, strict=False)
-        if axis is not None
-    }
-    sharding = propagate(graph, states, traced.inference.symbols)
-    scopes = Scopes(traced.scopes)
-    nodes = [node for node in graph if node.op != "Const"]
-    passes = find_passes(nodes, sharding, {}, weights=False)
+    sharded = shard_step(traced)
+    sharding, scopes = sharded.sharding, Scopes(traced.scopes)
+    nodes = [node for node in traced.graph if node.op != "Const"]
+    passes = find_passes(nodes, sharding)
     chain = find_chain(nodes, sharding, scopes, passes, num_wanted=num_wanted)
     layout = _layout(chain, device)
     stages = find_stages(nodes, sharding, layout, scopes)
@@ -112,9 +106,7 @@ def split_step(
     def owner_of(tensor: Tensor) -> str:
         return _home(home.get(tensor))
 
-    partition = make_tasks(
-        graph, sharding, traced.inference, owner_of=owner_of, layout=layout, scopes=scopes
-    )
+    partition = make_tasks(stage_step(sharded, layout, scopes), owner_of)
     layers = [_tasks_of(partition, number) for number in range(len(chain.names))]
     known = {task for layer in layers for task in (*layer.forward, *layer.backward, *layer.once)}
     return SplitStep(
@@ -142,7 +134,7 @@ def _tasks_of(partition: Partition, number: int) -> LayerTasks:
     parts = [task for task in partition.tasks if task.is_parts and task.place.stages == (number,)]
 
     def in_forward(task: Task) -> bool:
-        return pass_of([partition.passes[node] for node in task.nodes]) == FORWARD
+        return pass_of([partition.staged.passes[node] for node in task.nodes]) == FORWARD
 
     return LayerTasks(
         forward=tuple(task for task in parts if in_forward(task)),

@@ -7,13 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.engine.arguments import Arguments
-from evener.engine.distribute import DistributedStep
-from evener.engine.extended import Extended
-from evener.engine.prepared import PreparedStep
-from evener.engine.strategy import Strategy
 from evener.engine.trace.step import TracedStep, trace_step
 from evener.plan import Plan
+from evener.strategy.arguments import Arguments
+from evener.strategy.distribute import DistributedStep
+from evener.strategy.extended import Extended
+from evener.strategy.prepared import PreparedStep
+from evener.strategy.strategy import Strategy
 
 OnStep = Callable[[TracedStep, int | None], object]
 """Callback with the first traced training step, and the samples of its batch or None."""

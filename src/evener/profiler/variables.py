@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from evener.engine.pipeline.stages import FORWARD, Scopes
+from evener.engine.pipeline.passes import FORWARD
+from evener.engine.pipeline.scopes import Scopes
 from evener.engine.trace.step import TracedStep
 from evener.graph.nodes import Node, Tensor
 from evener.profiler.chain import Chain

@@ -18,10 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from evener.cost_model.assignment import Assignment
-from evener.cost_model.exchange import exchange_seconds
-from evener.cost_model.passes import span_seconds
 from evener.cost_model.prediction import Prediction
-from evener.profile import CostProfile
+from evener.profile import Cluster
 from evener.report.plan_groups import (
     MOST_ROWS,
     ReplicaGroup,
@@ -63,28 +61,21 @@ class Activity:
 
 
 def draw_timeline(
-    assignment: Assignment, prediction: Prediction, profile: CostProfile, *, width: int
+    assignment: Assignment, prediction: Prediction, cluster: Cluster, *, width: int
 ) -> list[str]:
     """Return the lines of the picture: the legend, a row for each device, the scale.
 
     Args:
         assignment: Layers and samples of each device.
         prediction: Prediction for the assignment.
-        profile: Costs on which the prediction is based.
+        cluster: Devices of the assignment.
         width: Number of columns, at least 40.
     """
-    travel = exchange_seconds(assignment, profile.model, profile.cluster)
     rows: list[tuple[str, list[Activity]]] = []
-    for group in replica_groups(assignment, profile.cluster):
-        passes = [
-            span_seconds(span, group.replica, assignment.recompute, profile)
-            for span in group.replica.spans
-        ]
-        arrival = max(travel[span.device].arrival for span in group.replica.spans)
-        waits = max(0.0, arrival - sum(forward for forward, _ in passes))
-        for label, tasks in _devices(group, passes[0], prediction):
+    for group in replica_groups(assignment, cluster):
+        for label, tasks in _devices(group, prediction):
             if len(rows) < MOST_ROWS:
-                rows.append((label, list(_activities(tasks, waits, group, prediction))))
+                rows.append((label, list(_activities(tasks, group, prediction))))
     return _drawn(rows, prediction.step_seconds, width)
 
 
@@ -116,11 +107,13 @@ def _columns(activity: Activity, seconds: float, columns: int) -> tuple[int, int
 
 
 def _devices(
-    group: ReplicaGroup, passes: tuple[float, float], prediction: Prediction
+    group: ReplicaGroup, prediction: Prediction
 ) -> Iterator[tuple[str, Sequence[TimedTask]]]:
     """Yield the label and the tasks of each device of a group, in the order of the stages."""
-    times = prediction.timelines[group.numbers[0]]
+    number = group.numbers[0]
+    times = prediction.timelines[number]
     if times is None:
+        passes = prediction.replicas[number].passes[0]
         yield group.labels[0], _one_stage(passes, group.replica.num_micro_batches)
         return
     first_stages: dict[int, int] = {}
@@ -143,10 +136,11 @@ def _one_stage(passes: tuple[float, float], num_micro_batches: int) -> list[Time
 
 
 def _activities(
-    tasks: Sequence[TimedTask], waits: float, group: ReplicaGroup, prediction: Prediction
+    tasks: Sequence[TimedTask], group: ReplicaGroup, prediction: Prediction
 ) -> Iterator[Activity]:
     """Yield the activities of a device: weights arrive, passes, gradients are sent, update."""
     replica = prediction.replicas[group.numbers[0]]
+    waits = replica.arrival_seconds
     yield Activity(begin_seconds=0.0, end_seconds=waits, mark="=")
     for task, begin, end in tasks:
         yield Activity(

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evener.cost_model.assignment import HOST_OWNER, Assignment, assignment_of
+from evener.cost_model.assignment import HOST_OWNER
 from evener.planner import Planned
 from evener.planner.alternatives import specialties
 from evener.report.plan_drawing import draw_stages
@@ -58,13 +58,13 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
 
 def stage_lines(planned: Planned, width: int) -> list[str]:
     """Return a picture of the stages and the bytes between them, ``width`` columns wide."""
-    return draw_stages(_assignment(planned), planned.profile, width=min(width, _WIDEST))
+    return draw_stages(planned.assignment, planned.profile, width=min(width, _WIDEST))
 
 
 def step_lines(planned: Planned, width: int) -> list[str]:
     """Return a picture of one step over time, ``width`` columns wide."""
     return draw_timeline(
-        _assignment(planned), planned.prediction, planned.profile, width=min(width, _WIDEST)
+        planned.assignment, planned.prediction, planned.profile.cluster, width=min(width, _WIDEST)
     )
 
 
@@ -73,7 +73,7 @@ def time_lines(planned: Planned) -> Iterator[str]:
     prediction = planned.prediction
     rate = planned.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
     yield f"{format_seconds(prediction.step_seconds)}, {rate:,.0f} samples/s"
-    special = ", ".join(specialties(_assignment(planned)))
+    special = ", ".join(specialties(planned.assignment))
     if special:
         yield special
     shown = prediction.replicas[:8]
@@ -118,11 +118,6 @@ def memory_table(planned: Planned) -> Table:
             Text(f"{largest} {format_bytes(parts[largest])}"),
         )
     return table
-
-
-def _assignment(planned: Planned) -> Assignment:
-    profile = planned.profile
-    return assignment_of(planned.plan, profile.model, profile.cluster, planned.batch_size)
 
 
 def _legend() -> str:

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from evener.engine.sharing import WINDOW
 from evener.report.comparison import DEVICE_LOGS
 from evener.report.display import Snapshot, epoch_line, panel
 from evener.report.throughput import Measurement, Throughput
@@ -27,6 +26,7 @@ from evener.report.work import (
     samples_in_epoch,
     training_devices_of,
 )
+from evener.strategy.sharing import WINDOW
 
 
 class Progress(keras.callbacks.Callback):

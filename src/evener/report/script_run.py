@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.text import Text
 
 from evener.devices.names import tf_device
-from evener.engine import Strategy
 from evener.errors import house_form
 from evener.feedback.deviation import deviation
 from evener.feedback.run_times import RunTimes, run_times
@@ -19,6 +18,7 @@ from evener.plan import Plan
 from evener.profiler.profile import hardware_of
 from evener.report.display import device_table
 from evener.report.work import DeviceWork, Owned, StrategyDevices, gpu_memory
+from evener.strategy import Strategy
 from evener.units import format_seconds
 
 _WIDTH = 120

@@ -1,8 +1,8 @@
 """The work of each device while a model trains: samples, seconds, variables, memory.
 
-The engine writes the last few steps into a ring buffer (`evener.engine.sharing`). The ring is read
-before it wraps around, and its new steps are added to the totals. The exact number of samples of an
-epoch is the weight with which Keras averages the loss.
+The strategy writes the last few steps into a ring buffer (`evener.strategy.sharing`). The ring is
+read before it wraps around, and its new steps are added to the totals. The exact number of samples
+of an epoch is the weight with which Keras averages the loss.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices.names import device_name
-from evener.engine import Strategy
 from evener.plan import split_batch
+from evener.strategy import Strategy
 
 Step = tuple[tuple[float, float], ...]
 """The (samples, seconds) of every replica in one step."""

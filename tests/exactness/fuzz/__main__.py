@@ -49,11 +49,11 @@ def run_worker(seed: str, first: int, known: list[list[str]]) -> Iterator[dict[s
 
 
 class Campaign:
-    """What was tried and found.
+    """Trials of programs until a time, with the counts of their results.
 
     Args:
-        seed: The first part of all seeds.
-        end: When to end, in seconds of `time.monotonic`.
+        seed: First part of all seeds.
+        end: End of the campaign, in seconds of `time.monotonic`.
     """
 
     def __init__(self, seed: str, end: float) -> None:

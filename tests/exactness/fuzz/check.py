@@ -32,7 +32,7 @@ def _data_parallel(*shares: int, micro_batches: Sequence[int] = ()) -> Plan:
     if not micro_batches:
         return plan
     pairs = zip(plan.replicas, micro_batches, strict=True)
-    replicas = [dataclasses.replace(one, num_micro_batches=n) for one, n in pairs]
+    replicas = [dataclasses.replace(replica, num_micro_batches=n) for replica, n in pairs]
     return dataclasses.replace(plan, replicas=tuple(replicas))
 
 
@@ -76,7 +76,7 @@ class Fault:
         kind: ``"wrong"``, or ``"crash"`` of several devices where one gives a result.
         result: The name of the result, empty for errors.
         size: The samples of the step.
-        text: What was expected and what came.
+        text: Expected and actual value.
         apart: The difference of numbers, relative to the largest.
     """
 
@@ -89,14 +89,14 @@ class Fault:
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of a trial.
+    """Result of a trial.
 
     Attributes:
         fault: The first difference that rounding does not explain.
-        compared: How many steps ran on one device.
-        refused: The code of the error by which evener said no.
-        excused: How many differences rounding explains.
-        unraised: How many steps failed on one device only.
+        compared: Number of steps that ran on one device.
+        refused: Code of the error by which evener refused the program.
+        excused: Number of differences that rounding explains.
+        unraised: Number of steps that failed on one device only.
         shared: Whether the parts computed anything.
     """
 
@@ -117,7 +117,9 @@ def run(make: Callable[[Any], Any], trial: Trial, *, is_noisy: bool = False) -> 
     for batch in trial.batches():
         try:
             results = {name: np.asarray(value) for name, value in step(*batch).items()}
-            outcomes.append(results | {name: np.asarray(one) for name, one in variables.items()})
+            outcomes.append(
+                results | {name: np.asarray(value) for name, value in variables.items()}
+            )
         except Exception as error:
             outcomes.append(error)
             for name, variable in variables.items():
@@ -133,7 +135,7 @@ def check(trial: Trial) -> Verdict:
     """
     verdict = Verdict()
     expected = run(_eagerly, trial)
-    verdict.compared = sum(not isinstance(one, Exception) for one in expected)
+    verdict.compared = sum(not isinstance(result, Exception) for result in expected)
     if not verdict.compared:
         return verdict
     made: list[Any] = []
@@ -147,7 +149,7 @@ def check(trial: Trial) -> Verdict:
         warnings.simplefilter("ignore")
         actual = run(distribute, trial)
     steps = made[0].partitioned_steps
-    verdict.shared = any(task.is_parts for one in steps for task in one.partition.tasks)
+    verdict.shared = any(task.is_parts for step in steps for task in step.partition.tasks)
     if _first_fault(trial, expected, actual, verdict) is not None:
         verdict.excused = verdict.unraised = 0
         expected = run(_traced(trial.program), trial)
@@ -163,7 +165,7 @@ def _traced(program: Program) -> Callable[[Any], Any]:
     """Return what makes a step of one device; it is traced once, as the other one is."""
     if program.is_static:
         return functools.partial(tf.function, reduce_retracing=False)
-    specs = [tf.TensorSpec([None, *one.shape[1:]], one.dtype) for one in make_batch(2, 0)]
+    specs = [tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype) for tensor in make_batch(2, 0)]
     return functools.partial(tf.function, input_signature=specs)
 
 
@@ -239,7 +241,7 @@ def _first_line(error: Exception) -> str:
     """Return what an error says, without where in the graph it was."""
     text = str(getattr(error, "message", error))
     lines = [line.strip() for line in text.splitlines()]
-    shown = [one for one in lines if one and not one.startswith(_PLACES)]
+    shown = [line for line in lines if line and not line.startswith(_PLACES)]
     return f"{type(error).__name__}: {' '.join(shown)[:300]}"
 
 

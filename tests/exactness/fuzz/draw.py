@@ -42,8 +42,8 @@ class Drawing:
     """A program that is being drawn.
 
     Attributes:
-        rng: Where the choices come from.
-        values: What each name is, for each of the batches; None where it cannot be computed.
+        rng: Source of all choices.
+        values: Value of each name, for each of the batches; None where it cannot be computed.
         instructions: The lines so far.
     """
 
@@ -71,7 +71,7 @@ class Drawing:
 
     def _variables(self) -> list[tuple[tf.Variable, Any]]:
         """Return all variables with what is in them."""
-        found = (one for name in VARIABLES for one in self.values[name])
+        found = (value for name in VARIABLES for value in self.values[name])
         return [(variable, variable.numpy()) for variable in found]
 
     def _fill(self, template: str) -> str | None:
@@ -92,7 +92,7 @@ class Drawing:
 
     def _preferred(self, names: list[str]) -> str:
         """Return one of several names: rather what was made than an argument, and what is new."""
-        new = {one.name for one in self.instructions[-2:]}
+        new = {instruction.name for instruction in self.instructions[-2:]}
         weights = [15 if name in new else 5 if name.startswith("v") else 1 for name in names]
         return self.rng.choices(names, weights)[0]
 
@@ -116,15 +116,15 @@ class Drawing:
         return tuple(results)
 
     def _is_wanted(self, results: tuple[Any, ...]) -> bool:
-        found = [one for one in results if one is not None]
-        if not all(isinstance(one, tf.Tensor) and one.shape.rank <= 4 for one in found):
+        found = [result for result in results if result is not None]
+        if not all(isinstance(value, tf.Tensor) and value.shape.rank <= 4 for value in found):
             return False
-        arrays = [one.numpy() for one in found]
+        arrays = [value.numpy() for value in found]
         if arrays[0].dtype.kind not in _KINDS or not all(map(_is_small, arrays)):
             return False
-        if not all(one.size for one in arrays[:NUM_LARGE]):
+        if not all(array.size for array in arrays[:NUM_LARGE]):
             return self.rng.random() < 0.1
-        return all(np.isfinite(one).all() for one in arrays) or self.rng.random() < 0.3
+        return all(np.isfinite(array).all() for array in arrays) or self.rng.random() < 0.3
 
 
 def draw_trial(seed: str) -> Trial:
@@ -159,8 +159,12 @@ def draw_trial(seed: str) -> Trial:
 def _finished(drawing: Drawing, *, is_static: bool) -> Program:
     """Choose what the program returns, and of what its loss is made."""
     rng, made = drawing.rng, drawing.instructions
-    read = set[str]().union(*(one.uses() for one in made))
-    outputs = [one.name for one in made if one.name not in read or rng.random() < 0.15]
+    read = set[str]().union(*(instruction.uses() for instruction in made))
+    outputs = [
+        instruction.name
+        for instruction in made
+        if instruction.name not in read or rng.random() < 0.15
+    ]
     is_float = {name for name in outputs if drawing.values[name][0].dtype == tf.float64}
     losses = [name for name in outputs if name in is_float & _made_of_floats(made)]
     return Program(
@@ -174,9 +178,9 @@ def _finished(drawing: Drawing, *, is_static: bool) -> Program:
 def _made_of_floats(instructions: list[Instruction]) -> set[str]:
     """Return the names that depend on what has a gradient."""
     found: set[str] = set(WATCHED)
-    for one in instructions:
-        if one.uses() & found:
-            found.add(one.name)
+    for instruction in instructions:
+        if instruction.uses() & found:
+            found.add(instruction.name)
     return found
 
 

@@ -57,7 +57,9 @@ class Program:
         used = {"B"} if self.is_static else set[str]().union(*(i.uses() for i in self.instructions))
         lines = [f"B = {batch}"] if "B" in used | set(self.outputs) else []
         form = "{} = noisy({})" if is_noisy else "{} = {}"
-        lines += [form.format(one.name, one.text) for one in self.instructions]
+        lines += [
+            form.format(instruction.name, instruction.text) for instruction in self.instructions
+        ]
         results = "{" + ", ".join(f'"{name}": {name}' for name in self.outputs) + "}"
         if not self.losses:
             return _function([*lines, f"return {results}"])
@@ -83,8 +85,8 @@ class Program:
         """Return the program without an instruction, of whose result another takes the place."""
         gone = self.instructions[index].name
         kept = tuple(
-            Instruction(one.name, re.sub(rf"\b{gone}\b", instead, one.text))
-            for one in (*self.instructions[:index], *self.instructions[index + 1 :])
+            Instruction(instruction.name, re.sub(rf"\b{gone}\b", instead, instruction.text))
+            for instruction in (*self.instructions[:index], *self.instructions[index + 1 :])
         )
         names = _replaced(self.outputs, gone, instead)
         losses = _replaced(self.losses, gone, instead)
@@ -94,15 +96,15 @@ class Program:
         """Return the program without the instructions that nothing needs."""
         needed = {*self.outputs, *self.losses}
         kept: list[Instruction] = []
-        for one in reversed(self.instructions):
-            if one.name in needed:
-                kept.append(one)
-                needed |= one.uses()
+        for instruction in reversed(self.instructions):
+            if instruction.name in needed:
+                kept.append(instruction)
+                needed |= instruction.uses()
         return replace(self, instructions=tuple(reversed(kept)))
 
     def operations(self) -> list[str]:
         """Return the expressions without the names in them: what kind of program it is."""
-        return [_NAME.sub("_", one.text) for one in self.instructions]
+        return [_NAME.sub("_", instruction.text) for instruction in self.instructions]
 
 
 def _function(body: Sequence[str]) -> str:

@@ -17,8 +17,8 @@ def reduce_trial(
     """Return the smallest trial found that has a fault of the same kind.
 
     Args:
-        trial: What has a fault.
-        fault: The fault.
+        trial: Program and batch sizes that have a fault.
+        fault: Fault that the reduced trial must still have.
         tell: Called before every check.
     """
     left = _MOST_CHECKS
@@ -57,17 +57,21 @@ def _smaller(trial: Trial, fault: Fault) -> Iterator[Trial]:
     for names in ("losses", "outputs"):
         values = getattr(program, names)
         for name in values if len(values) > 1 else ():
-            fewer = tuple(one for one in values if one != name)
+            fewer = tuple(value for value in values if value != name)
             yield replace(trial, program=replace(program, **{names: fewer}).trimmed())
     for index in reversed(range(len(program.instructions))):
         read = program.instructions[index].uses()
-        earlier = [one.name for one in program.instructions[:index] if one.name in read]
+        earlier = [
+            instruction.name
+            for instruction in program.instructions[:index]
+            if instruction.name in read
+        ]
         for instead in (*earlier, *(n for n in (*ARGUMENTS, *VARIABLES, "B") if n in read)):
             yield replace(trial, program=program.without(index, instead))
         for instead in ("n", "B", "y", "s", "x"):
             yield replace(trial, program=program.without(index, instead))
     if len(trial.sizes) > 1:
         for size in trial.sizes:
-            yield replace(trial, sizes=tuple(one for one in trial.sizes if one != size))
+            yield replace(trial, sizes=tuple(kept for kept in trial.sizes if kept != size))
     if trial.plan != "2":
         yield replace(trial, plan="2")

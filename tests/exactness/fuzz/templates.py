@@ -15,10 +15,10 @@ from exactness.fuzz.operations import GROUPS
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for a value in an expression.
+    """A slot for a value in an expression.
 
     Attributes:
-        name: What further mentions of the same value say.
+        name: Letter by which the template mentions the same value again.
         kind: ``f``, ``i``, ``b``, or ``*``.
         least_rank: The least rank.
         most_rank: The largest rank.
@@ -34,7 +34,7 @@ _SLOT = re.compile(r"\{(\w):([fib*])(\d?)(\+?)\}")
 
 
 def slots(template: str) -> list[Slot]:
-    """Return the places for values in a template."""
+    """Return the slots for values in a template."""
     found = []
     for name, kind, rank, more in _SLOT.findall(template):
         least = int(rank or 0)

@@ -48,7 +48,7 @@ def try_program(seed: str, known: list[set[str]]) -> None:
     }
     if verdict.fault is not None:
         fields["kind"] = verdict.fault.kind
-        if not any(one <= set(trial.program.operations()) for one in known):
+        if not any(operations <= set(trial.program.operations()) for operations in known):
             smaller, fault = reduce_trial(trial, verdict.fault, tell=lambda: write(reducing=seed))
             known.append(set(smaller.program.operations()))
             fields["operations"] = smaller.program.operations()
@@ -70,7 +70,7 @@ def main(seed: str, first: str, last: str, known: str) -> None:
     # As in the tests: tracing makes thousands of objects at once.
     gc.freeze()
     gc.set_threshold(50_000, 10, 10)
-    found = [set(one) for one in json.loads(known)]
+    found = [set(operations) for operations in json.loads(known)]
     for index in range(int(first), int(last)):
         try_program(f"{seed}:{index}", found)
         if index % 20 == 0:

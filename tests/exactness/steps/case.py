@@ -1,4 +1,4 @@
-"""What a step of the corpus is, the table of all of them, and what their builders share."""
+"""Steps of the corpus: their type, the table of all of them, and parts that builders share."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class BuiltStep:
         step: Called with the arguments that `batch` makes; not a `tf.function` yet.
         batch: Makes the arguments for so many samples.
         variables: All state that the step changes or that should be compared.
-        sizes: How many samples the successive steps get; the last are partial batches.
-        in_axes: As in `jax.vmap`, where the batch cannot be found by itself.
+        sizes: Samples of the successive steps; the last are partial batches.
+        in_axes: Batch axes as in `jax.vmap`, where the batch cannot be found by itself.
         tolerance: The largest relative difference that rounding may make.
         stateful_random: Whether the step draws from TensorFlow's stateful generators, whose
             numbers depend on the operations in the graph.
-        references: How often one device is asked until the results agree: TensorFlow by itself,
+        references: Most runs on one device until the results agree: TensorFlow by itself,
             without evener, gives other numbers in some runs of some steps.
         same_bits: Whether two traces round alike; the order in which a tape adds up gradients
             of gradients is not fixed.

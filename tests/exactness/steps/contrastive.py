@@ -29,9 +29,9 @@ def labelled(rng: Any, n: int) -> tuple[Any, ...]:
 def simclr() -> BuiltStep:
     model = mlp(8, 12, 6)
 
-    def loss_of(one: Any, two: Any) -> Any:
-        a = tf.math.l2_normalize(model(one), axis=1)
-        b = tf.math.l2_normalize(model(two), axis=1)
+    def loss_of(first: Any, second: Any) -> Any:
+        a = tf.math.l2_normalize(model(first), axis=1)
+        b = tf.math.l2_normalize(model(second), axis=1)
         similarities = tf.matmul(a, b, transpose_b=True) / 0.5
         labels = tf.range(tf.shape(a)[0])
         there = keras.losses.sparse_categorical_crossentropy(labels, similarities, from_logits=True)
@@ -47,9 +47,9 @@ def simclr() -> BuiltStep:
 def nt_xent() -> BuiltStep:
     model = mlp(8, 12, 6)
 
-    def loss_of(one: Any, two: Any) -> Any:
-        size = tf.shape(one)[0]
-        z = tf.math.l2_normalize(model(tf.concat([one, two], axis=0)), axis=1)
+    def loss_of(first: Any, second: Any) -> Any:
+        size = tf.shape(first)[0]
+        z = tf.math.l2_normalize(model(tf.concat([first, second], axis=0)), axis=1)
         similarities = tf.matmul(z, z, transpose_b=True) / 0.5 - 1e9 * tf.eye(2 * size)
         partner = tf.concat([tf.range(size) + size, tf.range(size)], axis=0)
         return tf.reduce_mean(
@@ -66,19 +66,19 @@ def simclr_with_probe() -> BuiltStep:
     found = keras.metrics.SparseCategoricalAccuracy()
     right = keras.metrics.SparseCategoricalAccuracy()
 
-    def step(one: Any, two: Any, y: Any) -> Any:
+    def step(first: Any, second: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            a, b = model(one), model(two)
+            a, b = model(first), model(second)
             a, b = tf.math.l2_normalize(a, axis=1), tf.math.l2_normalize(b, axis=1)
             logits = tf.matmul(a, b, transpose_b=True) / 0.3
-            labels = tf.range(tf.shape(one)[0])
+            labels = tf.range(tf.shape(first)[0])
             loss = tf.reduce_mean(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
             )
         of_model.apply(tape.gradient(loss, model.trainable_weights), model.trainable_weights)
         found.update_state(labels, logits)
         with tf.GradientTape() as tape:
-            guess = probe(model(one, training=False))
+            guess = probe(model(first, training=False))
             probe_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(y, guess)
         of_probe.apply(tape.gradient(probe_loss, probe.trainable_weights), probe.trainable_weights)
         right.update_state(y, guess)
@@ -118,9 +118,9 @@ def barlow_twins() -> BuiltStep:
     def standardised(z: Any) -> Any:
         return (z - tf.reduce_mean(z, axis=0)) / (tf.math.reduce_std(z, axis=0) + 0.01)
 
-    def loss_of(one: Any, two: Any) -> Any:
-        size = tf.cast(tf.shape(one)[0], tf.float32)
-        a, b = standardised(model(one)), standardised(model(two))
+    def loss_of(first: Any, second: Any) -> Any:
+        size = tf.cast(tf.shape(first)[0], tf.float32)
+        a, b = standardised(model(first)), standardised(model(second))
         cross = tf.matmul(a, b, transpose_a=True) / size
         diagonal = tf.linalg.diag_part(cross)
         off = cross - tf.linalg.diag(diagonal)
@@ -141,8 +141,8 @@ def vicreg() -> BuiltStep:
         off = tf.linalg.set_diag(covariance, tf.zeros([5]))
         return tf.reduce_mean(tf.nn.softplus(1 - deviation)) + tf.reduce_sum(off**2) / 5
 
-    def loss_of(one: Any, two: Any) -> Any:
-        a, b = model(one), model(two)
+    def loss_of(first: Any, second: Any) -> Any:
+        a, b = model(first), model(second)
         return tf.reduce_mean((a - b) ** 2) + 0.5 * (spread(a) + spread(b))
 
     return learn(loss_of, model, two_views())
@@ -179,10 +179,10 @@ def siglip() -> BuiltStep:
     model = mlp(8, 12, 6)
     bias = keras.Variable(-1.0)
 
-    def loss_of(one: Any, two: Any) -> Any:
-        a, b = tf.math.l2_normalize(model(one), 1), tf.math.l2_normalize(model(two), 1)
+    def loss_of(first: Any, second: Any) -> Any:
+        a, b = tf.math.l2_normalize(model(first), 1), tf.math.l2_normalize(model(second), 1)
         logits = 4.0 * tf.einsum("if,jf->ij", a, b) + bias
-        size = tf.shape(one)[0]
+        size = tf.shape(first)[0]
         signs = 2 * tf.eye(size) - 1
         return -tf.reduce_sum(tf.math.log_sigmoid(signs * logits)) / tf.cast(size, tf.float32)
 
@@ -227,12 +227,12 @@ def rolled() -> BuiltStep:
     weights = [*model.trainable_variables, *judge.trainable_variables]
     optimizer = sgd(weights, 0.02)
 
-    def step(one: Any, two: Any) -> Any:
+    def step(first: Any, second: Any) -> Any:
         with tf.GradientTape() as tape:
-            a, b = model(one), model(two)
+            a, b = model(first), model(second)
             joint = judge(tf.concat([a, b], axis=1))
             marginal = judge(tf.concat([a, tf.roll(b, shift=1, axis=0)], axis=1))
-            size = tf.cast(tf.shape(one)[0], tf.float32)
+            size = tf.cast(tf.shape(first)[0], tf.float32)
             log_mean = tf.reduce_logsumexp(marginal) - tf.math.log(size)
             loss = -(tf.reduce_mean(joint) - log_mean)
         optimizer.apply(tape.gradient(loss, weights), weights)
@@ -259,10 +259,10 @@ def byol() -> BuiltStep:
         p, z = tf.math.l2_normalize(p, axis=1), tf.math.l2_normalize(z, axis=1)
         return 2 - 2 * tf.reduce_mean(tf.reduce_sum(p * tf.stop_gradient(z), axis=1))
 
-    def step(one: Any, two: Any) -> Any:
+    def step(first: Any, second: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = distance(predictor(online(one)), target(two))
-            loss += distance(predictor(online(two)), target(one))
+            loss = distance(predictor(online(first)), target(second))
+            loss += distance(predictor(online(second)), target(first))
         optimizer.apply(tape.gradient(loss, weights), weights)
         for mean, weight in zip(target.weights, online.weights, strict=True):
             mean.assign(0.95 * mean + 0.05 * weight)

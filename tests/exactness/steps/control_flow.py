@@ -70,8 +70,8 @@ def statistic() -> BuiltStep:
 
 @case("control_flow/alternating_networks")
 def alternating() -> BuiltStep:
-    one, two = mlp(6, 8, 4), mlp(6, 8, 4)
-    of_one, of_two = sgd(one.trainable_variables), adam(two.trainable_variables)
+    first, second = mlp(6, 8, 4), mlp(6, 8, 4)
+    of_first, of_second = sgd(first.trainable_variables), adam(second.trainable_variables)
     count = tf.Variable(0, trainable=False)
 
     def train(model: Any, optimizer: Any, x: Any, y: Any) -> Any:
@@ -83,14 +83,14 @@ def alternating() -> BuiltStep:
     def step(x: Any, y: Any) -> Any:
         loss = tf.switch_case(
             count % 3,
-            [lambda: train(one, of_one, x, y), lambda: train(two, of_two, x, y)],
-            default=lambda: squared(one, x, y) - squared(two, x, y),
+            [lambda: train(first, of_first, x, y), lambda: train(second, of_second, x, y)],
+            default=lambda: squared(first, x, y) - squared(second, x, y),
         )
         count.assign_add(1)
         return loss
 
     return BuiltStep(
-        step=step, batch=to_regress(), variables=[*state(one, two, of_one, of_two), count]
+        step=step, batch=to_regress(), variables=[*state(first, second, of_first, of_second), count]
     )
 
 
@@ -114,13 +114,13 @@ def mapped() -> BuiltStep:
     w = tf.Variable(tf.random.stateless_normal([6, 4], seed=[1, 2]))
 
     def step(x: Any, y: Any) -> Any:
-        def one(sample: Any) -> Any:
+        def row_loss(sample: Any) -> Any:
             features, target = sample
             guess = tf.tanh(tf.linalg.matvec(w, features, transpose_a=True))
             return tf.reduce_logsumexp((target - guess) ** 2)
 
         with tf.GradientTape() as tape:
-            each = tf.map_fn(one, (x, y), fn_output_signature=tf.float32)
+            each = tf.map_fn(row_loss, (x, y), fn_output_signature=tf.float32)
             loss = tf.reduce_mean(each)
         w.assign_sub(0.1 * tape.gradient(loss, w))
         return loss, each

@@ -92,11 +92,11 @@ def mean_teacher() -> BuiltStep:
 
     def step(x: Any, y: Any, unlabelled: Any) -> Any:
         everything = tf.concat([x, unlabelled], axis=0)
-        one = everything + 0.1 * keras.random.normal(tf.shape(everything), seed=seeds)
+        noisy = everything + 0.1 * keras.random.normal(tf.shape(everything), seed=seeds)
         two = everything + 0.1 * keras.random.normal(tf.shape(everything), seed=seeds)
         ramp = tf.exp(-5.0 * (1.0 - tf.minimum(tf.cast(steps, tf.float32) / 4.0, 1.0)) ** 2)
         with tf.GradientTape() as tape:
-            logits = student(one, training=True)
+            logits = student(noisy, training=True)
             wanted = tf.nn.softmax(teacher(two, training=False))
             labelled = ENTROPY(y, logits[: tf.shape(x)[0]])
             consistency = tf.reduce_mean(tf.square(tf.nn.softmax(logits) - wanted))
@@ -139,23 +139,29 @@ def fixmatch() -> BuiltStep:
 
 @case("distillation/mutual_small_loss_samples")
 def co_teaching() -> BuiltStep:
-    one, two = mlp(6, 10, 5), mlp(6, 10, 5)
-    of_one, of_two = sgd(one.trainable_variables), sgd(two.trainable_variables)
+    first, second = mlp(6, 10, 5), mlp(6, 10, 5)
+    of_first, of_second = sgd(first.trainable_variables), sgd(second.trainable_variables)
     each_of = tf.nn.sparse_softmax_cross_entropy_with_logits
 
     def step(x: Any, y: Any) -> Any:
         keep = tf.shape(x)[0] * 3 // 4
         with tf.GradientTape(persistent=True) as tape:
-            losses_one, losses_two = each_of(y, one(x)), each_of(y, two(x))
+            losses_one, losses_two = each_of(y, first(x)), each_of(y, second(x))
             for_two = tf.argsort(losses_one)[:keep]
             for_one = tf.argsort(losses_two)[:keep]
             loss_one = tf.reduce_mean(tf.gather(losses_one, for_one))
             loss_two = tf.reduce_mean(tf.gather(losses_two, for_two))
-        of_one.apply(tape.gradient(loss_one, one.trainable_variables), one.trainable_variables)
-        of_two.apply(tape.gradient(loss_two, two.trainable_variables), two.trainable_variables)
+        of_first.apply(
+            tape.gradient(loss_one, first.trainable_variables), first.trainable_variables
+        )
+        of_second.apply(
+            tape.gradient(loss_two, second.trainable_variables), second.trainable_variables
+        )
         return loss_one, loss_two, for_one
 
-    return BuiltStep(step=step, batch=to_classify(), variables=state(one, two, of_one, of_two))
+    return BuiltStep(
+        step=step, batch=to_classify(), variables=state(first, second, of_first, of_second)
+    )
 
 
 @case("distillation/two_dropout_passes")
@@ -170,11 +176,11 @@ def r_drop() -> BuiltStep:
     )
 
     def loss_of(x: Any, y: Any) -> Any:
-        one, two = model(x, training=True), model(x, training=True)
-        p, q = tf.nn.log_softmax(one), tf.nn.log_softmax(two)
+        first, second = model(x, training=True), model(x, training=True)
+        p, q = tf.nn.log_softmax(first), tf.nn.log_softmax(second)
         there = tf.reduce_sum(tf.exp(p) * (p - q), axis=1)
         back = tf.reduce_sum(tf.exp(q) * (q - p), axis=1)
-        return ENTROPY(y, one) + ENTROPY(y, two) + 0.5 * tf.reduce_mean(there + back) / 2
+        return ENTROPY(y, first) + ENTROPY(y, second) + 0.5 * tf.reduce_mean(there + back) / 2
 
     return learn(loss_of, model, to_classify())
 
@@ -186,11 +192,11 @@ def dino() -> BuiltStep:
     center = tf.Variable(tf.zeros([1, 5]), trainable=False)
     optimizer = sgd(student.trainable_variables, momentum=0.9)
 
-    def step(one: Any, two: Any) -> Any:
-        taught = teacher(tf.concat([one, two], axis=0), training=False)
+    def step(first: Any, second: Any) -> Any:
+        taught = teacher(tf.concat([first, second], axis=0), training=False)
         wanted = tf.split(tf.nn.softmax((taught - center) / 0.3), 2)
         with tf.GradientTape() as tape:
-            a, b = tf.nn.log_softmax(student(one)), tf.nn.log_softmax(student(two))
+            a, b = tf.nn.log_softmax(student(first)), tf.nn.log_softmax(student(second))
             loss = -tf.reduce_mean(tf.reduce_sum(wanted[1] * a + wanted[0] * b, axis=-1)) / 2
         optimizer.apply(tape.gradient(loss, student.trainable_variables))
         center.assign(0.9 * center + 0.1 * tf.reduce_mean(taught, axis=0, keepdims=True))
@@ -220,9 +226,9 @@ def swav() -> BuiltStep:
             q /= tf.reduce_sum(q, axis=0, keepdims=True) * tf.cast(tf.shape(q)[1], q.dtype)
         return tf.transpose(q * tf.cast(tf.shape(q)[1], q.dtype))
 
-    def loss_of(one: Any, two: Any) -> Any:
-        a = prototypes(tf.math.l2_normalize(model(one), axis=1))
-        b = prototypes(tf.math.l2_normalize(model(two), axis=1))
+    def loss_of(first: Any, second: Any) -> Any:
+        a = prototypes(tf.math.l2_normalize(model(first), axis=1))
+        b = prototypes(tf.math.l2_normalize(model(second), axis=1))
         codes_a, codes_b = tf.stop_gradient(sinkhorn(a)), tf.stop_gradient(sinkhorn(b))
         cross = codes_b * tf.nn.log_softmax(a / 0.3) + codes_a * tf.nn.log_softmax(b / 0.3)
         return -0.5 * tf.reduce_mean(tf.reduce_sum(cross, axis=1))

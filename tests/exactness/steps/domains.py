@@ -90,8 +90,8 @@ def transport() -> BuiltStep:
 def sliced() -> BuiltStep:
     def distance(a: Any, b: Any) -> Any:
         directions = tf.math.l2_normalize(tf.random.stateless_normal([4, 6], [1, 5]), axis=0)
-        one, two = tf.sort(a @ directions, axis=0), tf.sort(b @ directions, axis=0)
-        return tf.reduce_mean((one - two) ** 2)
+        first, second = tf.sort(a @ directions, axis=0), tf.sort(b @ directions, axis=0)
+        return tf.reduce_mean((first - second) ** 2)
 
     return adapted(distance)
 
@@ -101,8 +101,8 @@ def halves() -> BuiltStep:
     def distance(a: Any, b: Any) -> Any:
         both = tf.concat([a, b], axis=0)
         mean, variance = tf.nn.moments(both, axes=[0], keepdims=True)
-        one, two = tf.split((both - mean) / tf.sqrt(variance + 1e-2), 2)
-        return tf.reduce_sum((tf.reduce_mean(one, axis=0) - tf.reduce_mean(two, axis=0)) ** 2)
+        first, second = tf.split((both - mean) / tf.sqrt(variance + 1e-2), 2)
+        return tf.reduce_sum((tf.reduce_mean(first, axis=0) - tf.reduce_mean(second, axis=0)) ** 2)
 
     return adapted(distance)
 
@@ -141,9 +141,9 @@ def equal_rates() -> BuiltStep:
         logits, member = model(x)[:, 0], tf.cast(group, tf.float32)
         each = tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y, tf.float32), logits)
         shares = tf.sigmoid(logits)
-        one = tf.reduce_sum(shares * member) / (tf.reduce_sum(member) + 0.1)
+        member_share = tf.reduce_sum(shares * member) / (tf.reduce_sum(member) + 0.1)
         other = tf.reduce_sum(shares * (1 - member)) / (tf.reduce_sum(1 - member) + 0.1)
-        return tf.reduce_mean(each) + 0.5 * (one - other) ** 2
+        return tf.reduce_mean(each) + 0.5 * (member_share - other) ** 2
 
     return learn(loss_of, model, with_groups(2, 2))
 

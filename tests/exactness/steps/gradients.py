@@ -50,19 +50,19 @@ def projected() -> BuiltStep:
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape(persistent=True) as tape:
             outputs = model(x)
-            one = tf.reduce_mean(tf.square(y[:, 0] - outputs[:, 0]))
-            two = 0.5 * tf.reduce_mean(tf.square(y[:, 1] + outputs[:, 0] - outputs[:, 1]))
-        of_one, of_two = tape.gradient(one, weights), tape.gradient(two, weights)
+            first = tf.reduce_mean(tf.square(y[:, 0] - outputs[:, 0]))
+            second = 0.5 * tf.reduce_mean(tf.square(y[:, 1] + outputs[:, 0] - outputs[:, 1]))
+        of_first, of_second = tape.gradient(first, weights), tape.gradient(second, weights)
         del tape
-        flat_one = tf.concat([tf.reshape(g, [-1]) for g in of_one], axis=0)
-        flat_two = tf.concat([tf.reshape(g, [-1]) for g in of_two], axis=0)
+        flat_one = tf.concat([tf.reshape(g, [-1]) for g in of_first], axis=0)
+        flat_two = tf.concat([tf.reshape(g, [-1]) for g in of_second], axis=0)
         inner = tf.minimum(tf.tensordot(flat_one, flat_two, 1), 0.0)
         together = flat_one - inner / tf.reduce_sum(flat_two**2) * flat_two
         together += flat_two - inner / tf.reduce_sum(flat_one**2) * flat_one
         parts = tf.split(together, [int(np.prod(v.shape)) for v in weights])
         shaped = [tf.reshape(part, v.shape) for part, v in zip(parts, weights, strict=True)]
         optimizer.apply(shaped, weights)
-        return one, two, inner
+        return first, second, inner
 
     return BuiltStep(step=step, batch=to_regress(outputs=2), variables=state(model, optimizer))
 
@@ -176,9 +176,9 @@ def vectorised() -> BuiltStep:
 
     def step(x: Any, y: Any) -> Any:
         def clipped(sample: Any) -> Any:
-            one, target = sample
-            error = tf.linalg.matvec(w, one, transpose_a=True) - target
-            return tf.clip_by_norm(one[:, None] * error[None], 1.0)
+            features, target = sample
+            error = tf.linalg.matvec(w, features, transpose_a=True) - target
+            return tf.clip_by_norm(features[:, None] * error[None], 1.0)
 
         each = tf.vectorized_map(clipped, (x, y))
         w.assign_sub(0.1 * tf.reduce_mean(each, axis=0))

@@ -64,14 +64,14 @@ def as_wide_as_the_batch() -> BuiltStep:
 
 @case("inputs/nested_tuples")
 def nested() -> BuiltStep:
-    one, two = mlp(6, 4), mlp(5, 4)
-    weights = [*one.trainable_variables, *two.trainable_variables]
+    first, second = mlp(6, 4), mlp(5, 4)
+    weights = [*first.trainable_variables, *second.trainable_variables]
     optimizer = sgd(weights)
 
     def step(batch: Any) -> Any:
         (x, (z,)), [y, weight] = batch
         with tf.GradientTape() as tape:
-            each = tf.reduce_mean((y - one(x) - two(z)) ** 2, axis=1)
+            each = tf.reduce_mean((y - first(x) - second(z)) ** 2, axis=1)
             loss = tf.reduce_sum(weight * each) / tf.reduce_sum(weight)
         optimizer.apply(tape.gradient(loss, weights), weights)
         return (loss, [each])
@@ -269,8 +269,8 @@ def preprocessing() -> BuiltStep:
     normalise(normal(rng, 2, 4))
     model = mlp(4 + 4 + 5 + 6, 8, 5)
 
-    def loss_of(numbers: Any, one: Any, name: Any, y: Any) -> Any:
-        parts = [normalise(numbers), bins(one), colours(name), hashes(name)]
+    def loss_of(numbers: Any, measure: Any, name: Any, y: Any) -> Any:
+        parts = [normalise(numbers), bins(measure), colours(name), hashes(name)]
         return ENTROPY(y, model(tf.concat([tf.cast(p, tf.float32) for p in parts], axis=1)))
 
     def batch(rng: Any, n: int) -> tuple[Any, ...]:

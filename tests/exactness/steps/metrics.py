@@ -24,8 +24,8 @@ def measured(
     """Register a step that trains and keeps metrics.
 
     Args:
-        name: Of the case.
-        outputs: How many numbers the model gives.
+        name: Name of the case.
+        outputs: Number of outputs of the model.
         made: Makes the metrics.
         targets: Makes the metrics' targets from labels and from the samples.
         guesses: Makes what is held against them from the model's outputs.

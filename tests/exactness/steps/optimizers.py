@@ -1,4 +1,4 @@
-"""How updates are made: by optimizers, by hand, in several passes, and over several steps."""
+"""Updates of variables: by optimizers, by hand, in several passes, and over several steps."""
 
 from __future__ import annotations
 

@@ -26,16 +26,16 @@ def momentum_contrast(enqueue: Any) -> BuiltStep:
     pointer = tf.Variable(0, trainable=False)
     optimizer = sgd(query.trainable_variables)
 
-    def step(one: Any, two: Any) -> Any:
+    def step(first: Any, second: Any) -> Any:
         for old, new in zip(key.variables, query.variables, strict=True):
             old.assign(0.9 * old + 0.1 * new)
-        keys = tf.math.l2_normalize(key(two), axis=1)
+        keys = tf.math.l2_normalize(key(second), axis=1)
         with tf.GradientTape() as tape:
-            queries = tf.math.l2_normalize(query(one), axis=1)
+            queries = tf.math.l2_normalize(query(first), axis=1)
             positive = tf.reduce_sum(queries * keys, axis=1, keepdims=True)
             negative = tf.matmul(queries, queue, transpose_b=True)
             logits = tf.concat([positive, negative], axis=1) / 0.3
-            loss = ENTROPY(tf.zeros([tf.shape(one)[0]], tf.int32), logits)
+            loss = ENTROPY(tf.zeros([tf.shape(first)[0]], tf.int32), logits)
         optimizer.apply(tape.gradient(loss, query.trainable_variables))
         enqueue(queue, pointer, keys)
         return loss

@@ -166,8 +166,8 @@ def double_q() -> BuiltStep:
 def soft_actor_critic() -> BuiltStep:
     actor = mlp(5, 8, 4)
     critics, targets = [mlp(7, 8, 1) for _ in range(2)], [mlp(7, 8, 1) for _ in range(2)]
-    for one, two in zip(critics, targets, strict=True):
-        two.set_weights(one.get_weights())
+    for critic, target in zip(critics, targets, strict=True):
+        target.set_weights(critic.get_weights())
     log_alpha = tf.Variable(0.0)
     weights = [v for critic in critics for v in critic.trainable_variables]
     of_actor, of_critics, of_alpha = (
@@ -201,8 +201,8 @@ def soft_actor_critic() -> BuiltStep:
         with tf.GradientTape() as tape:
             alpha_loss = -tf.reduce_mean(log_alpha * tf.stop_gradient(logs - 2.0))
         of_alpha.apply([tape.gradient(alpha_loss, log_alpha)], [log_alpha])
-        for one, two in zip(critics, targets, strict=True):
-            for new, old in zip(one.variables, two.variables, strict=True):
+        for critic, target in zip(critics, targets, strict=True):
+            for new, old in zip(critic.variables, target.variables, strict=True):
                 old.assign(0.95 * old + 0.05 * new)
         return {"critic": loss, "actor": actor_loss, "alpha": alpha}
 

@@ -33,13 +33,13 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     assert expected.dtype == actual.dtype
     if expected.dtype.kind not in "fc":
         return float(not np.array_equal(expected, actual))
-    one, other = expected.astype(np.float64), actual.astype(np.float64)
-    np.testing.assert_array_equal(np.isfinite(one), np.isfinite(other))
-    finite = np.isfinite(one)
+    wanted, got = expected.astype(np.float64), actual.astype(np.float64)
+    np.testing.assert_array_equal(np.isfinite(wanted), np.isfinite(got))
+    finite = np.isfinite(wanted)
     if not finite.any():
         return 0.0
-    scale = max(FLOOR, float(np.abs(one[finite]).max()))
-    return float(np.abs(one - other)[finite].max()) / scale
+    scale = max(FLOOR, float(np.abs(wanted[finite]).max()))
+    return float(np.abs(wanted - got)[finite].max()) / scale
 
 
 def one_device(name: str) -> Run:
@@ -52,9 +52,9 @@ def check(case: BuiltStep, expected: Run, actual: Run, *, least_tolerance: float
     """Hold a run against that of one device.
 
     Args:
-        case: What was run.
-        expected: By one device.
-        actual: By several.
+        case: Step that was run.
+        expected: Results of one device.
+        actual: Results of several devices.
         least_tolerance: Used where the tolerance of the case is smaller.
     """
     tolerance = max(case.tolerance, least_tolerance)

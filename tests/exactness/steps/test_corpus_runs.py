@@ -34,11 +34,11 @@ def run_steps(built: BuiltStep) -> Run:
     return returned, before, as_arrays(list(built.variables))
 
 
-def differ(one: Arrays, two: Arrays, *, same_bits: bool = True) -> bool:
+def differ(first: Arrays, second: Arrays, *, same_bits: bool = True) -> bool:
     """Return whether two lists of arrays are unlike, in any bit or by more than rounding."""
-    if len(one) != len(two):
+    if len(first) != len(second):
         return True
-    for a, b in zip(one, two, strict=True):
+    for a, b in zip(first, second, strict=True):
         if a.dtype != b.dtype or a.shape != b.shape:
             return True
         if same_bits or not np.issubdtype(a.dtype, np.floating):
@@ -58,7 +58,7 @@ def test_runs_on_one_device(name: str) -> None:
         if np.issubdtype(array.dtype, np.floating):
             assert np.isfinite(array).all()
     assert differ(before, after) or any(differ(returned[0], other) for other in returned[1:])
-    # TensorFlow itself may need several runs to give the same once more, and any may be the odd one.
+    # TensorFlow itself may need several runs to give the same once more: any may be the odd one.
     runs = [(returned, before, after)]
     for _ in range(built.references):
         again = run_steps(CASES[name]())

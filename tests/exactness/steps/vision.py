@@ -149,10 +149,10 @@ def residual() -> BuiltStep:
 @case("vision/u_net")
 def u_net() -> BuiltStep:
     inputs = keras.Input((8, 8, 1))
-    one = layers.Conv2D(4, 3, padding="same", activation="gelu")(inputs)
-    two = layers.Conv2D(6, 3, padding="same", activation="gelu")(layers.MaxPooling2D()(one))
-    up = layers.Conv2DTranspose(4, 2, strides=2)(two)
-    joined = layers.Concatenate()([up, one])
+    fine = layers.Conv2D(4, 3, padding="same", activation="gelu")(inputs)
+    coarse = layers.Conv2D(6, 3, padding="same", activation="gelu")(layers.MaxPooling2D()(fine))
+    up = layers.Conv2DTranspose(4, 2, strides=2)(coarse)
+    joined = layers.Concatenate()([up, fine])
     model = keras.Model(inputs, layers.Conv2D(1, 1)(joined))
     entropy = keras.losses.BinaryCrossentropy(from_logits=True)
 

@@ -1,1 +1,1 @@
-"""How every public layer, loss, metric and operation of TensorFlow and Keras is partitioned."""
+"""Partitioning of every public layer, loss, metric and operation of TensorFlow and Keras."""

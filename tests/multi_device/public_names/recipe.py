@@ -23,7 +23,7 @@ class Recipe:
     Attributes:
         make: Returns the function to be traced; layers and metrics are made by it.
         args: Templates of the arguments of the function.
-        tolerance: Of numbers, times the largest magnitude.
+        tolerance: Largest difference of numbers, relative to the largest magnitude.
         gradient: Whether gradients are taken.
         by: The first argument that gradients are taken by.
         compared: Whether the numbers are those of one device in every run.

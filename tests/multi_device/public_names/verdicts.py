@@ -1,4 +1,4 @@
-"""How a call of a public name is partitioned, and whether its numbers are those of one device."""
+"""Partitioning of calls of a public name, and whether their numbers are those of one device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRADIENT_SCOPE = "gradient_tape/"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the parts of a step hold of a call's results, and what they cannot compute.
+    """State of a call's results on the parts of a step, and operations that are computed once.
 
     Attributes:
         state: ``"sharded"``, ``"partial"``, ``"replicated"``, or several of them.
@@ -46,8 +46,8 @@ class Call:
     """A recipe that was made, with arguments.
 
     Args:
-        path: The public name.
-        recipe: How it is called.
+        path: Public name.
+        recipe: Arguments of the call, with what is compared.
     """
 
     def __init__(self, path: str, recipe: Recipe) -> None:
@@ -90,7 +90,7 @@ class Call:
         by = [tensor for tensor in given if tensor.dtype.is_floating or tensor.dtype.is_complex]
         by += [variable for variable in self._variables if variable.trainable]
         with tf.GradientTape() as tape:
-            tape.watch([one for one in by if not isinstance(one, tf.Variable)])
+            tape.watch([tensor for tensor in by if not isinstance(tensor, tf.Variable)])
             results = self.forward(*tensors)
             smooth = [y for y in results if y.dtype.is_floating or y.dtype.is_complex]
             if not smooth or not by:
@@ -178,7 +178,7 @@ def difference(call: Call) -> float:
     )
     given = step(*call.tensors)
     pairs = zip(given, expected, strict=True)
-    return max((_distance(one, other) for one, other in pairs), default=0.0)
+    return max((_distance(left, right) for left, right in pairs), default=0.0)
 
 
 def _distance(given: Any, expected: Any) -> float:

@@ -9,7 +9,7 @@ from tensorflow.python.client import device_lib
 
 if not tf.test.is_gpu_available(cuda_only=True):
     sys.exit("no GPU")
-local = [one.name for one in device_lib.list_local_devices() if one.device_type == "GPU"]
+local = [device.name for device in device_lib.list_local_devices() if device.device_type == "GPU"]
 print(tf.test.gpu_device_name(), local)
 
 keras.utils.set_random_seed(1)

@@ -1,4 +1,4 @@
-"""What the programs beside this one train, without a line about devices."""
+"""The training of the programs beside this one, without a line about devices."""
 
 import sys
 

@@ -22,10 +22,10 @@ optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1
 
 
 @tf.function(reduce_retracing=True)
-def step(one, other):
+def step(first, second):
     with tf.GradientTape() as tape:
-        targets = tf.nn.softmax(teacher(other) / 0.5)
-        logits = student(one)
+        targets = tf.nn.softmax(teacher(second) / 0.5)
+        logits = student(first)
         each = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
         spread = tf.math.reduce_std(logits, axis=0)
         loss = tf.reduce_mean(each) + tf.reduce_mean(tf.nn.relu(1.0 - spread))

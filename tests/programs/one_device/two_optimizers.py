@@ -21,8 +21,8 @@ sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in model.trainable
 def accumulate(a, b):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.abs(model(a, training=True) - b))
-    for one, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
-        one.assign_add(gradient / 2.0)
+    for total, gradient in zip(sums, tape.gradient(loss, model.trainable_variables)):
+        total.assign_add(gradient / 2.0)
     return loss
 
 
@@ -31,8 +31,8 @@ def apply():
     pairs = list(zip(sums, model.trainable_variables))
     slow.apply_gradients(pairs[:4])
     fast.apply_gradients(pairs[4:])
-    for one in sums:
-        one.assign(tf.zeros_like(one))
+    for total in sums:
+        total.assign(tf.zeros_like(total))
 
 
 numbers = []

@@ -94,7 +94,7 @@ def test_a_text_that_is_no_audit_is_refused(text: str) -> None:
 
 def test_reading_an_audit_needs_no_tensorflow(run_python) -> None:
     code = """
-        import sys, evener, evener.auditing, evener.launch.audit_subprocess
+        import sys, evener, evener.auditing, evener.subprocess.audit
         evener.Audit
         print("tensorflow" in sys.modules)
     """

@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given, settings
 
 from evener.cost_model import HOST_OWNER, Assignment, ReplicaAssignment, Span
-from evener.cost_model.assignment import (
-    EACH_MACHINE,
-    assignment_of,
-    plan_of,
-    spread_owners,
-)
+from evener.cost_model.assignment import EACH_MACHINE
+from evener.cost_model.conversion import assignment_of, plan_of
+from evener.cost_model.ownership import spread_owners
 from evener.errors import PlanError
 from evener.plan import (
     Plan,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from evener.cost_model import predict_plan
-from evener.cost_model.assignment import assignment_of
-from evener.cost_model.busy import busy_seconds
+from evener.cost_model.conversion import assignment_of
+from evener.cost_model.prediction import busy_seconds, predict
 from evener.errors import ProfileError
 from evener.feedback.calibration import calibrate
 from evener.feedback.run_times import MeasuredRun, RunTimes
@@ -43,7 +43,8 @@ def run(truth: CostProfile, plan: Plan = PLAN, batch_size: int = 64, **changes: 
         "samples": tuple(replica.samples for replica in found.replicas),
         "step_seconds": predict_plan(plan, truth, batch_size).step_seconds,
         "busy_seconds": {
-            names[place]: seconds for place, seconds in busy_seconds(found, truth).items()
+            names[index]: seconds
+            for index, seconds in busy_seconds(found, predict(found, truth)).items()
         },
         "hardware": {device.name: device.type for device in truth.cluster.devices},
     }
@@ -56,9 +57,9 @@ def test_busy_seconds_are_those_of_all_stages_of_a_device() -> None:
     turns = Plan.pipeline(
         [("gpu:0", names[0]), ("gpu:1", names[1]), ("gpu:0", names[2])], num_micro_batches=4
     )
-    found = busy_seconds(assignment_of(turns, known.model, known.cluster, 16), known)
     whole = Plan.data_parallel(["gpu:0"], num_micro_batches=4)
-    alone = busy_seconds(assignment_of(whole, known.model, known.cluster, 16), known)
+    assignments = [assignment_of(p, known.model, known.cluster, 16) for p in (turns, whole)]
+    found, alone = (busy_seconds(each, predict(each, known)) for each in assignments)
     assert found[0] == pytest.approx(alone[0] * 4 / 6)
     assert found[1] == pytest.approx(3 * alone[0] * 2 / 6)
 

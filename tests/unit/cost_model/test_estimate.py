@@ -9,7 +9,7 @@ import pytest
 
 from evener.clusters import model_named, model_names
 from evener.cost_model import predict_plan
-from evener.cost_model.assignment import literal
+from evener.cost_model.conversion import literal
 from evener.cost_model.estimate import (
     MOST_SAMPLES,
     MemoryByKind,

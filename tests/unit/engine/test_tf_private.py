@@ -197,8 +197,8 @@ def test_a_function_is_stopped_placed_and_read_without_running() -> None:
     (name,) = sine.experimental_debug_info.original_func_names
     frames = _tf_private.definition_frames(graphs[name].get_operation_by_name("Sin"))
     assert (__file__, inner.python_function.__code__.co_firstlineno + 3, "inner") in frames
-    backward = [one for graph in graphs.values() for one in graph.get_operations()]
-    (cosine,) = (one for one in backward if one.type == "Cos")
+    backward = [operation for graph in graphs.values() for operation in graph.get_operations()]
+    (cosine,) = (operation for operation in backward if operation.type == "Cos")
     made_by = {frame[2] for frame in _tf_private.definition_frames(cosine)}
     assert made_by & {"imperative_grad", "_GradientsHelper"}
 
@@ -225,7 +225,7 @@ def test_kernels_and_definitions_are_told() -> None:
     assert _tf_private.registered_kernels("NoSuchOperation") == []
     assert _tf_private.operation_definition("NoSuchOperation") is None
     definition = _tf_private.operation_definition("MatMul")
-    assert [one.name for one in definition.input_arg] == ["a", "b"]
+    assert [argument.name for argument in definition.input_arg] == ["a", "b"]
     assert "MatMul" in _tf_private.operation_names()
 
 
@@ -399,9 +399,11 @@ def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -
 def test_every_way_to_the_host_is_one_function() -> None:
     seen: list[Any] = []
     tensor = tf.constant(2.0)
-    originals = wrapped_by(_tf_private.replace_host_reads, lambda one, value: seen.append(value))
+    originals = wrapped_by(
+        _tf_private.replace_host_reads, lambda context, value: seen.append(value)
+    )
     try:
-        for way in (float, int, bool, str, repr, lambda one: one.numpy(), "{:.1f}".format):
+        for way in (float, int, bool, str, repr, lambda tensor: tensor.numpy(), "{:.1f}".format):
             seen.clear()
             way(tensor)
             assert seen == [2.0], way
@@ -417,7 +419,8 @@ def test_iterators_give_batches_through_known_functions() -> None:
     data = tf.data.Dataset.range(8).batch(2)
     plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
     originals = wrapped_by(
-        _tf_private.replace_next_batches, lambda one, _: drawn.append(type(one).__name__)
+        _tf_private.replace_next_batches,
+        lambda operation, _: drawn.append(type(operation).__name__),
     )
     try:
         next(iter(data))
@@ -517,14 +520,14 @@ def test_it_is_seen_which_variables_are_trained_and_written() -> None:
         with _tf_private.trained_variables() as trained:
             weight.assign_sub(read())
             count.assign_add(1.0)
-        assert [one is weight for one in trained] == [True]
-        handles = {graph.capture(one.handle).ref(): one for one in (weight, count)}
+        assert [variable is weight for variable in trained] == [True]
+        handles = {graph.capture(variable.handle).ref(): variable for variable in (weight, count)}
         for operation in graph.get_operations():
             for resource in _tf_private.written_resources(operation):
                 written.append(handles[resource.ref()])
 
     step.get_concrete_function()
-    assert [one is weight for one in written] == [True, False]
+    assert [variable is weight for variable in written] == [True, False]
 
 
 def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,10 +71,10 @@ def test_fit_is_verified_and_trains_as_without(options: dict[str, Any], capsys: 
         results.append(fitted(model, **options))
     assert capsys.readouterr().err.count(TOLD) == len(strategy.verifications)
     assert len(strategy.verifications) >= 2  # training and evaluation
-    for one in strategy.verifications:
-        assert max(one.results, one.variables) < 1e-5
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for verification in strategy.verifications:
+        assert max(verification.results, verification.variables) < 1e-5
+    for verification, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(verification, other)
 
 
 def test_a_loop_is_verified() -> None:
@@ -85,7 +85,7 @@ def test_a_loop_is_verified() -> None:
     @tf.function
     def epoch(data: tf.Tensor) -> None:
         for x in data:
-            strategy.run(lambda one: weight.assign_sub(tf.reduce_mean(one, 0)), args=(x,))
+            strategy.run(lambda batch: weight.assign_sub(tf.reduce_mean(batch, 0)), args=(x,))
 
     epoch(tf.ones([3, 6, 2]))
     assert len(strategy.verifications) == 1
@@ -137,9 +137,9 @@ def test_what_cannot_be_undone_is_not_done_twice(kind: str, capsys: Any) -> None
             return tf.numpy_function(count, [x], tf.float32)
         return tf.while_loop(
             lambda k, _: k < 1,
-            lambda k, one: (
+            lambda k, value: (
                 k + 1,
-                tf.ensure_shape(tf.numpy_function(count, [one], tf.float32), [3]),
+                tf.ensure_shape(tf.numpy_function(count, [value], tf.float32), [3]),
             ),
             [0, x],
         )[1]

@@ -27,9 +27,9 @@ def named(graph: Graph, op: str) -> list[Node]:
     return [node for node in graph if node.op == op]
 
 
-def runs_after(node: Node, before: Node) -> bool:
+def runs_after(last: Node, before: Node) -> bool:
     """Whether a node waits for another, by data or by control dependencies."""
-    waiting, seen = [node], set()
+    waiting, seen = [last], set()
     while waiting:
         node = waiting.pop()
         if node is before:

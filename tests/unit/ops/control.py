@@ -44,7 +44,7 @@ def loop_with_sum(x: Any) -> Any:
 
 
 def loop_until(x: Any) -> Any:
-    """The number of rounds depends on all samples."""
+    """Loop with a number of rounds that depends on all samples."""
     return tf.while_loop(
         lambda state: tf.reduce_max(tf.abs(state)) > 0.5, lambda state: (state * 0.5,), (x,)
     )[0]

@@ -116,7 +116,7 @@ def seeds(draw: Draw) -> Callable[[Any, Any], Any]:
 
 
 def mask(draw: Draw) -> Callable[[Any, Any], Any]:
-    """A dropout by hand."""
+    """Dropout by hand."""
     rate = draw(st.sampled_from([0.2, 0.5]))
 
     def fn(size: Any, x: Any) -> Any:

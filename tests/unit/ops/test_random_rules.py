@@ -164,8 +164,8 @@ def test_one_block_too_far_is_seen(
     right = random.advanced_counter
 
     def wrong(builder: Any, node: Any, counter: str, blocks: str) -> str:
-        unit = builder.constant(1, tf.uint64)
-        blocks = builder.op("AddV2", [blocks, unit], {"T": tf.uint64})[0]
+        increment = builder.constant(1, tf.uint64)
+        blocks = builder.op("AddV2", [blocks, increment], {"T": tf.uint64})[0]
         return right(builder, node, counter, blocks)
 
     def step(x: tf.Tensor) -> Any:
@@ -259,8 +259,10 @@ def test_an_algorithm_that_the_device_names() -> None:
     def step(x: tf.Tensor) -> Any:
         key, counter, alg = RAW.StatelessRandomGetKeyCounterAlg(seed=SEED)
         shape, asked = tf.shape(x), RAW.StatelessRandomGetAlg()
-        drawn = RAW.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=alg)
-        return drawn, RAW.StatelessRandomNormalV2(shape=shape, key=key, counter=counter, alg=asked)
+        uniform = RAW.StatelessRandomUniformV2(shape=shape, key=key, counter=counter, alg=alg)
+        return uniform, RAW.StatelessRandomNormalV2(
+            shape=shape, key=key, counter=counter, alg=asked
+        )
 
     assert drawn_by_parts(check(step, samples([5, 1, 3], 3), [5, 1, 3])) == [True, True]
 

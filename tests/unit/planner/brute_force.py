@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Iterator
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import HOST_OWNER, holders_of, spread_owners
+from evener.cost_model.assignment import HOST_OWNER
 from evener.cost_model.memory import shortages
+from evener.cost_model.ownership import holders_of, spread_owners
 from evener.cost_model.stage_memory import entering_bytes
 from evener.profile import CostProfile
 
@@ -23,9 +24,9 @@ def least_seconds(
     """Return the least time of a step within memory; None if nothing fits.
 
     Args:
-        profile: What things cost.
-        batch_size: Of the global batch.
-        num_micro_batches: That are tried.
+        profile: Costs of the layers, and the cluster.
+        batch_size: Samples of the global batch.
+        num_micro_batches: Numbers of micro-batches to try.
         all_owners: Whether to try all owners, or those of the engine alone.
     """
     found = best_plan(
@@ -64,9 +65,10 @@ def best_plan(
 def features_of(assignment: Assignment) -> tuple[str, ...]:
     """Return what a plan has besides devices, cuts, shares and micro-batches, in words."""
     found = {
-        "zero bubble": any(one.schedule == "zero_bubble" for one in assignment.replicas),
+        "zero bubble": any(replica.schedule == "zero_bubble" for replica in assignment.replicas),
         "interleaved stages": any(
-            len({span.device for span in one.spans}) < len(one.spans) for one in assignment.replicas
+            len({span.device for span in replica.spans}) < len(replica.spans)
+            for replica in assignment.replicas
         ),
         "layers recomputed": any(assignment.recompute),
         "variables on the host": HOST_OWNER in assignment.owners,
@@ -85,13 +87,13 @@ def _all_replicas(
             ]
             for replicas in itertools.product(*ways):
                 yield replicas
-                if all(len(one.spans) > 1 for one in replicas):
+                if all(len(replica.spans) > 1 for replica in replicas):
                     yield tuple(
-                        dataclasses.replace(one, schedule="zero_bubble") for one in replicas
+                        dataclasses.replace(replica, schedule="zero_bubble") for replica in replicas
                     )
         if len(groups) == 1:
-            for one in _interleaved(groups[0], batch_size, profile, num_micro_batches):
-                yield (one,)
+            for replica in _interleaved(groups[0], batch_size, profile, num_micro_batches):
+                yield (replica,)
 
 
 def _replicas(
@@ -169,7 +171,7 @@ def _recomputations(
     """Yield that no layer is computed again, and then every other choice of layers."""
     layers = profile.model.layers
     yield (False,) * len(layers)
-    if all(one.schedule == "1f1b" for one in replicas):
+    if all(replica.schedule == "1f1b" for replica in replicas):
         may_be = (
             (False, True) if layer.activation_bytes > entering_bytes(profile.model, k) else (False,)
             for k, layer in enumerate(layers)

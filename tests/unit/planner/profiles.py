@@ -71,12 +71,12 @@ def times_of(
     """Return times of layers: a part for each sample, and one for each start."""
     return tuple(
         LayerTimes(
-            forward=_line(overhead, one * slowness),
-            backward=_line(overhead, 2 * one * slowness),
+            forward=_line(overhead, per_sample * slowness),
+            backward=_line(overhead, 2 * per_sample * slowness),
             update_seconds=overhead / 2,
             accumulate_seconds=overhead / 8,
         )
-        for one in seconds
+        for per_sample in seconds
     )
 
 
@@ -116,7 +116,7 @@ def profiles(
         model=model,
         cluster=cluster_of(types, memory, link),
         times={
-            str(k): times_of(seconds, slowness=one, overhead=overhead)
-            for k, one in enumerate(slowness)
+            str(k): times_of(seconds, slowness=slowdown, overhead=overhead)
+            for k, slowdown in enumerate(slowness)
         },
     )

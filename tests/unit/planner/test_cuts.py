@@ -1,4 +1,4 @@
-"""Where layers are cut into stages, against all cuts."""
+"""Cuts of layers into stages, compared with all cuts."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def test_no_other_cuts_that_fit_are_faster(
 
     found = best_cuts(len(speeds), len(layers), num_micro_batches, seconds, fits)
     possible = [
-        one
-        for one in all_cuts(len(speeds), len(layers))
-        if all(fits(k, *stage) for k, stage in enumerate(itertools.pairwise(one)))
+        cuts
+        for cuts in all_cuts(len(speeds), len(layers))
+        if all(fits(k, *stage) for k, stage in enumerate(itertools.pairwise(cuts)))
     ]
     if not possible:
         assert found is None
         return
     assert found in possible
-    least = min(pipeline_seconds(one, speeds, layers, num_micro_batches) for one in possible)
+    least = min(pipeline_seconds(cuts, speeds, layers, num_micro_batches) for cuts in possible)
     took = pipeline_seconds(found, speeds, layers, num_micro_batches)
     assert took <= least * (1 + 1e-9)
 
@@ -88,17 +88,17 @@ def test_of_long_models_the_longest_stage_is_the_shortest_possible(
         patch.setattr(cuts, "MOST_FOR_ALL", 0)
         found = best_cuts(len(speeds), len(layers), 1, seconds, fits)
     possible = [
-        one
-        for one in all_cuts(len(speeds), len(layers))
-        if all(fits(k, *stage) for k, stage in enumerate(itertools.pairwise(one)))
+        cuts
+        for cuts in all_cuts(len(speeds), len(layers))
+        if all(fits(k, *stage) for k, stage in enumerate(itertools.pairwise(cuts)))
     ]
     if not possible:
         assert found is None
         return
     assert found in possible
 
-    def longest(one: tuple[int, ...]) -> float:
-        return max(seconds(k, *stage) for k, stage in enumerate(itertools.pairwise(one)))
+    def longest(cuts: tuple[int, ...]) -> float:
+        return max(seconds(k, *stage) for k, stage in enumerate(itertools.pairwise(cuts)))
 
     assert longest(found) <= min(map(longest, possible)) * 1.001
 

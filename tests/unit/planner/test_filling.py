@@ -1,4 +1,4 @@
-"""How many samples each replica gets, against all ways to share them out."""
+"""Samples of each replica, compared with all ways to share them out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def replica_class(
 
 
 def longest(seconds: Sequence[Callable[[int], float]], counts: Sequence[int]) -> float:
-    return max(one(count) for one, count in zip(seconds, counts, strict=True))
+    return max(curve(count) for curve, count in zip(seconds, counts, strict=True))
 
 
 @given(
@@ -48,8 +48,8 @@ def longest(seconds: Sequence[Callable[[int], float]], counts: Sequence[int]) ->
 def test_no_other_way_is_faster(
     drawn: list[tuple[float, float, int, int]], num_samples: int
 ) -> None:
-    classes = [replica_class(*one) for one in drawn]
-    each = [one.seconds for one in classes for _ in range(one.count)]
+    classes = [replica_class(*drawn_class) for drawn_class in drawn]
+    each = [replicas.seconds for replicas in classes for _ in range(replicas.count)]
     all_ways = [
         ways
         for ways in itertools.product(range(num_samples + 1), repeat=len(each))
@@ -60,8 +60,8 @@ def test_no_other_way_is_faster(
     if found is None:
         assert least == math.inf
     else:
-        assert [len(one) for one in found] == [one.count for one in classes]
-        counts = [count for one in found for count in one]
+        assert [len(of_class) for of_class in found] == [replicas.count for replicas in classes]
+        counts = [count for of_class in found for count in of_class]
         assert sum(counts) == num_samples
         assert longest(each, counts) <= least * (1 + 1e-6)
 
@@ -81,7 +81,7 @@ def test_shares_by_hand(
     classes: list[ReplicaClass], num_samples: int, wanted: list[list[int]] | None
 ) -> None:
     found = fill(classes, num_samples)
-    assert (found and [sorted(one) for one in found]) == wanted
+    assert (found and [sorted(of_class) for of_class in found]) == wanted
 
 
 def test_where_weights_take_longest_computing_decides() -> None:

@@ -1,4 +1,4 @@
-"""Which devices compute together."""
+"""Groups of devices that compute together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_THREE = {
 
 
 def found_of(cluster: Cluster, num_layers: int = 100) -> list[Grouping]:
-    return [tuple(sorted(one)) for one in groupings_of(cluster, num_layers)]
+    return [tuple(sorted(grouping)) for grouping in groupings_of(cluster, num_layers)]
 
 
 def test_all_groupings_of_three_different_devices() -> None:
@@ -46,7 +46,7 @@ def test_all_groupings_of_three_different_devices() -> None:
 
 def test_of_equal_devices_each_layout_is_there_once() -> None:
     found = found_of(cluster_of(["a", "a", "a"]))
-    sizes = sorted(sorted(map(len, one)) for one in found)
+    sizes = sorted(sorted(map(len, grouping)) for grouping in found)
     assert sizes == [[1], [1, 1], [1, 1, 1], [1, 2], [2], [3]]
 
 
@@ -64,13 +64,13 @@ def test_devices_of_other_machines_are_not_equal() -> None:
     )
     network = Link(bytes_per_second=1e9)
     found = found_of(Cluster(devices=devices, machines=machines, network=network))
-    pairs = [one for one in found if sorted(map(len, one)) == [2]]
+    pairs = [grouping for grouping in found if sorted(map(len, grouping)) == [2]]
     # Two of one machine, or one of each.
     assert len(pairs) == 2
 
 
 def test_a_pipeline_has_no_more_stages_than_the_model_has_layers() -> None:
-    assert max(len(group) for one in found_of(cluster_of("abc"), 2) for group in one) == 2
+    assert max(len(group) for grouping in found_of(cluster_of("abc"), 2) for group in grouping) == 2
 
 
 def many(*counts: int) -> Cluster:
@@ -84,8 +84,8 @@ def test_groupings_of_many_devices_are_valid(counts: tuple[int, ...]) -> None:
     cluster = many(*counts)
     found = found_of(cluster, 16)
     assert len(set(found)) == len(found)
-    for one in found:
-        used = [device for group in one for device in group]
+    for grouping in found:
+        used = [device for group in grouping for device in group]
         assert len(set(used)) == len(used)
     # Every device alone, and each kind alone.
     everyone = tuple((device,) for device in range(sum(counts)))
@@ -94,7 +94,7 @@ def test_groupings_of_many_devices_are_valid(counts: tuple[int, ...]) -> None:
 
 
 def test_groupings_of_eight_equal_devices() -> None:
-    assert {(len(one), len(one[0])) for one in found_of(many(8))} == {
+    assert {(len(grouping), len(grouping[0])) for grouping in found_of(many(8))} == {
         (8, 1),
         (4, 2),
         (2, 4),

@@ -105,7 +105,7 @@ def test_a_fast_device_may_need_more_micro_batches_than_samples_in_an_even_split
     )
     check(profile, 6, all_owners=True)
     found = search_plan(profile, 6, Choices(num_micro_batches=COUNTS, simpler_within=0.0))
-    assert [one.samples for one in found.assignment.replicas] == [4, 2]
+    assert [replica.samples for replica in found.assignment.replicas] == [4, 2]
 
 
 def alike(seconds: float) -> tuple[LayerTimes, ...]:

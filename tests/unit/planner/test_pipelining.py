@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.plan import Plan
 from evener.planner import Choices, plan_profile, search_plan
 from evener.planner.alternatives import describe
@@ -42,7 +42,7 @@ def test_zero_bubble_wins_where_stages_wait(num_devices: int) -> None:
     profile = profile_of(num_devices)
     before = search_plan(profile, 16, ONLY_1F1B).prediction.step_seconds
     found = search_plan(profile, 16, ZERO_BUBBLE)
-    assert {one.schedule for one in found.assignment.replicas} == {"zero_bubble"}
+    assert {replica.schedule for replica in found.assignment.replicas} == {"zero_bubble"}
     assert found.prediction.step_seconds < 0.95 * before
 
 
@@ -88,13 +88,13 @@ def test_layers_without_weights_have_no_bubble_to_fill() -> None:
     seconds = [
         predict(
             Assignment(
-                replicas=(one,),
-                owners=spread_owners(layers, (one,), profile.cluster),
+                replicas=(given,),
+                owners=spread_owners(layers, (given,), profile.cluster),
                 recompute=(False,) * 8,
             ),
             profile,
         ).step_seconds
-        for one in (replica, late)
+        for given in (replica, late)
     ]
     assert seconds[0] == pytest.approx(seconds[1], rel=0.01)
 
@@ -107,8 +107,10 @@ def test_activations_and_their_gradients_wait_for_gradients_of_weights() -> None
         replica = ReplicaAssignment(
             samples=16, spans=spans, num_micro_batches=4, in_flight=2, schedule=schedule
         )
-        one = Assignment(replicas=(replica,), owners=(0,) * 4 + (1,) * 4, recompute=(False,) * 8)
-        memory = predict(one, profile).memory
+        assignment = Assignment(
+            replicas=(replica,), owners=(0,) * 4 + (1,) * 4, recompute=(False,) * 8
+        )
+        memory = predict(assignment, profile).memory
         kept[schedule] = [memory[device].activations for device in (0, 1)]
     # The first stage computes gradients of weights at once.
     assert kept["1f1b"][0] == kept["zero_bubble"][0]
@@ -122,9 +124,9 @@ def test_activations_and_their_gradients_wait_for_gradients_of_weights() -> None
 def test_a_device_computes_all_its_stages() -> None:
     profile = profile_of()
     given = ReplicaAssignment(samples=16, spans=(Span(0, 0, 4), Span(1, 4, 8)))
-    ways = [one for _, one in interleaved(given, 2, 4, profile, 1e9)]
-    assert all([span.device for span in one.spans] == [0, 1, 0, 1] for one in ways)
-    even = next(one for one in ways if [span.end for span in one.spans] == [2, 4, 6, 8])
+    ways = [replica for _, replica in interleaved(given, 2, 4, profile, 1e9)]
+    assert all([span.device for span in replica.spans] == [0, 1, 0, 1] for replica in ways)
+    even = next(replica for replica in ways if [span.end for span in replica.spans] == [2, 4, 6, 8])
     assert even.in_flight == 4
     owners = (0, 0, 1, 1, 0, 0, 1, 1)
     found = predict(
@@ -150,7 +152,7 @@ def test_explanations_name_what_is_special(choices: Choices, words: str) -> None
 
 def test_explanations_say_how_many_layers_are_computed_again() -> None:
     given = ReplicaAssignment(samples=16, spans=(Span(0, 0, 8),))
-    one = Assignment(
+    assignment = Assignment(
         replicas=(given,), owners=(0,) * 8, recompute=(False, True, True) + (False,) * 5
     )
-    assert describe(one, profile_of()) == "gpu:0 alone, 2 of 8 layers recomputed"
+    assert describe(assignment, profile_of()) == "gpu:0 alone, 2 of 8 layers recomputed"

@@ -38,7 +38,8 @@ def test_shares_follow_speed() -> None:
 
 def test_what_was_rejected_has_numbers() -> None:
     reasons = {
-        one.layout: one.reason for one in plan_profile(profile_with(None, None), 64).plan.rejected
+        rejected.layout: rejected.reason
+        for rejected in plan_profile(profile_with(None, None), 64).plan.rejected
     }
     # Even shares: the slow device computes 32 samples where 16 would do.
     assert "2.00 times as long" in reasons["even shares"]
@@ -48,7 +49,7 @@ def test_what_was_rejected_has_numbers() -> None:
 
 def test_what_lacks_memory_says_how_much() -> None:
     planned = plan_profile(profile_with(None, 140 * MIB), 64)
-    reasons = {one.layout: one.reason for one in planned.plan.rejected}
+    reasons = {rejected.layout: rejected.reason for rejected in planned.plan.rejected}
     assert reasons["gpu:1 alone"] == "gpu:1 needs 408.1 MiB and has 140.0 MiB"
     assert planned.problem == ""
 
@@ -71,12 +72,12 @@ def test_more_memory_is_told_if_it_helps() -> None:
         },
     )
     remedies = plan_profile(costs, 64).remedies
-    assert any("more on gpu:0" in one and "times as fast" in one for one in remedies)
+    assert any("more on gpu:0" in remedy and "times as fast" in remedy for remedy in remedies)
 
 
 def test_faster_links_are_told_if_they_help() -> None:
     remedies = plan_profile(profile_with(None, None, link=1e7), 64).remedies
-    assert any(one.startswith("links of twice the bandwidth") for one in remedies)
+    assert any(remedy.startswith("links of twice the bandwidth") for remedy in remedies)
 
 
 def test_nothing_fits() -> None:
@@ -108,7 +109,7 @@ def test_batch_sizes_that_cannot_be(batch_size: int) -> None:
 def test_the_most_that_fits_at_once() -> None:
     costs = profile_with(200 * MIB, 100 * MIB)
     planned = plan_profile(costs, "max")
-    assert all(one.num_micro_batches == 1 for one in planned.plan.replicas)
+    assert all(replica.num_micro_batches == 1 for replica in planned.plan.replicas)
     peak = sum(planned.plan.predicted.peak_bytes.values())  # pyright: ignore
     assert 0.85 * 300 * MIB <= peak <= 300 * MIB
 

@@ -29,7 +29,7 @@ def whole(device: int, samples: int) -> ReplicaAssignment:
 def test_layers_move_until_nothing_gets_better_and_take_their_owners_along() -> None:
     found = polish(
         assigned(pipeline(cut=1), owners=(0, 1, 1, 1)),
-        lambda one: abs(one.replicas[0].spans[0].end - 3) + 1.0,
+        lambda assignment: abs(assignment.replicas[0].spans[0].end - 3) + 1.0,
         [1],
         host=False,
     )
@@ -39,27 +39,27 @@ def test_layers_move_until_nothing_gets_better_and_take_their_owners_along() -> 
 def test_samples_move_to_another_replica() -> None:
     found = polish(
         assigned(whole(0, 2), whole(1, 6)),
-        lambda one: max(one.replicas[0].samples, 3 * one.replicas[1].samples),
+        lambda assignment: max(assignment.replicas[0].samples, 3 * assignment.replicas[1].samples),
         [1],
         host=False,
     )
-    assert [one.samples for one in found.replicas] == [6, 2]
+    assert [replica.samples for replica in found.replicas] == [6, 2]
 
 
 def test_no_replica_loses_its_last_sample() -> None:
     found = polish(
         assigned(whole(0, 2), whole(1, 2)),
-        lambda one: 10.0 + one.replicas[1].samples,
+        lambda assignment: 10.0 + assignment.replicas[1].samples,
         [1],
         host=False,
     )
-    assert [one.samples for one in found.replicas] == [3, 1]
+    assert [replica.samples for replica in found.replicas] == [3, 1]
 
 
 def test_another_number_of_micro_batches() -> None:
     found = polish(
         assigned(pipeline()),
-        lambda one: 10.0 - one.replicas[0].num_micro_batches,
+        lambda assignment: 10.0 - assignment.replicas[0].num_micro_batches,
         [1, 2, 4, 16],
         host=False,
     )
@@ -71,7 +71,7 @@ def test_another_number_of_micro_batches() -> None:
 def test_another_owner(host: bool, owner: int) -> None:
     found = polish(
         assigned(whole(0, 1), whole(1, 1), owners=(0, 0, 0, 0)),
-        lambda one: 10.0 + sum({HOST_OWNER: 0, 1: 1, 0: 2}[k] for k in one.owners),
+        lambda assignment: 10.0 + sum({HOST_OWNER: 0, 1: 1, 0: 2}[k] for k in assignment.owners),
         [1],
         host=host,
     )
@@ -81,7 +81,7 @@ def test_another_owner(host: bool, owner: int) -> None:
 def test_owners_that_cannot_be_chosen_follow_the_replicas() -> None:
     found = polish(
         assigned(whole(0, 2), whole(1, 6), owners=(-2,) * 4),
-        lambda one: max(one.replicas[0].samples, 3 * one.replicas[1].samples),
+        lambda assignment: max(assignment.replicas[0].samples, 3 * assignment.replicas[1].samples),
         [1],
         host=True,
         spread=lambda replicas: (replicas[0].samples,) * 4,

@@ -78,7 +78,7 @@ def test_swaps_leave_out_layers_that_are_alike() -> None:
     profile = profile_of(None, seconds=[1e-3] * 4)
     given = with_all_recomputed(assigned(profile), profile)
     # One of four layers, or two of them, of which the first reads as much as the others.
-    assert [one.recompute for one in swaps(given, profile)] == [
+    assert [assignment.recompute for assignment in swaps(given, profile)] == [
         (False, True, True, True),
         (False, False, True, True),
     ]
@@ -87,7 +87,7 @@ def test_swaps_leave_out_layers_that_are_alike() -> None:
 def test_two_layers_may_take_the_place_of_one() -> None:
     profile = profile_of(None, seconds=[1e-3, 2e-3, 5e-3], unlike=(2.0, 2.0, 4.0))
     given = dataclasses.replace(assigned(profile), recompute=(False, False, True))
-    assert [one.recompute for one in swaps(given, profile)] == [
+    assert [assignment.recompute for assignment in swaps(given, profile)] == [
         (False, False, False),
         (True, False, False),
         (False, True, False),

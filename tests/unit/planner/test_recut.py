@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from evener.cost_model import Assignment, ReplicaAssignment, Span, predict
-from evener.cost_model.assignment import spread_owners
+from evener.cost_model.ownership import spread_owners
 from evener.planner.recut import recut
 from evener.profile import CostProfile, Link
 from unit.planner.profiles import cluster_of, model_of, times_of
@@ -49,8 +49,8 @@ def test_the_best_cuts_are_among_those_that_are_tried(
     profile = profile_of(seconds, num_stages)
     given = pipeline(*range(num_stages), len(seconds))
     tried = recut(given, (False,) * len(seconds), profile)
-    assert all(one.spans[-1].end == len(seconds) for one in tried)
-    assert {span.device for one in tried for span in one.spans} == set(range(num_stages))
+    assert all(replica.spans[-1].end == len(seconds) for replica in tried)
+    assert {span.device for replica in tried for span in replica.spans} == set(range(num_stages))
     every = [pipeline(0, cut, len(seconds)) for cut in range(1, len(seconds))]
     if num_stages == 3:
         every = [
@@ -58,8 +58,8 @@ def test_the_best_cuts_are_among_those_that_are_tried(
             for second in range(2, len(seconds))
             for first in range(1, second)
         ]
-    best = min(seconds_of(one, profile) for one in every)
-    assert min(seconds_of(one, profile) for one in tried) == pytest.approx(best)
+    best = min(seconds_of(replica, profile) for replica in every)
+    assert min(seconds_of(replica, profile) for replica in tried) == pytest.approx(best)
 
 
 def test_a_longer_first_stage_is_preferred() -> None:

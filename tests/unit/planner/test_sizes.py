@@ -1,4 +1,4 @@
-"""How the work of a search grows with the cluster: counted, not timed."""
+"""Growth of the work of a search with the cluster: counted, not timed."""
 
 from __future__ import annotations
 

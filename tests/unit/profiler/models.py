@@ -41,12 +41,12 @@ def costs_of(model: keras.Model, y_shape: Sequence[int], **arguments: Any) -> Mo
 
 
 def by_name(costs: ModelCosts) -> dict[str, LayerCosts]:
-    return {one.name: one for one in costs.layers}
+    return {layer.name: layer for layer in costs.layers}
 
 
 def custom_step(model: Callable[..., Any], variables: Sequence[tf.Variable]) -> Callable[..., Any]:
     """Return a step of a person's own with momentum, as one writes it without Keras."""
-    momenta = [tf.Variable(tf.zeros_like(one), trainable=False) for one in variables]
+    momenta = [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables]
 
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:

@@ -1,4 +1,4 @@
-"""Where the parts of a batch meet, read from the tasks of traced steps."""
+"""Barriers of layers, read from the tasks of traced steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_normalization_meets_for_its_mean_its_variance_and_their_gradients() -
     norms = [layers.BatchNormalization(name=f"norm_{k}") for k in range(2)]
     model = sequence((6,), dense(8, "a"), norms[0], dense(4, "b"), norms[1], dense(1, "c"))
     found = by_name(costs_of(model, (1,)))
-    met = {name: (one.forward_barriers, one.backward_barriers) for name, one in found.items()}
+    met = {name: (layer.forward_barriers, layer.backward_barriers) for name, layer in found.items()}
     assert met == {"a": (0, 0), "norm_0": (2, 1), "b": (0, 0), "norm_1": (2, 1), "c": (0, 0)}
     # What it normalizes and the squares of it wait, or their gradients, and nothing elsewhere.
     assert 8 * 4 <= found["norm_0"].barrier_bytes <= 4 * 8 * 4

@@ -36,17 +36,20 @@ def test_all_variables_are_counted_once() -> None:
     model = sequence((3,), dense(5, "hidden"), dense(2, "head"))
     costs = costs_of(model, (2,), metrics=["mae"])
     variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    total = {id(one): one.value.shape.num_elements() * one.value.dtype.size for one in variables}
+    total = {
+        id(variable): variable.value.shape.num_elements() * variable.value.dtype.size
+        for variable in variables
+    }
     assert costs.owned_bytes == sum(total.values())
 
 
 def test_the_optimizer_decides_the_slots() -> None:
     plain = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,), optimizer="sgd")
-    assert [one.optimizer_bytes for one in plain.layers] == [0, 0]
+    assert [layer.optimizer_bytes for layer in plain.layers] == [0, 0]
     momentum = keras.optimizers.SGD(0.1, momentum=0.9)
     heavy = costs_of(sequence((3,), dense(5, "a"), dense(2, "b")), (2,), optimizer=momentum)
-    assert [one.optimizer_bytes for one in heavy.layers] == [
-        one.weight_bytes for one in heavy.layers
+    assert [layer.optimizer_bytes for layer in heavy.layers] == [
+        layer.weight_bytes for layer in heavy.layers
     ]
 
 
@@ -55,7 +58,7 @@ def test_slots_belong_to_their_layer_where_all_gradients_are_clipped_together() 
     model = sequence((4,), dense(4, "a"), dense(4, "b"), dense(4, "c"))
     costs = costs_of(model, (4,), optimizer=optimizer)
     # Momentum, velocity, average.
-    assert [one.optimizer_bytes for one in costs.layers] == [3 * 20 * FLOAT] * 3
+    assert [layer.optimizer_bytes for layer in costs.layers] == [3 * 20 * FLOAT] * 3
 
 
 def test_adam_hands_over_two_sums_for_an_embedding() -> None:
@@ -192,8 +195,8 @@ def test_slots_are_found_where_losses_are_scaled() -> None:
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())
     model = sequence((3,), dense(5, "hidden"), dense(2, "head"))
     costs = costs_of(model, (2,), optimizer=optimizer)
-    assert [one.optimizer_bytes for one in costs.layers] == [
-        ADAM_SLOTS * one.weight_bytes for one in costs.layers
+    assert [layer.optimizer_bytes for layer in costs.layers] == [
+        ADAM_SLOTS * layer.weight_bytes for layer in costs.layers
     ]
 
 
@@ -240,7 +243,7 @@ def test_a_loop_keeps_what_its_gradient_needs_of_every_iteration() -> None:
 
 @pytest.mark.parametrize("width", [8, 64])
 def test_costs_do_not_depend_on_values_but_on_sizes(width: int) -> None:
-    one, other = (
+    first, second = (
         costs_of(sequence((width,), dense(width, "a"), dense(1, "b")), (1,)) for _ in range(2)
     )
-    assert one == other
+    assert first == second

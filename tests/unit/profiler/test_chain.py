@@ -1,4 +1,4 @@
-"""Which layers a step has, and which of them are of one kind."""
+"""Layers of a step, and those of them that are of one kind."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def test_the_layers_inside_a_subclassed_model() -> None:
     model.compile("adam", "mse")
     step = trace_keras_step(model, tf.TensorSpec([4]), tf.TensorSpec([1]))
     costs = layer_costs(step)
-    assert [one.name for one in costs.layers] == ["first", "second"]
-    assert [one.weight_bytes for one in costs.layers] == [100, 24]
-    assert [one.optimizer_bytes for one in costs.layers] == [200, 48]
+    assert [layer.name for layer in costs.layers] == ["first", "second"]
+    assert [layer.weight_bytes for layer in costs.layers] == [100, 24]
+    assert [layer.optimizer_bytes for layer in costs.layers] == [200, 48]
 
 
 def test_a_layer_that_computes_itself_stays_whole() -> None:
@@ -76,7 +76,7 @@ def test_blocks_of_one_kind() -> None:
     costs = by_name(costs_of(sequence((6,), *blocks, dense(1, "head")), (1,)))
     # The first one has no gradient for what comes before it.
     assert costs["block_1"].kind == costs["block_2"].kind == costs["block_3"].kind
-    assert len({one.kind for one in costs.values()}) == 3
+    assert len({layer.kind for layer in costs.values()}) == 3
 
 
 def test_another_activation_or_width_is_another_kind() -> None:
@@ -100,8 +100,8 @@ def test_a_model_with_a_train_step_of_its_own() -> None:
     once = costs_of(sequence((4,), dense(6, "a", "tanh"), dense(1, "b")), (1,)).layers
     model = Twice([keras.Input((4,)), dense(6, "a", "tanh"), dense(1, "b")])
     twice = costs_of(model, (1,)).layers
-    assert [one.name for one in twice] == ["a", "b"]
-    assert [one.weight_bytes for one in twice] == [one.weight_bytes for one in once]
+    assert [layer.name for layer in twice] == ["a", "b"]
+    assert [layer.weight_bytes for layer in twice] == [layer.weight_bytes for layer in once]
     # And the negative of its inputs.
     assert twice[0].activation_bytes == 2 * once[0].activation_bytes + 4 * FLOAT
     assert twice[0].forward_flops > 1.9 * once[0].forward_flops
@@ -121,8 +121,8 @@ def test_slots_without_names_are_found_by_the_updates() -> None:
     first, second = dense(4, "first"), dense(4, "second")
     first.build((None, 4))
     second.build((None, 4))
-    variables = [one.value for one in (*first.weights, *second.weights)]
+    variables = [weight.value for weight in (*first.weights, *second.weights)]
     step = custom_step(lambda x: second(first(x)), variables)
     specs = [tf.TensorSpec([None, 4]), tf.TensorSpec([None, 4])]
     found = trace_step(step, specs, [0, 0], autograph=False, with_layers=True)
-    assert [one.optimizer_bytes for one in layer_costs(found).layers] == [80, 80]
+    assert [layer.optimizer_bytes for layer in layer_costs(found).layers] == [80, 80]

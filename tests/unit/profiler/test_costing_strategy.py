@@ -114,7 +114,7 @@ def test_an_update_belongs_to_its_layer_as_without_a_strategy(clips: dict[str, f
             trained.fit(X, Y, batch_size=16, verbose=0)
     expected = costs_of(model(), (1,), optimizer=keras.optimizers.Adam(**clips))
     assert found[0].updates_wait == expected.updates_wait == bool(clips)
-    assert [one.update_bytes for one in found[0].layers] == [
-        one.update_bytes for one in expected.layers
+    assert [layer.update_bytes for layer in found[0].layers] == [
+        layer.update_bytes for layer in expected.layers
     ]
-    assert all(one.update_bytes for one in expected.layers)
+    assert all(layer.update_bytes for layer in expected.layers)

@@ -73,11 +73,11 @@ def test_a_dtype_that_was_not_measured_is_as_fast_as_the_first() -> None:
     speed = DeviceSpeed(
         flops=(("float32", 2.0), ("float16", 8.0)), bytes_per_second=1.0, launch_seconds=1.0
     )
-    assert [speed.flops_per_second(one) for one in ("float16", "float64")] == [8.0, 2.0]
+    assert [speed.flops_per_second(dtype) for dtype in ("float16", "float64")] == [8.0, 2.0]
 
 
-def link(one: str, other: str, speed: float, latency: float = 0.0) -> LinkSpeed:
-    return LinkSpeed(devices=(one, other), bytes_per_second=speed, latency_seconds=latency)
+def link(source: str, target: str, speed: float, latency: float = 0.0) -> LinkSpeed:
+    return LinkSpeed(devices=(source, target), bytes_per_second=speed, latency_seconds=latency)
 
 
 def test_a_cluster_has_the_slowest_links() -> None:
@@ -86,7 +86,7 @@ def test_a_cluster_has_the_slowest_links() -> None:
         link("gpu:0", "gpu:1", 40.0, 1e-6),
         link("gpu:2", "gpu:0", 10.0, 2e-6),
         link("gpu:1", "gpu:2", 20.0, 9e-6),
-        *(link(one.name, "cpu:0", 5.0 + k, 1e-5) for k, one in enumerate(more)),
+        *(link(device.name, "cpu:0", 5.0 + k, 1e-5) for k, device in enumerate(more)),
     )
     cluster = make_cluster(more, links, name="desk")
     (machine,) = cluster.machines

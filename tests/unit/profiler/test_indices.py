@@ -1,4 +1,4 @@
-"""Which rows made-up samples may name, and that they name more than one."""
+"""Made-up samples name rows that exist, and more than one of them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_samples_name_rows_of_their_table_and_labels_classes() -> None:
     graph = words().graph
     limits = index_limits(graph, {})
     assert limits[graph.inputs[0]] == ROWS
-    losses = [one for one in graph if one.op == "SparseSoftmaxCrossEntropyWithLogits"]
+    losses = [node for node in graph if node.op == "SparseSoftmaxCrossEntropyWithLogits"]
     assert limits[losses[0].inputs[1]] == CLASSES
-    sums = [one for one in graph if one.op == "UnsortedSegmentSum"]
+    sums = [node for node in graph if node.op == "UnsortedSegmentSum"]
     assert sums
-    assert all(limits[one.inputs[1]] == ROWS for one in sums)
+    assert all(limits[node.inputs[1]] == ROWS for node in sums)
 
 
 def test_steps_without_integers_have_no_limits() -> None:
@@ -50,7 +50,7 @@ def test_made_up_samples_name_many_rows() -> None:
     step = words()
     split = split_step(step)
     limits = index_limits(step.graph, {})
-    values = Values(32, {one.handle: one for one in split.variables}, limits)
+    values = Values(32, {variable.handle: variable for variable in split.variables}, limits)
     rows = values.of(TensorArgument(step.graph.inputs[0], Sharded(0)))
     assert rows.shape == (32, 4)
     found = tf.unique(tf.reshape(rows, [-1])).y.numpy()

@@ -47,7 +47,7 @@ def test_a_terabyte_of_weights() -> None:
 
     spec = tf.TensorSpec([1 << 18])
     layers = layer_costs(trace_keras_step(large, spec, spec)).layers
-    assert [one.weight_bytes for one in layers] == [4 * ((1 << 36) + (1 << 18))] * 2
+    assert [layer.weight_bytes for layer in layers] == [4 * ((1 << 36) + (1 << 18))] * 2
 
 
 def test_inputs_by_name() -> None:
@@ -57,7 +57,7 @@ def test_inputs_by_name() -> None:
     model.compile("sgd", "mse")
     x = {"left": tf.TensorSpec([2]), "right": tf.TensorSpec([3])}
     costs = layer_costs(trace_keras_step(model, x, tf.TensorSpec([1])))
-    assert [one.name for one in costs.layers] == ["joint", "head"]
+    assert [layer.name for layer in costs.layers] == ["joint", "head"]
     assert costs.input_bytes == (2 + 3 + 1) * 4
 
 

@@ -50,9 +50,9 @@ def test_a_profile_is_planned_for_as_by_the_search() -> None:
 def test_a_model_is_measured_on_the_devices(logical_cpus: tuple[str, ...]) -> None:
     planned = evener.make_plan(model(), 16, devices=["cpu:1", "cpu:2"])
     assert planned.batch_size == 16
-    assert [one.name for one in planned.profile.cluster.devices] == ["cpu:1", "cpu:2"]
+    assert [device.name for device in planned.profile.cluster.devices] == ["cpu:1", "cpu:2"]
     layers = planned.profile.model.layers
-    assert [(one.name, one.weight_bytes) for one in layers] == [("hidden", 120), ("head", 84)]
+    assert [(layer.name, layer.weight_bytes) for layer in layers] == [("hidden", 120), ("head", 84)]
     assert planned.plan.predicted is not None
     assert planned.plan.predicted.batch_size == 16
     # The plan is one that a strategy takes.
@@ -98,7 +98,7 @@ def test_a_subclassed_model_needs_the_shapes_of_its_data(logical_cpus: tuple[str
         evener.make_plan(mine, 4, devices="cpu:1")
     specs = {"x_spec": tf.TensorSpec([5]), "y_spec": tf.TensorSpec([2])}
     planned = evener.make_plan(mine, 4, devices="cpu:1", **specs)
-    assert [one.name for one in planned.profile.model.layers] == ["first", "second"]
+    assert [layer.name for layer in planned.profile.model.layers] == ["first", "second"]
 
 
 def test_a_model_that_is_not_compiled(logical_cpus: tuple[str, ...]) -> None:

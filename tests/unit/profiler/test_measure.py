@@ -35,7 +35,7 @@ class Counting(Clock):
     def measure(self, calls: Calls, arguments: Any) -> float:
         results = calls.loop(tf.constant(2), *arguments)
         assert len(results) == len(calls.results)
-        sizes = [one.shape[0] for one in arguments if one.shape.rank]
+        sizes = [argument.shape[0] for argument in arguments if argument.shape.rank]
         self.runs.append((len(calls.results), max(sizes, default=0)))
         return float(len(calls.results))
 
@@ -43,17 +43,17 @@ class Counting(Clock):
 def test_every_layer_has_curves_that_are_positive_and_do_not_fall() -> None:
     step = traced(sequence((8,), dense(16, "a", "tanh"), dense(4, "b"), dense(1, "c")), (1,))
     seen: list[tuple[int, int, str]] = []
-    times = measure_layers(step, "cpu:0", [16, 1, 4], progress=lambda *one: seen.append(one))
+    times = measure_layers(step, "cpu:0", [16, 1, 4], progress=lambda *call: seen.append(call))
     assert len(times) == len(layer_costs(step).layers)
     assert seen == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
-    for one in times:
-        for curve in (one.forward, one.backward):
+    for layer in times:
+        for curve in (layer.forward, layer.backward):
             assert [samples for samples, _ in curve.points] == [1, 4, 16]
             seconds = [took for _, took in curve.points]
             assert seconds == sorted(seconds)
             assert seconds[0] >= 0
-        assert one.forward(1) > 0
-        assert one.update_seconds > 0
+        assert layer.forward(1) > 0
+        assert layer.update_seconds > 0
 
 
 def test_what_kernels_need_is_seen() -> None:
@@ -188,13 +188,13 @@ def test_layers_are_held_against_one_call_of_all() -> None:
     clock = Counting()
     found = measure_step(step, "cpu:0", [2, 8], clock=clock, whole_at=8)
     assert alone.in_step == 1
-    total = sum(one.forward(8) + one.backward(8) for one in alone.layers)
+    total = sum(layer.forward(8) + layer.backward(8) for layer in alone.layers)
     whole = max(count for count, size in clock.runs if size == 8)
     assert found.in_step == pytest.approx(whole / total)
-    for one, other in zip(found.layers, alone.layers, strict=True):
-        assert one.forward(2) == pytest.approx(found.in_step * other.forward(2))
-        assert one.backward(8) == pytest.approx(found.in_step * other.backward(8))
-        assert one.update_seconds == other.update_seconds
+    for corrected, measured in zip(found.layers, alone.layers, strict=True):
+        assert corrected.forward(2) == pytest.approx(found.in_step * measured.forward(2))
+        assert corrected.backward(8) == pytest.approx(found.in_step * measured.backward(8))
+        assert corrected.update_seconds == measured.update_seconds
 
 
 def test_backward_passes_are_also_measured_in_calls_of_their_own() -> None:
@@ -204,10 +204,10 @@ def test_backward_passes_are_also_measured_in_calls_of_their_own() -> None:
     clock = Counting()
     found = measure_step(step, "cpu:0", [2], clock=clock)
     split = split_step(step, device="cpu:0")
-    for name, tasks, one in zip(split.chain.names, split.layers, found.layers, strict=True):
+    for name, tasks, costs in zip(split.chain.names, split.layers, found.layers, strict=True):
         results = sum(len(task.fetches) for task in tasks.backward)
-        assert one.backward_separate is not None, name
-        assert one.backward_separate(2) == max(results, one.backward(2))
+        assert costs.backward_separate is not None, name
+        assert costs.backward_separate(2) == max(results, costs.backward(2))
     # The gradient of the pooling, which reads what the forward pass has handed on.
     ops = {node.op for task in split.layers[1].backward for node in task.nodes}
     assert "MaxPoolGrad" in ops

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 from rich.console import Console
 
-from evener.engine.sharing import WINDOW
 from evener.report.progress import Progress
 from evener.report.work import MemoryUse, Owned, Step
+from evener.strategy.sharing import WINDOW
 
 
 class FakeClock:

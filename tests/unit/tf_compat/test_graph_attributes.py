@@ -30,7 +30,7 @@ def test_attributes_of_a_loop() -> None:
 def test_attributes_of_a_choice_of_several() -> None:
     branches = [registered(lambda x, k=k: x + k) for k in (1.0, 2.0)]
     attrs = {
-        "branches": graphs.function_references([one.name.decode() for one in branches]),
+        "branches": graphs.function_references([branch.name.decode() for branch in branches]),
         "Tin": graphs.type_list([tf.float32]),
         "Tout": graphs.type_list([tf.float32]),
         "output_shapes": graphs.unknown_shapes(1),

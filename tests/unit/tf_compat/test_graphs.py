@@ -1,4 +1,4 @@
-"""What `evener.tf_compat.graphs` asks of TensorFlow is still there, and does what is said of it."""
+"""Parts of TensorFlow that `evener.tf_compat.graphs` uses exist and do what it says of them."""
 
 from __future__ import annotations
 
@@ -260,6 +260,6 @@ def test_calls_that_only_read_are_not_ordered() -> None:
 
     for is_marked in (True, False):
         run = tf.function(lambda is_marked=is_marked: step(is_marked=is_marked), autograph=False)
-        assert [one.numpy().tolist() for one in run()] == [[1.0, 2.0]] * 2
+        assert [result.numpy().tolist() for result in run()] == [[1.0, 2.0]] * 2
         first, second = calls[is_marked][-2:]
         assert (first in second.control_inputs) != is_marked

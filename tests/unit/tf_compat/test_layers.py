@@ -227,18 +227,18 @@ def test_devices_are_left_as_they_are() -> None:
 
 
 def test_nothing_is_recorded_afterwards() -> None:
-    one, two = dense("one"), dense("two")
+    first, second = dense("one"), dense("two")
     found: list[tuple[set[str], set[str]]] = []
 
     def called(x: tf.Tensor) -> Any:
         with recording_layers() as scopes:
-            x = one(x)
+            x = first(x)
         inside = set(scopes.values())
-        x = two(x)
+        x = second(x)
         found.append((inside, set(scopes.values())))
         return x
 
-    for layer in (one, two):
+    for layer in (first, second):
         layer.build((None, 4))
     tf.function(called).get_concrete_function(tf.TensorSpec([None, 4]))
     assert found == [({"one"}, {"one"})]

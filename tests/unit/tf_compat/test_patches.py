@@ -1,4 +1,4 @@
-"""What is changed in Keras: it works as is said, and all of it is in the list."""
+"""Patches of Keras: they work as documented, and all of them are in the list."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def test_an_optimizer_made_under_no_strategy_follows(options: dict[str, object])
 
     @tf.function
     def step(x: tf.Tensor) -> None:
-        strategy.run(lambda one: optimizer.apply([tf.reduce_sum(one, 0)], [variable]), args=(x,))
+        strategy.run(
+            lambda batch: optimizer.apply([tf.reduce_sum(batch, 0)], [variable]), args=(x,)
+        )
 
     for _ in range(2):
         step(tf.ones([4, 40]))
     assert float(variable[0]) != 1.0
-    slots = [one for one in optimizer.variables if one.shape == variable.shape]
-    assert {one.value.device for one in slots} == {variable.value.device}
+    slots = [slot for slot in optimizer.variables if slot.shape == variable.shape]
+    assert {slot.value.device for slot in slots} == {variable.value.device}
 
 
 def test_elsewhere_an_optimizer_keeps_its_strategy() -> None:
@@ -62,7 +64,7 @@ def test_data_comes_in_the_order_of_one_device(reshuffled: bool) -> None:
 
         class Keep(keras.layers.Layer):
             def call(self, x: tf.Tensor, rows: list[np.ndarray] = rows) -> tf.Tensor:
-                tf.py_function(lambda one, rows=rows: rows.append(one.numpy()), [x], [])
+                tf.py_function(lambda value, rows=rows: rows.append(value.numpy()), [x], [])
                 return x
 
         def make() -> keras.Model:
@@ -79,8 +81,8 @@ def test_data_comes_in_the_order_of_one_device(reshuffled: bool) -> None:
         given = ((np.full([2, 1], k, "f4"),) * 2 for k in range(3))
         model.fit(given, epochs=1, shuffle=False, verbose=0)
     assert len(seen[True]) == 2 * 3 + 3
-    for one, other in zip(seen[True], seen[False], strict=True):
-        np.testing.assert_array_equal(one, other)
+    for batch, expected in zip(seen[True], seen[False], strict=True):
+        np.testing.assert_array_equal(batch, expected)
 
 
 def test_the_list_is_whole() -> None:
@@ -225,7 +227,7 @@ def test_a_step_is_traced_once_in_the_first_fit() -> None:
 
 
 def test_a_model_of_no_strategy_is_left_to_keras() -> None:
-    """Which builds it in its first step, and traces that twice."""
+    """Plain Keras builds the model in its first step, and traces that twice."""
     patch_keras(Strategy)
     counts = Counts()
     x = keras.Input((4,))
@@ -249,7 +251,7 @@ def test_a_stream_loses_no_batch(is_built: bool) -> None:
 
     class Keep(keras.layers.Layer):
         def call(self, x: tf.Tensor) -> tf.Tensor:
-            tf.py_function(lambda one: seen.append(float(one[0, 0])), [x], [])
+            tf.py_function(lambda value: seen.append(float(value[0, 0])), [x], [])
             return x
 
     with Strategy(devices=["cpu:1", "cpu:2"], shares="even").scope():
@@ -275,7 +277,7 @@ def test_a_model_with_a_step_of_its_own_is_left_to_it() -> None:
 
 
 def test_a_loss_that_fails_on_shapes_gives_the_error_of_the_step() -> None:
-    """What fails while building is not raised there; the step says what is wrong."""
+    """Errors while building are not raised there; the step says what is wrong."""
     calls: list[int] = []
 
     def loss(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -314,5 +316,5 @@ def test_a_loss_that_fails_on_symbolic_shapes_alone_trains() -> None:
                 model.compile("sgd", loss)
         model.fit(X, X[:, :1], batch_size=3, shuffle=False, verbose=0)
         weights.append(model.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+    for wanted, got in zip(*weights, strict=True):
+        np.testing.assert_allclose(wanted, got, rtol=1e-5)

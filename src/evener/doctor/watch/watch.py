@@ -21,8 +21,8 @@ from evener.doctor.watch import supervisor
 from evener.doctor.watch.gather import Run, observation_of, read_events
 from evener.doctor.watch.observation import Observation
 from evener.doctor.watch.probes.run import WatchRequest
-from evener.launch.output import Output
-from evener.launch.script import read_script
+from evener.run.script import read_script
+from evener.subprocess.output import Output
 
 _POLL_SECONDS = 0.1
 # Where evener was imported from, the program's process must find it too.

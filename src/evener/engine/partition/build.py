@@ -31,7 +31,7 @@ def build_task(partition: Partition, task: Task, keeps: Any) -> TaskFunction:
     values = Values(partition.sharding, partition.inference, builder, references)
     for node in task.nodes:
         builder.origin = node.source
-        gates = [references[t] for t in partition.waits.get(node, ()) if t in references]
+        gates = [references[t] for t in partition.staged.gates.get(node, ()) if t in references]
         builder.waits = [gate.partition(":")[0] for gate in gates]
         decision = partition.sharding.decisions.get(node)
         inputs = [values.get(tensor, request) for tensor, request in partition.requests(node)]

@@ -1,4 +1,4 @@
-"""After how many other tasks each node of a step can run: its level.
+"""Topological level of each node, counted in tasks.
 
 ::
 
@@ -8,125 +8,135 @@
     level 3     backward, stage 0           updates of the last stage
     level 4     updates of stage 0
 
-The nodes of one place and one level are a task. A level that is higher than it must be makes fewer
-tasks, of which each hands less over.
+The nodes of one place and one level are a task. Levels are raised above the least possible ones
+where that makes fewer tasks, which hand less over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from evener.engine.pipeline.layout import Layout, Stages
-from evener.engine.pipeline.stages import BACKWARD, FORWARD
+from evener.engine.partition.places import Place
+from evener.engine.pipeline.layout import Stages
+from evener.engine.pipeline.passes import BACKWARD, FORWARD
+from evener.engine.pipeline.staged_step import StagedStep
+from evener.engine.sharding.reads import is_known_to_parts
+from evener.engine.sharding.sharded_step import ShardedStep
 from evener.graph.nodes import Node
+from evener.ops.states import Numbers, serves
 
-Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
-"""For each node those it waits for, and whether both can be in one task."""
+_Dependencies: TypeAlias = Mapping[Node, Sequence[tuple[Node, bool]]]
+"""For each node the nodes it waits for, and whether both can be in one task."""
 
 
-def find_levels(
-    nodes: Sequence[Node],
-    layout: Layout,
-    stages: Mapping[Node, Stages],
-    passes: Mapping[Node, str],
-    waits: Collection[Node],
-    dependencies: Callable[[Node], Iterator[tuple[Node, bool]]],
-) -> dict[Node, int]:
-    """Return the level of every node: after all tasks of lower levels that it needs.
+def find_levels(staged: StagedStep, places: Mapping[Node, Place]) -> dict[Node, int]:
+    """Return the level of every node: above the levels of all other tasks that it needs.
 
     Args:
-        nodes: In an order in which they can run.
-        layout: The parts.
-        stages: Of the nodes that the parts compute.
-        passes: Of the nodes that the parts compute.
-        waits: The nodes that are computed again.
-        dependencies: Yields what a node waits for, and whether both can be in one task.
+        staged: Step.
+        places: Places of its nodes.
     """
-    of_step = set(nodes)
-    before = {
-        node: [(one, same) for one, same in dependencies(node) if one in of_step] for node in nodes
-    }
+    nodes = staged.nodes
+    dependencies = {node: list(_dependencies(staged.sharded, node, places)) for node in nodes}
     levels: dict[Node, int] = {}
     for node in nodes:
-        levels[node] = _least_level(node, levels, before)
-    if layout.is_scheduled:
-        last = tuple(len(replica.stages) - 1 for replica in layout.replicas)
-        joint = {node for node in passes if stages.get(node) == last}
-        _join_passes(nodes, levels, joint, passes, before)
-        # And what backward passes need of samples alone, such as the rows of a table.
-        late = set(waits) | {
+        levels[node] = _least_level(node, levels, dependencies)
+    if staged.layout.is_scheduled:
+        _fuse_last_stages(staged, levels, dependencies)
+        # Also nodes of the backward pass that need samples alone, such as the rows of a table.
+        late = set(staged.gates) | {
             node
-            for node, name in passes.items()
+            for node, name in staged.passes.items()
             if name == FORWARD or (name == BACKWARD and levels[node] == 0)
         }
-        _compute_late(nodes, levels, passes, stages, late, before)
+        _compute_late(staged, levels, late, dependencies)
     return levels
 
 
-def _least_level(node: Node, levels: Mapping[Node, int], dependencies: Dependencies) -> int:
-    return max((levels[one] + (not same) for one, same in dependencies[node]), default=0)
+def _dependencies(
+    sharded: ShardedStep, node: Node, places: Mapping[Node, Place]
+) -> Iterator[tuple[Node, bool]]:
+    """Yield the nodes that a node waits for, and whether both can be in one task."""
+    place, states = places[node], sharded.sharding.states
+    for tensor, request in sharded.requests(node):
+        before = tensor.node
+        if before in places and not isinstance(request, Numbers) and not tensor.is_sizes:
+            yield before, places[before] == place and serves(states[tensor], request)
+    for source in sharded.symbol_sources(node):
+        before = source.tensor.node
+        if before in places:
+            is_known = is_known_to_parts(source, states[source.tensor])
+            yield before, places[before] == place and is_known
+    for before in node.after:
+        if before in places:
+            yield before, places[before] == place
 
 
-def _join_passes(
-    nodes: Sequence[Node],
-    levels: dict[Node, int],
-    joint: Collection[Node],
-    passes: Mapping[Node, str],
-    dependencies: Dependencies,
+def _least_level(node: Node, levels: Mapping[Node, int], dependencies: _Dependencies) -> int:
+    return max((levels[before] + (not same) for before, same in dependencies[node]), default=0)
+
+
+def _fuse_last_stages(
+    staged: StagedStep, levels: dict[Node, int], dependencies: _Dependencies
 ) -> None:
-    """Raise the levels of a last stage to that of its backward pass: both passes are one task.
+    """Raise the levels of last stages to those of their backward pass: both passes are one task.
 
-    What the backward pass waits for, such as the number of samples, which another device computes,
-    would part them else: all that the forward pass keeps would be handed over, and stay to the end.
-    What the backward pass needs by way of another task must not wait for it::
+    External inputs of the backward pass, such as the number of samples, would split the task: all
+    saved activations would become outputs, and stay in memory to the end. Nodes that the backward
+    pass needs by way of another task must not wait for it::
 
-        joint    f1 ----> f2 ----> f3 ----> b3 ----> b2          f1 stays where it is
+        fused    f1 ----> f2 ----> f3 ----> b3 ----> b2          f1 keeps its level
                   +--> mean of all --^       ^-- number of samples
 
     Args:
-        nodes: In an order in which they can run.
-        levels: Of the nodes; changed.
-        joint: The nodes of the last stage.
-        passes: Of the nodes.
-        dependencies: Of the nodes.
+        staged: Step.
+        levels: Levels of the nodes; changed.
+        dependencies: Dependencies of the nodes.
     """
-    backward = {node for node in joint if passes[node] == BACKWARD}
+    last = tuple(len(replica.stages) - 1 for replica in staged.layout.replicas)
+    fused = {node for node in staged.passes if staged.stages.get(node) == last}
+    backward = {node for node in fused if staged.passes[node] == BACKWARD}
     highest = max((levels[node] for node in backward), default=0)
     leads_there = set(backward)
     leaves: set[Node] = set()
-    for node in reversed(nodes):
+    for node in reversed(staged.nodes):
         if node not in leads_there:
             continue
         for before, is_same in dependencies[node]:
             leads_there.add(before)
-            if not is_same or node not in joint or node in leaves:
+            if not is_same or node not in fused or node in leaves:
                 leaves.add(before)
-    for node in nodes:
+    for node in staged.nodes:
         level = _least_level(node, levels, dependencies)
-        levels[node] = max(level, highest) if node in joint and node not in leaves else level
+        levels[node] = max(level, highest) if node in fused and node not in leaves else level
 
 
 def _compute_late(
-    nodes: Sequence[Node],
+    staged: StagedStep,
     levels: dict[Node, int],
-    passes: Mapping[Node, str],
-    stages: Mapping[Node, Stages],
     late: Collection[Node],
-    dependencies: Dependencies,
+    dependencies: _Dependencies,
 ) -> None:
-    """Raise the levels of some nodes to where others of their pass need them: fewer tasks.
+    """Raise the levels of some nodes to those of their readers in the same pass: fewer tasks.
 
-    Not beyond the backward pass of their stage: a loss that is returned when all updates are done
-    would keep what it is computed from.
+    Not beyond the backward pass of their stage: a loss that is returned after all updates would
+    keep the activations that it is computed from.
+
+    Args:
+        staged: Step.
+        levels: Levels of the nodes; changed.
+        late: Nodes whose levels may be raised.
+        dependencies: Dependencies of the nodes.
     """
+    stages, passes = staged.stages, staged.passes
     last: dict[Stages, int] = {}
     for node, name in passes.items():
         if name == BACKWARD:
             last[stages[node]] = max(levels[node], last.get(stages[node], 0))
     most: dict[Node, int] = {}
     is_needed: set[Node] = set()
-    for node in reversed(nodes):
+    for node in reversed(staged.nodes):
         if node in late and node in is_needed and most[node] <= last.get(stages[node], most[node]):
             levels[node] = most[node]
         for before, is_same in dependencies[node]:

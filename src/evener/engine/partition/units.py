@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from evener.engine.partition.functions import Argument, NumberArgument, TensorArgument
 from evener.engine.partition.tasks import Partition, Task, TaskFunction
 from evener.engine.pipeline.order import Turn, Unit, order_units, pass_of, places_in_schedule
-from evener.engine.pipeline.stages import FORWARD
+from evener.engine.pipeline.passes import FORWARD
 from evener.graph.dims import symbol, symbols_of, symbols_of_step
 from evener.graph.nodes import Tensor
 from evener.ops.states import Numbers, Sharded, State, serves
@@ -48,13 +48,13 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
 
 def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
     layout = partition.layout
-    trains = any(one != FORWARD for one in partition.passes.values())
+    trains = any(one != FORWARD for one in partition.staged.passes.values())
     places = places_in_schedule(layout, trains=trains)
     turns: dict[Unit, Turn] = {}
     for number, task in enumerate(tasks):
         if not task.is_parts:
             continue
-        name = pass_of([partition.passes[node] for node in task.nodes])
+        name = pass_of([partition.staged.passes[node] for node in task.nodes])
         for index, micro_batch in enumerate(layout.micro_batches):
             stage = task.place.stages[micro_batch.replica]
             place = places[micro_batch.replica].get((name, stage, micro_batch.number))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.stages import BACKWARD, FORWARD
+from evener.engine.pipeline.passes import BACKWARD, FORWARD
 from evener.schedule.replica_schedule import forward_schedule_for, schedule_for
 
 

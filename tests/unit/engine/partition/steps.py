@@ -39,7 +39,7 @@ def caller(step: PartitionedStep, captures: Sequence[Any] = ()) -> Callable[...,
         return step([*given, *captures], numbers)
 
     return lambda sizes, tensors: called(
-        tf.constant(list(sizes)), [tf.convert_to_tensor(one) for one in tensors]
+        tf.constant(list(sizes)), [tf.convert_to_tensor(tensor) for tensor in tensors]
     )
 
 

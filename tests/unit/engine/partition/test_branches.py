@@ -1,4 +1,4 @@
-"""What conditions call where parts without samples compute something else."""
+"""Branches of conditions for parts without samples, which compute something else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_task_that_stays_whole_is_called_by_a_branch_and_is_none(
     x = tf.ones([8, 5, 5, 2])
     assert float(step(x)) == pytest.approx(float(tf.reduce_sum(tf.nn.conv2d(x, kernel, 1, "SAME"))))
     (partitioned,) = step.partitioned_steps
-    (function,) = [one for one in partitioned.functions if one.needs_samples]
+    (function,) = [function for function in partitioned.functions if function.needs_samples]
     branch = branch_of(function, partitioned.partition)
     assert not branch.definition.attr["_noinline"].b
     if operations is None:
@@ -47,10 +47,10 @@ def test_a_part_without_samples_has_the_sizes_that_kernels_know_alone() -> None:
     for num_samples, length in ((8, 16), (6, 21), (1, 18), (2, 11)):
         x = tf.random.normal([num_samples, length, 5])
         given = tf.nest.flatten(distributed(x))
-        for one, other in zip(tf.nest.flatten(step(x)), given, strict=True):
-            tf.debugging.assert_near(one, other, rtol=1e-4)
+        for wanted, got in zip(tf.nest.flatten(step(x)), given, strict=True):
+            tf.debugging.assert_near(wanted, got, rtol=1e-4)
     (partitioned,) = distributed.partitioned_steps
-    branches = [branches_of(one, partitioned.partition) for one in partitioned.functions]
+    branches = [branches_of(function, partitioned.partition) for function in partitioned.functions]
     skipped = [branch[1].definition.node_def for branch in branches if branch is not None]
     operations = {node.op for nodes in skipped for node in nodes}
     assert "Conv2D" in operations and "Relu" not in operations

@@ -1,4 +1,4 @@
-"""What parts hold is joined, split and combined as the whole step says."""
+"""Tensors of parts are joined, split and combined as in the whole step."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_the_static_shapes_of_results_are_those_of_the_step() -> None:
 def test_a_step_serves_any_number_of_graphs() -> None:
     step = partitioned(lambda x: tf.reduce_sum(tf.square(x)), [None, 3])
     results = [run(step, parts, [tf.ones([6, 3])], [])[0] for parts in ((2, 2, 2), (6, 0, 0))]
-    assert [float(one) for one in results] == [18.0, 18.0]
+    assert [float(result) for result in results] == [18.0, 18.0]
 
 
 def test_every_part_runs_on_its_device() -> None:

@@ -22,7 +22,7 @@ from evener.tf_compat import graphs
 T = symbol("T")
 NAMES = ("B", "T", "b", "o")
 SIZES = st.dictionaries(
-    st.lists(st.sampled_from(NAMES), max_size=3).map(lambda one: tuple(sorted(one))),
+    st.lists(st.sampled_from(NAMES), max_size=3).map(lambda item: tuple(sorted(item))),
     st.integers(-5, 5),
     max_size=4,
 ).map(
@@ -53,7 +53,7 @@ def call(
         ]
         return graphs.call(builder.function, arguments, builder.outputs, stateful=False)
 
-    return [one.numpy() for one in run()]
+    return [result.numpy() for result in run()]
 
 
 @settings(max_examples=8)
@@ -63,10 +63,10 @@ def test_sizes_are_computed(dtype: tf.DType, sizes: list[Any], drawn: tuple[int,
     numbers = dict(zip(NAMES, drawn, strict=True))
     expected = [evaluate(size, numbers) for size in sizes]
     builder = made(
-        (lambda one: one.vector(sizes, dtype), dtype),
-        (lambda one: one.number(sizes[0], dtype), dtype),
-        (lambda one: one.sizes(sizes, dtype, is_scalar=False), dtype),
-        (lambda one: one.sizes(sizes[:1], dtype, is_scalar=True), dtype),
+        (lambda builder: builder.vector(sizes, dtype), dtype),
+        (lambda builder: builder.number(sizes[0], dtype), dtype),
+        (lambda builder: builder.sizes(sizes, dtype, is_scalar=False), dtype),
+        (lambda builder: builder.sizes(sizes[:1], dtype, is_scalar=True), dtype),
     )
     vector, number, same, scalar = call(builder, numbers)
     assert vector.dtype == number.dtype == dtype.as_numpy_dtype
@@ -78,7 +78,7 @@ def test_sizes_are_computed(dtype: tf.DType, sizes: list[Any], drawn: tuple[int,
 @pytest.mark.parametrize("dtype", [tf.int64, tf.float32, tf.float64])
 def test_large_products_do_not_wrap(dtype: tf.DType) -> None:
     """Of 100,000 rows and 100,000 columns there are more elements than int32 counts."""
-    builder = made((lambda one: one.number(BATCH * T * 3 + 7, dtype), dtype))
+    builder = made((lambda builder: builder.number(BATCH * T * 3 + 7, dtype), dtype))
     (number,) = call(builder, {"B": 100_000, "T": 100_000})
     assert number == np.asarray(30_000_000_007, dtype.as_numpy_dtype)
 
@@ -121,12 +121,15 @@ def test_constants_have_their_values() -> None:
         (float("-inf"), tf.bfloat16),
     ]
     builder = made(
-        *((lambda one, v=value, d=dtype: one.constant(v, d), dtype) for value, dtype in values)
+        *(
+            (lambda builder, v=value, d=dtype: builder.constant(v, d), dtype)
+            for value, dtype in values
+        )
     )
     for (value, dtype), result in zip(values, call(builder, {}), strict=True):
         expected = tf.constant(value, dtype).numpy()
         np.testing.assert_array_equal(result, expected)
-    empty = made((lambda one: one.vector([], tf.int32), tf.int32))
+    empty = made((lambda builder: builder.vector([], tf.int32), tf.int32))
     assert call(empty, {})[0].shape == (0,)
 
 
@@ -160,8 +163,8 @@ def test_elements_and_casts() -> None:
     assert builder.cast(element, tf.int64, tf.int64) == element
     assert builder.cast(element, tf.int64, tf.int32) == builder.cast(element, tf.int64, tf.int32)
     results = call(builder, {}, (np.asarray([5, 6, 7]),))
-    assert [one.tolist() for one in results] == [6, 6.0]
-    assert [one.dtype.name for one in results] == ["int64", "float32"]
+    assert [result.tolist() for result in results] == [6, 6.0]
+    assert [result.dtype.name for result in results] == ["int64", "float32"]
 
 
 def test_names_are_unique_and_allowed() -> None:
@@ -202,7 +205,7 @@ def test_what_is_kept_runs_though_nobody_uses_it() -> None:
 
 
 def test_a_function_in_a_function_is_registered_with_it_and_goes_with_it() -> None:
-    inner = made((lambda one: one.number(BATCH + 1, tf.int32), tf.int32))
+    inner = made((lambda builder: builder.number(BATCH + 1, tf.int32), tf.int32))
     outer = FunctionBuilder("outer", inference=Inference())
     outer.include(inner)
     attrs = {

@@ -1,4 +1,4 @@
-"""What is computed once is computed where its variable is, or its largest input."""
+"""Nodes that are computed once run on the device of their variable, or of their largest input."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_an_update_runs_on_the_owner_of_the_variable() -> None:
 
 
 def test_two_owners_update_apart() -> None:
-    one, other = variable_on("/CPU:1", [3]), variable_on("/CPU:2", [3])
+    first, second = variable_on("/CPU:1", [3]), variable_on("/CPU:2", [3])
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        one.assign_sub(tf.sin(tf.reduce_sum(x, 0)))
-        other.assign_sub(tf.cos(tf.reduce_sum(x, 0)))
+        first.assign_sub(tf.sin(tf.reduce_sum(x, 0)))
+        second.assign_sub(tf.cos(tf.reduce_sum(x, 0)))
         return tf.reduce_sum(x)
 
     made = partitioned(step, [None, 3])

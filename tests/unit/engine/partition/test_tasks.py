@@ -1,4 +1,4 @@
-"""Which nodes run together, and in which order."""
+"""Nodes that run together as tasks, and the order of tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_order(step: PartitionedStep) -> None:
         places = {node: place for place, node in enumerate(task.nodes)}
         for node, place in places.items():
             before = [t.node for t in node.inputs] + list(node.after)
-            assert all(places[one] < place for one in before if one in places)
+            assert all(places[earlier] < place for earlier in before if earlier in places)
 
 
 def test_a_training_step_is_reads_parts_and_updates() -> None:
@@ -148,7 +148,7 @@ def test_reads_before_and_after_a_write_are_two() -> None:
 
     made = partitioned(step, [None, 3])
     results = run(made, [1, 1, 0], [tf.ones([2, 3])], [variable.handle])
-    assert [float(one) for one in results[:2]] == [2.0, 3.0]
+    assert [float(result) for result in results[:2]] == [2.0, 3.0]
 
 
 def test_a_write_waits_for_a_loop_that_reads() -> None:

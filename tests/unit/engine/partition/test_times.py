@@ -1,4 +1,4 @@
-"""How long a device computed, by the spans of its tasks."""
+"""Busy seconds of a device, by the spans of its tasks."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from evener.engine.partition import build
 from evener.engine.partition.build import is_added_inside
-from evener.engine.partition.tasks import Place, Task
+from evener.engine.partition.places import Place
+from evener.engine.partition.tasks import Task
 from evener.engine.partition.turns import Turns
 from evener.engine.pipeline import layout
 from evener.plan import Plan
@@ -143,8 +144,8 @@ def test_micro_batches_of_a_turn_share_its_fetched_weights() -> None:
     plan = on_host(*ALONE, num_micro_batches=2, schedule="gpipe", in_flight=2)
     made = weights_on_host(plan)
     fetched = [fetches(call) for call in made]
-    by_fetch = {one: [k for k, of_call in enumerate(fetched) if one in of_call]
-                for of_call in fetched for one in of_call}  # fmt: skip
+    by_fetch = {read: [k for k, of_call in enumerate(fetched) if read in of_call]
+                for of_call in fetched for read in of_call}  # fmt: skip
     assert by_fetch
     for of_calls in by_fetch.values():
         # Neighbours: nothing of another stage in between.
@@ -165,7 +166,7 @@ def task(place: Place) -> Task:
 
 
 def test_turns_alone() -> None:
-    """What a call waits for, and after what the weights of each turn are fetched."""
+    """Control dependencies of each call, and of the fetches of weights of each turn."""
     with tf.Graph().as_default():
         weight = tf.zeros([2])
         done, copies = [], []
@@ -231,11 +232,11 @@ def test_large_gradients_are_added_up_behind_the_calls(monkeypatch: pytest.Monke
         of_device = on(device, made)
         added = on(device, additions(graph))
         assert len(added) == 2 * 3  # two kernels, the first micro-batch is not added
-        for one in added:
+        for addition in added:
             # Of the calls that it adds up, the later one: the earlier one began the sum.
-            last = max(of_device.index(call) for call in waits_for(one) & set(of_device))
+            last = max(of_device.index(call) for call in waits_for(addition) & set(of_device))
             after = of_device[last + 1 :]
-            assert not after or one in waits_for(after[0])
+            assert not after or addition in waits_for(after[0])
 
 
 @pytest.mark.parametrize("large", [0, WIDTH * WIDTH * 4, 1 << 18])
@@ -251,8 +252,8 @@ def test_sums_are_those_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch, larg
         for _ in range(3):
             step.run([3], x)
         weights.append(model.get_weights())
-    for one, other in zip(*weights, strict=True):
-        tf.debugging.assert_near(one, other, rtol=1e-5, atol=1e-6)
+    for wanted, got in zip(*weights, strict=True):
+        tf.debugging.assert_near(wanted, got, rtol=1e-5, atol=1e-6)
 
 
 def test_nothing_is_added_inside_of_whole_replicas() -> None:
@@ -263,8 +264,8 @@ def test_nothing_is_added_inside_of_whole_replicas() -> None:
 def test_what_is_needed_in_parts_is_not_added_inside() -> None:
     """A partial sum of which a part is needed by itself has to stay one."""
     step = step_of(two())
-    for one in step.partition.tasks:
-        for tensor in one.fetches:
+    for task in step.partition.tasks:
+        for tensor in task.fetches:
             if is_added_inside(step.partition, tensor):
                 readers = [n for n in step.partition.task_of if tensor in n.inputs]
                 assert not any(step.partition.task_of[n].is_parts for n in readers)

@@ -21,7 +21,9 @@ def compiled_calls(step: evener.DistributedStep, *batch: Any) -> list[str]:
     """Return the devices of the calls that XLA compiles, in the graph that runs a batch."""
     outer = tf.function(lambda *tensors: step(*tensors)).get_concrete_function(*batch)
     operations = outer.graph.get_operations()
-    return [one.device for one in operations if "_XlaMustCompile" in one.node_def.attr]
+    return [
+        operation.device for operation in operations if "_XlaMustCompile" in operation.node_def.attr
+    ]
 
 
 def by_xla(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,7 +59,7 @@ def test_parts_and_updates_are_compiled(is_outermost: bool) -> None:
     distributed = evener.distribute(step, devices=DEVICES, shares=SHARES)
     devices = compiled_calls(distributed, batch())
     for device in DEVICES:
-        assert any(f"CPU:{device[-1]}" in one for one in devices), device
+        assert any(f"CPU:{device[-1]}" in name for name in devices), device
     # The parts, and the update on the owner.
     assert len(devices) > len(DEVICES)
 
@@ -68,13 +70,13 @@ def test_what_nobody_asks_for_is_not_compiled() -> None:
 
 
 def test_results_and_random_numbers_are_those_of_one_device() -> None:
-    one, several = Step(), Step()
-    alone = by_xla(one)
+    single, several = Step(), Step()
+    alone = by_xla(single)
     together = evener.distribute(by_xla(several), devices=DEVICES, shares=SHARES)
     for num_samples in (13, 13, 2, 13):
         x = batch(num_samples)
         np.testing.assert_allclose(alone(x), together(x), rtol=1e-5)
-    np.testing.assert_allclose(one.weight, several.weight, rtol=1e-5)
+    np.testing.assert_allclose(single.weight, several.weight, rtol=1e-5)
 
 
 def test_only_what_is_asked_for_is_compiled() -> None:

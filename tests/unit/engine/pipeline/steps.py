@@ -38,7 +38,7 @@ def training(model: keras.Model) -> Callable[[tf.Tensor], Any]:
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x, training=True) - x))
-        variables = [one.value for one in model.trainable_variables]
+        variables = [weight.value for weight in model.trainable_variables]
         for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
             variable.assign_sub(0.1 * gradient)
         return loss

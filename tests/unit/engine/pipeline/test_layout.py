@@ -1,4 +1,4 @@
-"""Where and when the parts of a step are computed."""
+"""Device and order of the parts of a step."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def units_of(schedule: Schedule, num_stages: int) -> tuple[dict[Unit, Task], dic
 
     tasks = {unit(task): task for order in schedule.orders for task in order}
     before = {
-        one: {unit(needed) for needed in dependencies(task, num_stages=num_stages)}
-        for one, task in tasks.items()
+        key: {unit(needed) for needed in dependencies(task, num_stages=num_stages)}
+        for key, task in tasks.items()
     }
     turns = {
         unit(task): Turn(device, place, 0, KINDS.index(task.kind))
@@ -134,7 +134,7 @@ def test_every_unit_comes_once_and_after_what_it_needs(
     ordered = order_units(before, turns)
     assert sorted(ordered, key=str) == sorted(before, key=str)
     place = {unit: k for k, unit in enumerate(ordered)}
-    assert all(place[one] < place[unit] for unit in before for one in before[unit])
+    assert all(place[needed] < place[unit] for unit in before for needed in before[unit])
 
 
 @settings(max_examples=100)
@@ -153,7 +153,7 @@ def test_places_that_can_be_kept_are_kept(
     for unit in order_units(before, turns):
         if unit in turns:
             taken[turns[unit].device].append(turns[unit])
-    assert all(list(one) == sorted(one) for one in taken.values())
+    assert all(list(numbers) == sorted(numbers) for numbers in taken.values())
 
 
 def test_places_of_a_hybrid() -> None:
@@ -185,7 +185,7 @@ def test_a_task_of_two_passes_begins_with_the_first(passes: list[str], expected:
 def test_a_plan_of_two_stages_on_one_device_goes_back_and_forth() -> None:
     plan = Plan.pipeline([("cpu:0", "a*"), ("cpu:0", "b*")], num_micro_batches=2, in_flight=1)
     (places,) = places_in_schedule(Layout.of(plan), trains=True)
-    in_order = sorted(places, key=lambda one: places[one])
+    in_order = sorted(places, key=lambda item: places[item])
     assert in_order[:4] == [
         ("forward", 0, 0), ("forward", 1, 0), ("backward", 1, 0), ("backward", 0, 0),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is computed again is the same, and is not kept."""
+"""Recomputed activations have the same values, and are not kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras import layers
 
 from evener.engine.partition.tasks import Task
-from evener.engine.pipeline.stages import BACKWARD, FORWARD
+from evener.engine.pipeline.passes import BACKWARD, FORWARD
 from evener.plan import Plan
 from unit.engine.pipeline.steps import Step, is_gradient, name_of, stack, step_of
 
@@ -43,7 +43,7 @@ def plan(*recompute: str, **how: Any) -> Plan:
 
 
 def copies(step: Step) -> list[Any]:
-    return [one for one in step.partition.task_of if one.name.endswith("/again")]
+    return [node for node in step.partition.task_of if node.name.endswith("/recompute")]
 
 
 def kept_for_backward(step: Step, layer: str) -> set[str]:
@@ -75,8 +75,8 @@ def test_values_are_equal(recompute: tuple[str, ...], schedule: str) -> None:
     kept, weights = trained(schedule)
     again, same = trained(schedule, *recompute)
     np.testing.assert_allclose(again, kept, rtol=1e-6)
-    for one, other in zip(weights, same, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
+    for wanted, got in zip(weights, same, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_inside_a_layer_is_not_kept() -> None:
@@ -89,19 +89,21 @@ def test_what_is_inside_a_layer_is_not_kept() -> None:
 def test_copies_run_in_the_backward_pass_of_the_stage() -> None:
     step = step_of(plan("a0"), blocks())
     found = copies(step)
-    assert {"Tanh", "MatMul"} <= {one.op for one in found}
-    tasks: set[Task] = {step.partition.task_of[one] for one in found}
+    assert {"Tanh", "MatMul"} <= {node.op for node in found}
+    tasks: set[Task] = {step.partition.task_of[node] for node in found}
     assert {(task.place.stages, task.place.role) for task in tasks} == {((0,), BACKWARD)}
-    assert {step.partition.passes[one] for one in found} == {BACKWARD}
+    assert {step.partition.staged.passes[node] for node in found} == {BACKWARD}
 
 
 def test_gradients_read_the_copies() -> None:
     step = step_of(plan("a0"), blocks())
-    (product,) = (one for one in step.nodes("inner", "TanhGrad") if "/a0" in name_of(one))
-    assert [t.node.name.endswith("/again") for t in product.inputs if t.node.op == "Tanh"] == [True]
+    (product,) = (node for node in step.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
+    assert [t.node.name.endswith("/recompute") for t in product.inputs if t.node.op == "Tanh"] == [
+        True
+    ]
     whole = step_of(plan("b0"), blocks())
-    (product,) = (one for one in whole.nodes("inner", "TanhGrad") if "/a0" in name_of(one))
-    assert not [t for t in product.inputs if t.node.name.endswith("/again")]
+    (product,) = (node for node in whole.nodes("inner", "TanhGrad") if "/a0" in name_of(node))
+    assert not [t for t in product.inputs if t.node.name.endswith("/recompute")]
 
 
 def test_nothing_is_copied_without_a_pattern() -> None:
@@ -111,34 +113,36 @@ def test_nothing_is_copied_without_a_pattern() -> None:
 def test_only_what_the_backward_pass_needs_is_computed_again() -> None:
     """The last product of a layer is needed by the next one alone."""
     step = step_of(plan("a0"), blocks())
-    again = [one for one in copies(step) if one.op == "MatMul"]
-    assert [one.outputs[0].shape[1] for one in again] == [32]
+    again = [node for node in copies(step) if node.op == "MatMul"]
+    assert [node.outputs[0].shape[1] for node in again] == [32]
 
 
 def test_what_draws_numbers_is_not_run_twice() -> None:
     step = step_of(plan("*"), blocks())
-    stateful = [one for one in step.partition.task_of if one.is_stateful and not is_gradient(one)]
+    stateful = [
+        node for node in step.partition.task_of if node.is_stateful and not is_gradient(node)
+    ]
     assert stateful
-    assert not [one for one in copies(step) if one.is_stateful]
+    assert not [node for node in copies(step) if node.is_stateful]
 
 
 def test_copies_wait_for_the_gradient_of_what_follows() -> None:
     """They are made when the backward pass comes to the layer, and not earlier."""
     step = step_of(plan("a0"), blocks())
-    (task,) = {step.partition.task_of[one] for one in copies(step)}
+    (task,) = {step.partition.task_of[node] for node in copies(step)}
     given = {
         tensor.node
-        for one in task.nodes
-        for tensor in one.inputs
+        for node in task.nodes
+        for tensor in node.inputs
         if step.partition.task_of.get(tensor.node) not in (None, task)
     }
-    assert any(is_gradient(one) and "/b0" in name_of(one) for one in given)
+    assert any(is_gradient(node) and "/b0" in name_of(node) for node in given)
 
 
 def test_a_replica_of_one_stage() -> None:
     """Both passes are calls of their own, so that nothing of the layers is kept in between."""
-    one = Plan.pipeline([("cpu:1", "*")], recompute=["*"], num_micro_batches=2)
-    step = step_of(one, blocks())
+    plan = Plan.pipeline([("cpu:1", "*")], recompute=["*"], num_micro_batches=2)
+    step = step_of(plan, blocks())
     assert {task.place.role for task in step.parts} == {FORWARD, BACKWARD}
     assert "Tanh" not in kept_for_backward(step, "a0")
     assert isinstance(step.run([12], X)[0], tf.Tensor)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from keras import layers
 
 from evener.engine.pipeline.layout import Layout
-from evener.engine.pipeline.stages import BACKWARD, FORWARD, WEIGHTS, Scopes
+from evener.engine.pipeline.passes import BACKWARD, FORWARD, WEIGHTS
+from evener.engine.pipeline.scopes import Scopes
 from evener.errors import EngineError
 from evener.graph.nodes import Node
 from evener.plan import Plan
@@ -26,8 +27,8 @@ def node(name: str) -> Node:
 
 def stages_of(step: Step, layer: str, *, forward: bool = False) -> set[tuple[int, ...]]:
     """Return the stages of all nodes of a layer, and of its gradients, that parts compute."""
-    found = [one for one in step.nodes(layer) if not (forward and is_gradient(one))]
-    places = {step.partition.task_of[one].place for one in found}
+    found = [node for node in step.nodes(layer) if not (forward and is_gradient(node))]
+    places = {step.partition.task_of[node].place for node in found}
     return {place.stages for place in places if place.is_parts}
 
 
@@ -60,7 +61,7 @@ def test_nodes_and_gradients_of_a_layer_are_in_its_stage() -> None:
     step = step_of(TWO)
     for name in NAMES:
         of_parts = [n for n in step.nodes(name) if step.partition.task_of[n].is_parts]
-        assert {is_gradient(one) for one in of_parts} == {False, True}
+        assert {is_gradient(node) for node in of_parts} == {False, True}
         assert stages_of(step, name) == {(int(name.startswith("b")),)}
 
 
@@ -68,7 +69,7 @@ def test_the_loss_is_in_the_stage_of_the_outputs() -> None:
     step = step_of(TWO)
     squares = [n for n in step.partition.task_of if n.op in ("Square", "SquaredDifference")]
     assert squares
-    assert {step.partition.task_of[one].place.stages for one in squares} == {(1,)}
+    assert {step.partition.task_of[node].place.stages for node in squares} == {(1,)}
 
 
 def weighed(model: keras.Model) -> Any:
@@ -201,10 +202,10 @@ def test_layers_inside_of_layers_by_their_paths() -> None:
 def test_passes_are_told_apart() -> None:
     step = step_of(TWO)
     for name in NAMES:
-        for one in step.nodes(name):
-            if step.partition.task_of[one].is_parts:
-                expected = BACKWARD if is_gradient(one) else FORWARD
-                assert step.partition.passes[one] == expected
+        for node in step.nodes(name):
+            if step.partition.task_of[node].is_parts:
+                expected = BACKWARD if is_gradient(node) else FORWARD
+                assert step.partition.staged.passes[node] == expected
 
 
 def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
@@ -212,7 +213,7 @@ def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
         {"cpu:1": "a*", "cpu:2": "b*"}, num_micro_batches=2, schedule="zero_bubble"
     )
     step = step_of(plan)
-    passes = step.partition.passes
+    passes = step.partition.staged.passes
     kernels = dict.fromkeys(NAMES, 0)
     for name in NAMES:
         for product in step.nodes(name, "MatMul"):
@@ -231,7 +232,7 @@ def test_the_gradients_of_weights_are_what_no_other_stage_waits_for() -> None:
 
 def test_a_step_without_gradients_is_all_forward() -> None:
     step = step_of(TWO, function=stack())
-    assert set(step.partition.passes.values()) == {FORWARD}
+    assert set(step.partition.staged.passes.values()) == {FORWARD}
 
 
 def check(plan: Plan, paths: dict[str, str], *variables: str) -> None:

@@ -1,4 +1,4 @@
-"""What is computed once is split where costly work reads it; rows of unlike sizes never meet."""
+"""Whole tensors are split where costly work reads them; rows of unlike sizes never meet."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def sharding_of(step: Callable[..., Any], *args: tf.Tensor, **options: Any) -> S
     """Run a step on three devices, compare it with one device, and return what was split."""
     distributed = evener.distribute(step, **{"devices": DEVICES, "shares": [3, 1, 2], **options})
     expected, given = tf.nest.flatten(step(*args)), tf.nest.flatten(distributed(*args))
-    for one, other in zip(expected, given, strict=True):
-        tf.debugging.assert_near(one, other, rtol=1e-5)
+    for wanted, got in zip(expected, given, strict=True):
+        tf.debugging.assert_near(wanted, got, rtol=1e-5)
     return distributed.partitioned_steps[-1].partition.sharding
 
 
 def rows_by_op(sharding: Sharding) -> dict[str, Any]:
-    return {node.op: rows_of(one) for node, one in sharding.decisions.items()}
+    return {node.op: rows_of(decision) for node, decision in sharding.decisions.items()}
 
 
 def normal(*shape: int) -> tf.Tensor:
@@ -54,7 +54,7 @@ def test_rows_of_two_batches_that_are_joined() -> None:
 
 
 def test_numbers_of_the_rows_are_split_with_them() -> None:
-    """What is made of sizes alone is known to all parts, and each needs the numbers of its rows."""
+    """All parts know tensors that are made of sizes alone; each needs the numbers of its rows."""
 
     def step(x: tf.Tensor) -> Any:
         scores = tf.random.stateless_normal([16, 6], (5, 6)) @ WEIGHTS
@@ -100,13 +100,13 @@ def test_rows_of_unlike_sizes_never_meet() -> None:
         return tf.matmul(tf.tanh(x @ WEIGHTS), noise, transpose_b=True)
 
     sharding = sharding_of(step, normal(9, 6))
-    for one in sharding.decisions.values():
-        split = {s.rows for s in (*one.inputs, *one.outputs) if isinstance(s, Sharded)}
+    for decision in sharding.decisions.values():
+        split = {s.rows for s in (*decision.inputs, *decision.outputs) if isinstance(s, Sharded)}
         assert len(split) <= 1
 
 
 def test_a_rule_that_knows_of_samples_alone_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it adds in place of an operation might be told the sizes of samples."""
+    """The operations that it adds might be given the sizes of samples."""
 
     def of_samples(node: Any, states: Any) -> Decision | None:
         if not isinstance(states[0], Sharded):

@@ -179,7 +179,7 @@ def test_random_numbers_are_those_of_the_program(kind: str) -> None:
         wait_for_checks()
         numbers.append(step(X).numpy())
     expected = "not done" if kind == "stateful" else "agrees"
-    assert [one.state for one in step.spot_checks] == [expected]
+    assert [check.state for check in step.spot_checks] == [expected]
     np.testing.assert_array_equal(*numbers)
 
 
@@ -187,7 +187,7 @@ def test_stages_and_micro_batches_are_checked() -> None:
     replicas = Plan.data_parallel(["cpu:0", "cpu:1"], shares=(2, 1)).replicas
     plan = dataclasses.replace(
         Plan.data_parallel(["cpu:0", "cpu:1"], shares=(2, 1)),
-        replicas=tuple(dataclasses.replace(one, num_micro_batches=2) for one in replicas),
+        replicas=tuple(dataclasses.replace(replica, num_micro_batches=2) for replica in replicas),
     )
     weight = tf.Variable(tf.ones([4]))
 
@@ -214,9 +214,9 @@ def test_training_is_the_same_to_the_bit() -> None:
         model.fit(X, X[:, :3], batch_size=5, epochs=2, verbose=0)
         wait_for_checks()
         results.append(model.get_weights())
-    assert [one.state for one in strategy.spot_checks] == ["agrees"]
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert [check.state for check in strategy.spot_checks] == ["agrees"]
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_array_equal(wanted, got)
 
 
 @pytest.mark.sampled(3)
@@ -238,7 +238,7 @@ def test_gradients_that_are_rounding_alone_are_no_difference(policy: str) -> Non
     x = np.random.default_rng(0).normal(size=(12, 8, 8, 2)).astype("float32")
     model.fit(x, x[:, 0, :3, 0], batch_size=12, verbose=0)
     wait_for_checks()
-    assert [(one.state, one.reason) for one in strategy.spot_checks] == [("agrees", "")]
+    assert [(check.state, check.reason) for check in strategy.spot_checks] == [("agrees", "")]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_batch_of_one_sample_waits_for_another() -> None:
     assert step.spot_checks == []
     step(X[:2])
     wait_for_checks()
-    assert [(one.state, one.num_samples) for one in step.spot_checks] == [("agrees", 2)]
+    assert [(check.state, check.num_samples) for check in step.spot_checks] == [("agrees", 2)]
 
 
 @pytest.mark.parametrize("door", ["distribute", "fit"])
@@ -323,7 +323,7 @@ def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check._tf_private, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
-    assert [one.state for one in by_loop("a mean of means")] == ["agrees"]
+    assert [check.state for check in by_loop("a mean of means")] == ["agrees"]
 
 
 @pytest.mark.parametrize(("text", "verify", "count"), [("0", None, 0), ("0", True, 1)])
@@ -392,4 +392,4 @@ def test_the_end_of_a_program_waits_for_its_check(
 
 def test_threads_end() -> None:
     by_distribute("a mean of means")
-    assert not [one for one in threading.enumerate() if one.name == "evener-spot-check"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "evener-spot-check"]

@@ -1,4 +1,4 @@
-"""Which differences of two sides count, and which are rounding."""
+"""Differences of two sides: those that count, and those that are rounding."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_noise_is_no_difference(noisy: str) -> None:
 
 
 def test_a_floor_is_of_tensors_of_a_kind() -> None:
-    """What is a millionth of the largest gradient is rounding of it; a result is none of them."""
+    """A millionth of the largest gradient counts as rounding; results have no such allowance."""
 
     def compute(inputs: Any) -> Any:
         small = np.full(3, 1e-6, "float32")

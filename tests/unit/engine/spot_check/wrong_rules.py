@@ -58,7 +58,7 @@ def gives(state: State) -> Decide:
     """Return a rule: each part by itself, and the result is in a state."""
 
     def decide(node: Node, states: Sequence[State]) -> Decision | None:
-        if all(one == REPLICATED for one in states):
+        if all(state == REPLICATED for state in states):
             return None
         return Decision(inputs=tuple(states), outputs=(state,) * len(node.outputs))
 

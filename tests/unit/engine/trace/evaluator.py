@@ -37,11 +37,11 @@ class Evaluator:
 
     Args:
         traced: The step.
-        ignored: By type of operation the outputs of which nothing is compared.
+        ignored: Outputs that are not compared, by type of operation.
 
     Attributes:
-        claims: How many sizes and numbers were compared.
-        wrong: What was not as it was claimed, in words.
+        claims: Number of sizes and numbers that were compared.
+        wrong: Claims that did not hold, in words.
     """
 
     def __init__(
@@ -202,14 +202,14 @@ def run_node(node: Node, inputs: Sequence[Any]) -> Sequence[Any]:
         return []
     if isinstance(result, tf.Tensor):
         return [result]
-    return [one for one in tf.nest.flatten(result) if isinstance(one, tf.Tensor)]
+    return [tensor for tensor in tf.nest.flatten(result) if isinstance(tensor, tf.Tensor)]
 
 
 def _attribute(value: Any, kind: str) -> Any:
     if kind.startswith("list("):
         field = {"int": "i", "type": "type", "shape": "shape", "string": "s", "float": "f"}
         items = getattr(value.list, field[kind[5:-1]])
-        return [tf.as_dtype(one) for one in items] if kind == "list(type)" else list(items)
+        return [tf.as_dtype(item) for item in items] if kind == "list(type)" else list(items)
     if kind == "type":
         return tf.as_dtype(value.type)
     if kind == "shape":

@@ -37,14 +37,14 @@ def pushed(x):
     handle = tf.raw_ops.EmptyTensorList(
         element_shape=-1, max_num_elements=-1, element_dtype=tf.float32
     )
-    for one in (x, x[:1], x[1:]):
-        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=one)
+    for pushed_item in (x, x[:1], x[1:]):
+        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=pushed_item)
     results = []
     for _ in range(3):
-        handle, one = tf.raw_ops.TensorListPopBack(
+        handle, pushed_item = tf.raw_ops.TensorListPopBack(
             input_handle=handle, element_shape=-1, element_dtype=tf.float32
         )
-        results.append(one)
+        results.append(pushed_item)
     return results
 
 
@@ -52,15 +52,15 @@ def pushed_numbers(x):
     handle = tf.raw_ops.EmptyTensorList(
         element_shape=tf.constant([], tf.int32), max_num_elements=-1, element_dtype=tf.int32
     )
-    for one in (tf.shape(x)[0], tf.shape(x)[0] * 2):
-        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=one)
-    handle, one = tf.raw_ops.TensorListPopBack(
+    for size in (tf.shape(x)[0], tf.shape(x)[0] * 2):
+        handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=size)
+    handle, size = tf.raw_ops.TensorListPopBack(
         input_handle=handle, element_shape=tf.constant([], tf.int32), element_dtype=tf.int32
     )
     handle, two = tf.raw_ops.TensorListPopBack(
         input_handle=handle, element_shape=tf.constant([], tf.int32), element_dtype=tf.int32
     )
-    return tf.zeros([one]), tf.zeros([two])
+    return tf.zeros([size]), tf.zeros([two])
 
 
 def unset_items(x):

@@ -1,4 +1,4 @@
-"""Which arguments have the same first size: those that the step needs to have it."""
+"""Arguments with the same first size: those that the step needs to have it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_sizes_are_equal_where_the_step_needs_it(name: str) -> None:
     found = [{k for k in unknown if sizes[k] == size} for size in dict.fromkeys(sizes)]
     assert found == expected
     assert set(map(frozenset, traced.equal_sizes)) == {
-        frozenset(one) for one in expected if len(one) > 1
+        frozenset(group) for group in expected if len(group) > 1
     }
     batch = {k for k, axis in enumerate(traced.batch_axes) if axis == 0}
     assert batch == {k for k in unknown if sizes[k] == BATCH}

@@ -69,10 +69,10 @@ def test_a_read_comes_out_of_nested_loops() -> None:
 
 
 def test_a_read_comes_out_of_a_condition_and_its_branches() -> None:
-    one, other = tf.Variable(2.0), tf.Variable(3.0)
+    first, second = tf.Variable(2.0), tf.Variable(3.0)
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        return tf.cond(tf.reduce_sum(x) > 0, lambda: x * one, lambda: x * other + one)
+        return tf.cond(tf.reduce_sum(x) > 0, lambda: x * first, lambda: x * second + first)
 
     graph = opened(step)
     (condition,) = functional(graph)

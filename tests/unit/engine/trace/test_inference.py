@@ -1,4 +1,4 @@
-"""What is said of shapes and numbers holds when the step runs.
+"""Inferred shapes and numbers are those of the step when it runs.
 
 Every function of the tables beside this file is traced for any batch size and run for several,
 operation by operation (see `evaluator`). Every symbolic size and number must be the real one.
@@ -63,7 +63,7 @@ def params(faults: dict[str, str]) -> list[object]:
     marks = {
         name: [pytest.mark.xfail(strict=True, reason=reason)] for name, reason in faults.items()
     }
-    return [pytest.param(one, marks=marks.get(one.name, []), id=one.name) for one in CASES]
+    return [pytest.param(case, marks=marks.get(case.name, []), id=case.name) for case in CASES]
 
 
 @functools.cache
@@ -131,7 +131,7 @@ def test_symbols_are_found_that_matter() -> None:
     for name, shape in expected.items():
         found = traced(by_name[name]).graph.outputs[0].shape
         assert found is not None
-        kept = tuple("s" if want == "s" else one for one, want in zip(found, shape, strict=True))
+        kept = tuple("s" if want == "s" else dim for dim, want in zip(found, shape, strict=True))
         assert kept == shape, name
 
 

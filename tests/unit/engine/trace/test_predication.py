@@ -61,7 +61,7 @@ def nested(owned: TwoOwners, x: tf.Tensor) -> Any:
 
 
 def not_a_number(owned: TwoOwners, x: tf.Tensor) -> Any:
-    """What is not chosen is infinite or no number."""
+    """The value that is not chosen is infinite or no number."""
     worst = tf.reduce_sum(x, 0) / 0.0
     if tf.reduce_all(tf.math.is_finite(worst)):
         owned.first.assign_add(worst)

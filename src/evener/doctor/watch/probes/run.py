@@ -11,8 +11,8 @@ from evener.doctor.watch.probes.ending import Ending, dump_stacks, flush_output
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.loading import Loading
 from evener.doctor.watch.probes.progress import Progress
-from evener.launch.failure import show_failures_of
-from evener.launch.script import read_script, run_as_main
+from evener.run.failure import show_failures_of
+from evener.run.script import read_script, run_as_main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,9 @@ def main() -> None:
 
 def _answer_as_gpus(events: Events) -> None:
     """Let CPU devices appear as GPUs: the program has imported TensorFlow just now."""
-    from evener.launch.gpu_names import answer_as_gpus
-    from evener.launch.notes import Note
-    from evener.launch.user_line import UserLine
+    from evener.run.gpu_names import answer_as_gpus
+    from evener.run.notes import Note
+    from evener.run.user_line import UserLine
 
     def record_note(text: str, line: UserLine | None) -> None:
         events.write_once("note", text=str(Note(text=text, line=line)))

@@ -1,0 +1,221 @@
+"""Says at the end of a run that one device did nearly all the training, whatever the cause.
+
+Seconds are counted by who computed::
+
+    strategy.run, fit, evener.distribute    all devices, by shares and by what is computed once
+    another traced function that trains     the first device
+    gradients of a tape, eagerly            the first device
+
+How much of a partitioned step is computed once follows from its floating-point operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.auditing.training import trains
+from evener.devices.names import device_name
+from evener.engine.report import NEARLY_ALL
+from evener.run.notes import Notes
+from evener.run.replace import instead_of
+from evener.run.user_line import UserLine, user_line
+from evener.strategy import Strategy
+
+_FUNCTION_NAME = re.compile(r"__(?:inference|forward|backward)_(.*)_\d+")
+
+
+class IdleDevices:
+    """Counts where a script trains.
+
+    Args:
+        strategy: The strategy of the run.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._process = os.getpid()
+        self._is_partitioned: dict[str, bool | None] = {}
+        self._seconds_of_strategy = 0.0
+        self._seconds_of_functions: dict[tuple[str, UserLine | None], float] = {}
+        self._tapes = _EagerTapes()
+
+    def watch(self) -> None:
+        """Count from now on, until the process ends."""
+        _tf_private.around_functions_run(self._counting)
+        self._tapes.watch()
+
+    @contextlib.contextmanager
+    def _counting(self, function: Any) -> Iterator[None]:
+        name = tf.compat.as_str(function.name)
+        if name not in self._is_partitioned:
+            # What is run to find it out must not be counted.
+            self._is_partitioned[name] = None
+            self._is_partitioned[name] = _is_partitioned(function, self._strategy)
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        if self._is_partitioned[name]:
+            self._seconds_of_strategy += seconds
+        elif self._is_partitioned[name] is False:
+            match = _FUNCTION_NAME.fullmatch(name)
+            key = (match.group(1) if match else name, user_line())
+            before = self._seconds_of_functions.get(key, 0.0)
+            self._seconds_of_functions[key] = before + seconds
+
+    def fractions(self) -> dict[str, float]:
+        """Return the fraction of the training that each device did; empty if there was none."""
+        devices = list(self._strategy.plan.device_names)
+        work = dict.fromkeys(devices, 0.0)
+        work[devices[0]] += self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        for device, fraction in _fractions_of_steps(self._strategy).items():
+            work[device] = work.get(device, 0.0) + fraction * self._seconds_of_strategy
+        total = sum(work.values())
+        return {device: seconds / total for device, seconds in work.items()} if total else {}
+
+    def report(self, notes: Notes) -> None:
+        """Add a note if one device did nearly all the training, or all of them took turns."""
+        fractions, devices = self.fractions(), self._strategy.plan.device_names
+        # Forks of the script end too.
+        if len(devices) < 2 or not fractions or os.getpid() != self._process:
+            return
+        busiest = max(fractions, key=lambda device: fractions[device])
+        in_turns = self._in_turns()
+        if fractions[busiest] >= NEARLY_ALL:
+            idle = ", ".join(name for name in devices if name != busiest)
+            percent = int(100 * fractions[busiest])
+            what = f"{busiest} did {percent} % of the training of this run, {idle} had little to do"
+        elif in_turns >= NEARLY_ALL:
+            percent = int(100 * in_turns)
+            what = f"{', '.join(devices)} took turns in {percent} % of the training of this run"
+        else:
+            return
+        cause, line = self._cause()
+        notes.add(f"{what}: {cause}", line)
+
+    def _in_turns(self) -> float:
+        """Return the fraction of the training in which no two devices compute at once."""
+        report = self._strategy.report()
+        flops = report.flops_of_parts + sum(report.flops_once.values())
+        alone = self._tapes.seconds() + sum(self._seconds_of_functions.values())
+        in_steps = report.flops_in_turns / flops if flops else 0.0
+        total = alone + self._seconds_of_strategy
+        return (alone + in_steps * self._seconds_of_strategy) / total if total else 0.0
+
+    def _cause(self) -> tuple[str, UserLine | None]:
+        eager, steps = self._tapes.seconds(), self._seconds_of_strategy
+        functions = sum(self._seconds_of_functions.values())
+        if functions >= max(eager, steps):
+            found = self._seconds_of_functions
+            name, line = max(found, key=lambda key: found[key])
+            advice = "call a @tf.function with each batch as an argument, from a loop in Python"
+            return f"{name} trains there; {advice}", line
+        if eager >= steps:
+            advice = "make a @tf.function of the step, with the batch as an argument"
+            return f"gradients are computed eagerly; {advice}", self._tapes.line
+        report = self._strategy.report()
+        if sum(report.flops_once.values()) > report.flops_of_parts:
+            if not report.gathered:
+                return "most of a step does not depend on single samples", None
+            first = report.gathered[0]
+            return f"most of a step is computed once, behind what is gathered: {first}", None
+        shares = ", ".join(f"{share:.0%}" for share in self._strategy.shares)
+        how = "as measured" if self._strategy.sharing.is_measured else "as given"
+        return f"the shares of the batch are {shares}, {how}", None
+
+
+class _EagerTapes:
+    """The time of gradients that are computed eagerly, while the variables change.
+
+    Gradients alone may be asked for by whoever looks at a model. So the value of one of the
+    variables is kept, and compared in the end.
+    """
+
+    def __init__(self) -> None:
+        self.line: UserLine | None = None
+        self._seconds = 0.0
+        self._is_counting = False
+        self._before: tuple[tf.Variable, bytes] | None = None
+
+    def watch(self) -> None:
+        """Count from now on, until the process ends."""
+        kind: Any = tf.GradientTape
+        enter, gradient = kind.__enter__, kind.gradient
+
+        @instead_of(enter)
+        def __enter__(tape: Any) -> Any:
+            tape._evener_began = time.perf_counter()
+            return enter(tape)
+
+        @instead_of(gradient)
+        def gradient_of(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+            found = gradient(tape, target, sources, *args, **kwargs)
+            if tf.executing_eagerly():
+                self._see(sources)
+                now = time.perf_counter()
+                self._seconds += now - getattr(tape, "_evener_began", now)
+                tape._evener_began = now
+            return found
+
+        kind.__enter__, kind.gradient = __enter__, gradient_of
+
+    def seconds(self) -> float:
+        """Return the seconds from the begin of each tape to its gradients; 0 if nothing trained."""
+        if self._before is None:
+            return 0.0
+        variable, before = self._before
+        return self._seconds if _bytes(variable) != before else 0.0
+
+    def _see(self, sources: Any) -> None:
+        if self._before is not None:
+            return
+        flat = tf.nest.flatten(sources)
+        values = [found.value if isinstance(found, keras.Variable) else found for found in flat]
+        variables = [found for found in values if isinstance(found, tf.Variable)]
+        if variables:
+            self.line = user_line()
+            smallest = min(variables, key=lambda found: found.shape.num_elements() or 0)
+            self._before = smallest, _bytes(smallest)
+
+
+def _bytes(variable: tf.Variable) -> bytes:
+    # As bytes: NaN is equal to itself.
+    return variable.numpy().tobytes()
+
+
+def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
+    """Return whether a traced function that trains does so on several devices.
+
+    Returns:
+        None for a function that does not train, or whose devices the script names itself.
+    """
+    graphs = _tf_private.function_graphs(function).values()
+    if any(getattr(graph, "_evener_functions", ()) for graph in graphs):
+        return True
+    if not trains(function):
+        return None
+    others = set(strategy.plan.device_names[1:])
+    named = {operation.device for graph in graphs for operation in graph.get_operations()}
+    asked = {device_name(device) for device in named if device}
+    return None if asked & others else False
+
+
+def _fractions_of_steps(strategy: Strategy) -> dict[str, float]:
+    """Return which fraction of all partitioned steps each device computes."""
+    report = strategy.report()
+    work = dict(report.flops_once)
+    total_share = sum(strategy.shares)
+    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+        for stage in replica.stages:
+            part = share / total_share / len(replica.stages)
+            work[stage.device] = work.get(stage.device, 0.0) + report.flops_of_parts * part
+    total = sum(work.values())
+    return {device: flops / total for device, flops in work.items()} if total else {}

@@ -1,0 +1,132 @@
+"""A script's own training loops: traced functions run on all devices, eager steps get a note.
+
+A `tf.function` that the script calls with a batch becomes one call of ``strategy.run``: it has the
+results that it has on one device. What nobody traced runs as it is written, on one device,
+because tracing could change what it means; a note names the line that prevents more.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.own_code import is_own
+from evener.run.advice import advice_for
+from evener.run.hoisting import Hoister
+from evener.run.notes import Notes
+from evener.run.replace import instead_of
+from evener.run.user_line import UserLine, callers, line_of, user_line
+from evener.strategy import Strategy
+from evener.strategy.arguments import has_batch
+from evener.tf_compat.dataset_loops import running_bodies
+
+# An optimizer that these modules call is part of `fit`.
+_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+
+
+def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) -> None:
+    """Let the script's traced functions run on all devices, and note eager training steps.
+
+    Args:
+        strategy: Strategy that runs them.
+        notes: Notes about each function, and about the first eager step.
+        hoister: Rewriter of eager steps into functions; None to leave them.
+    """
+    if not strategy.is_partitioned:
+        return
+    _distribute_functions(strategy, notes)
+    _notice_steps(strategy, notes, hoister)
+
+
+def outside(strategy: Strategy) -> Callable[[], bool]:
+    """Return a function that returns whether its caller runs outside of replicas."""
+    return functools.partial(_is_outside, strategy)
+
+
+def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
+    """Let a `tf.function` that the script calls with a batch run on all devices."""
+    devices = ", ".join(strategy.plan.device_names)
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if not _is_called_by_script(sys._getframe(2)):
+                return original(function, *args, **kwargs)
+            name = getattr(function.python_function, "__name__", "a function")
+            if not has_batch((args, kwargs)):
+                with running_bodies(functools.partial(_run_body, name)):
+                    return original(function, *args, **kwargs)
+            notes.add(f"{name} runs on {devices}", user_line())
+            return strategy.run(function, args=args, kwargs=kwargs)
+
+        return __call__
+
+    def _run_body(name: str, body: Callable[[Any], Any], batch: Any) -> Any:
+        if not _is_outside(strategy) or not has_batch(batch):
+            return body(batch)
+        notes.add(f"{name} loops over its data, and each batch runs on {devices}", user_line())
+        return strategy.run(body, args=(batch,))
+
+    def _is_called_by_script(caller: FrameType) -> bool:
+        return (
+            tf.executing_eagerly()
+            and _is_outside(strategy)
+            and is_own(caller.f_code.co_filename)
+            and not tf.config.functions_run_eagerly()
+            and not _tf_private.tape_is_recording()
+        )
+
+    _tf_private.replace_traced_call(wrap)
+
+
+def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:
+    """Note the first optimizer that is applied outside of ``run``, ``fit`` and functions."""
+    original = keras.optimizers.Optimizer.apply
+    is_noted = False
+
+    @instead_of(original)
+    def apply(self: keras.optimizers.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_noted
+        line = _line_of_loop() if not is_noted and _is_outside(strategy) else None
+        if line is not None and not (hoister is not None and hoister.explains(line)):
+            source = "".join(linecache.getlines(line.path))
+            advice = advice_for(source, line.number, is_traced=not tf.executing_eagerly())
+            if hoister is not None:
+                advice = hoister.obstacle_at(line) or advice
+            if advice is not None:
+                is_noted = True
+                first, *idle = strategy.plan.device_names
+                if not idle:
+                    return original(self, *args, **kwargs)
+                has = "have" if len(idle) > 1 else "has"
+                what = f"this training step computes every batch on {first}"
+                notes.add(f"{what}; {', '.join(idle)} {has} nothing to do\n  {advice}", line)
+        return original(self, *args, **kwargs)
+
+    keras.optimizers.Optimizer.apply = apply
+
+
+def _is_outside(strategy: Strategy) -> bool:
+    """Return whether this is no replica: neither of the strategy nor of another one."""
+    if not tf.distribute.has_strategy():
+        return True
+    return tf.distribute.in_cross_replica_context() and tf.distribute.get_strategy() is strategy
+
+
+def _line_of_loop() -> UserLine | None:
+    """Return the script's line, or None if Keras runs the loop or no line is the script's."""
+    own: UserLine | None = None
+    for frame in callers():
+        if str(frame.f_globals.get("__name__", "")).startswith(_TRAINERS):
+            return None
+        if own is None and is_own(frame.f_code.co_filename):
+            own = line_of(frame)
+    return own

@@ -1,0 +1,267 @@
+"""A step that was traced and partitioned for arguments of one kind."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener import _tf_private
+from evener.devices.names import device_name, tf_device
+from evener.engine.memory.limits import MemoryLimits
+from evener.engine.origin import warn_at_user_line
+from evener.engine.partition import PartitionedStep, partition_step
+from evener.engine.partition.xla import draws_numbers
+from evener.engine.pipeline.layout import Layout
+from evener.engine.report import StepReport
+from evener.engine.spot_check.check import SpotCheck, StepChecker
+from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
+from evener.engine.trace.step import repack, trace_step
+from evener.engine.verify import Verifier, can_run_twice
+from evener.graph.dims import Size, evaluate, symbols_of
+from evener.graph.nodes import Graph
+from evener.ops.states import Sharded
+from evener.strategy.arguments import Arguments
+from evener.strategy.sharing import Sharing
+from evener.tf_compat.gathered import write_gathered
+
+
+class PreparedStep:
+    """A step that was traced for arguments of one kind.
+
+    Args:
+        step: The step.
+        arguments: The arguments of the first call.
+        specs: The specs of their tensors.
+        layout: The parts.
+        num_samples: The size of all batches, if the specs name it.
+        sharing: Takes the times of steps that train; None for none.
+        owned_bytes: Returns the bytes of all variables on each device, such as ``"gpu:0"``; None
+            for those of the step alone.
+        paths: Paths of the variables of the program.
+        verifier: Compares the first run with one device; None for no comparison.
+        when_checked: Called with what a comparison of a few samples found; None for none.
+
+    Attributes:
+        memory_limits: What the devices can hold, if shares are chosen and memory is limited.
+    """
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        arguments: Arguments,
+        specs: Sequence[tf.TensorSpec],
+        layout: Layout,
+        *,
+        num_samples: int | None = None,
+        sharing: Sharing | None = None,
+        owned_bytes: Callable[[], Mapping[str, int]] | None = None,
+        paths: Iterable[str] = (),
+        verifier: Verifier | None = None,
+        when_checked: Callable[[SpotCheck], None] | None = None,
+    ) -> None:
+        def flat(*tensors: Any) -> Any:
+            args, kwargs = arguments.pack(tensors)
+            return _tf_private.autographed(step)(*args, **kwargs)
+
+        _tf_private.leave_to_autograph(flat)
+
+        self.specs = tuple(specs)
+        self._traced = trace_step(
+            flat,
+            specs,
+            arguments.axes,
+            autograph=True,
+            unknown=arguments.unknown,
+            num_samples=num_samples,
+            with_layers=layout.is_scheduled,
+            batch_norm_per_device=layout.batch_norm == "per_device",
+        )
+        self.partitioned: PartitionedStep = partition_step(self._traced, layout, paths)
+        self._gathered = StepReport.of([self.partitioned]).gathered
+        _warn_about_obstacles(self.partitioned)
+        self._num_replicas = len(layout.replicas)
+        self._first_device = tf_device(layout.devices[0])
+        self._verifier = verifier if verifier and self._can_run_twice() else None
+        self._checker: StepChecker | None = None
+        if when_checked is not None:
+            self._checker = StepChecker(
+                self.partitioned,
+                self._traced,
+                when_checked,
+                # They have rows of no sample alone.
+                takes_all=arguments.has_composites,
+            )
+        several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
+        is_timed = sharing is not None and several and self._traced.trains
+        # Nothing may read the clock where all operations have to be deterministic.
+        is_timed = is_timed and not _tf_private.is_deterministic()
+        self._recorder = sharing if is_timed else None
+        self.memory_limits: MemoryLimits | None = None
+        if sharing is not None and sharing.has_memory_limits and self._traced.trains:
+            self.memory_limits = MemoryLimits(
+                self.partitioned, sharing.memory_bytes, owned_bytes or self.owned_bytes
+            )
+
+    @property
+    def batch_axes(self) -> tuple[int | None, ...]:
+        """For every tensor the axis that counts samples, or None."""
+        return self._traced.batch_axes
+
+    @property
+    def equal_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Sets of tensors whose first sizes have to be equal."""
+        return self._traced.equal_sizes
+
+    @property
+    def rows_without_batch(self) -> int:
+        """What counts as samples where no argument has any: the rows that are drawn, and split.
+
+        1, for one device, if there are none.
+        """
+        states = self.partitioned.partition.sharding.states.values()
+        rows = (state.rows for state in states if isinstance(state, Sharded))
+        return max((size for size in rows if isinstance(size, int)), default=1)
+
+    def serves(self, specs: Sequence[tf.TensorSpec]) -> bool:
+        """Return whether tensors of other specs can be given to it."""
+        return all(
+            mine.is_compatible_with(other) and mine.shape.is_compatible_with(other.shape)
+            for mine, other in zip(self.specs, specs, strict=True)
+        ) and all(
+            _is_as_general(mine.shape, other.shape)
+            for mine, other in zip(self.specs, specs, strict=True)
+        )
+
+    def draws_from_seeds(self) -> bool:
+        """Return whether it draws from generators of TensorFlow's that begin with a fixed seed."""
+        return draws_from_seeds(self._traced.graph)
+
+    @functools.cached_property
+    def _run(self) -> Any:
+        """The partitioned step as a function of its own, for calls outside of graphs."""
+        signature = [tf.TensorSpec([self._num_replicas], tf.int32), list(self.specs)]
+
+        def run(sizes: tf.Tensor, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            return self._results(tensors, sizes)
+
+        function: Any = tf.function(run, input_signature=signature, autograph=False)
+        return function.get_concrete_function()
+
+    def __call__(self, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+        """Run the step outside of graphs.
+
+        Args:
+            tensors: Its arguments, flat.
+            sizes: The samples of each replica.
+
+        Returns:
+            What the step returns.
+        """
+        if self._checker is not None:
+            self._checker.offer(tensors)
+        return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
+
+    def plain(self, tensors: Sequence[Any], device: str) -> Any:
+        """Run the step as it was traced, on one device."""
+        with tf.device(device):
+            return repack(self._traced.structure, self._traced.concrete(*tensors))
+
+    def _results(self, tensors: Sequence[Any], sizes: tf.Tensor) -> Any:
+        """Return the flat results of the step in the graph that is being made."""
+        write_gathered(self._gathered)
+
+        def partitioned() -> Any:
+            return self.partitioned([*tensors, *self._traced.captures], sizes, self._recorder)
+
+        if self._verifier is None:
+            return partitioned()
+
+        def plain() -> Any:
+            with tf.device(self._first_device):
+                return self._traced.concrete(*tensors)
+
+        return self._verifier.run(plain, partitioned, self._variables)
+
+    @property
+    def _variables(self) -> list[tf.Variable]:
+        """The variables that the step uses."""
+        return list(self._traced.concrete.graph.variables)
+
+    def owned_bytes(self) -> dict[str, int]:
+        """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
+        found: Counter[str] = Counter()
+        for variable in self._variables:
+            count = variable.shape.num_elements() or 0
+            found[device_name(variable.device)] += count * variable.dtype.size
+        return dict(found)
+
+    def _can_run_twice(self) -> bool:
+        handles = {id(variable.handle) for variable in self._variables}
+        captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
+        return can_run_twice(
+            self._traced.graph, {tensor for tensor, one in captures if id(one) in handles}
+        )
+
+    def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
+        """Run the step in the graph that is being made."""
+        if self._checker is not None:
+            self._checker.offer_in_graph(tensors)
+        results = self._results(tensors, sizes)
+        if num_samples is not None:
+            for traced, result in zip(self._traced.graph.outputs, results, strict=True):
+                result.set_shape(_shape_for(traced.shape, num_samples))
+        return repack(self._traced.structure, results)
+
+
+def draws_from_seeds(graph: Graph) -> bool:
+    """Return whether operations of a graph, or in its bodies, have a fixed seed and a state."""
+    for node in graph:
+        if node.is_stateful and any("seed" in name for name in node.attrs):
+            if any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs):
+                return True
+        if node.op in LOOPS | CONDITIONS and not node.bodies:
+            if any(map(draws_from_seeds, bodies_of(node, graph).values())):
+                return True
+    return False
+
+
+def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:
+    """Return a shape for a batch of a known size."""
+    if shape is None:
+        return None
+    return [
+        evaluate(size, {"B": num_samples}) if symbols_of(size) <= {"B"} else None for size in shape
+    ]
+
+
+def _is_as_general(mine: tf.TensorShape, other: tf.TensorShape) -> bool:
+    if mine.rank is None:
+        return True
+    if other.rank is None:
+        return False
+    return all(a is None or a == b for a, b in zip(mine, other, strict=True))
+
+
+def _warn_about_obstacles(step: PartitionedStep) -> None:
+    """Say what of a function with ``jit_compile=True`` runs without XLA."""
+    found = [function for function in step.functions if function.obstacle]
+    if not found:
+        return
+    drawn = any(draws_numbers(node) for function in found for node in function.task.nodes)
+    numbers = (
+        " Random numbers that are drawn there are not those that XLA draws on one device: "
+        "the results differ."
+        if drawn
+        else " The results are the same up to rounding."
+    )
+    warn_at_user_line(
+        "ENG-082",
+        f"{len(found)} of {len(step.functions)} parts of a step with jit_compile=True run without "
+        "XLA.",
+        why=f"XLA compiles each part of a step by itself, and {found[0].obstacle}.{numbers}",
+        fix="Leave out jit_compile=True, or use one device.",
+    )

@@ -1,0 +1,305 @@
+"""The shares while training: where the graph reads them, and what it measures.
+
+The shares are a variable, so that they can change without a new trace. The step writes
+the time of every replica into a small ring on the host; every few steps the ring is read
+and the shares are rebalanced (`evener.plan.rebalance_shares`).
+
+      step  ──► ring of (samples, seconds) per replica ──► rebalance_shares ──► shares
+                         every `WINDOW` steps
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from evener.engine.memory.limits import MemoryLimits
+from evener.feedback import (
+    Rebalanced,
+    ShareRebalancer,
+    rebalance_shares,
+)
+from evener.feedback.run_times import StepRecord
+from evener.feedback.speeds import ideal_shares
+from evener.strategy.step_history import StepHistory
+
+WINDOW = 8
+"""Steps between two looks at the measured times."""
+
+# One window of eight steps is enough for a device that lost a third of its speed; less may
+# be a disturbance, and waits for a second window.
+_AT_ONCE = 0.3
+_LOG = logging.getLogger("evener")
+_HOST = "/device:CPU:0"
+
+
+class Sharing:
+    """The shares of a strategy's replicas, and their times.
+
+    Args:
+        devices: Names of the replicas' devices, for the log.
+        shares: Relative shares to begin with.
+        measured: Whether the shares are rebalanced by the measured times.
+        memory_bytes: The memory of each device, which rebalanced shares obey; None where it is not
+            limited, empty for no limits.
+
+    Attributes:
+        before_part: See `evener.engine.partition.times.Recorder`.
+        memory_bytes: As given.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        shares: Sequence[float],
+        *,
+        measured: bool,
+        memory_bytes: Sequence[int | None] = (),
+    ) -> None:
+        self._devices = tuple(devices)
+        self.memory_bytes = tuple(memory_bytes)
+        self._measured = measured and len(devices) > 1
+        # A hundredth at the least, so that a slow device goes on being measured.
+        self._least = min(0.01, 0.5 / len(devices))
+        self._rebalancer = ShareRebalancer(
+            shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
+        )
+        self._events: list[Rebalanced] = []
+        self._lock = threading.Lock()
+        self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
+        shape = [WINDOW, len(devices)]
+        self._counted: tuple[str, ...] = ()
+        with tf.init_scope(), tf.device(_HOST):
+            self.variable = tf.Variable(
+                tf.constant(self._rebalancer.shares, tf.float64),
+                trainable=False,
+                name="evener_shares",
+            )
+            # Of each step whose devices have limits, the largest batch that they were taken for.
+            self._largest_batches = tf.Variable(
+                tf.zeros([0], tf.int32), trainable=False, shape=[None]
+            )
+            self._steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="evener_steps")
+            self._seconds = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
+            self._samples = tf.Variable(tf.zeros(shape, tf.float64), trainable=False)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The fractions in use; they add up to 1."""
+        return self._rebalancer.shares
+
+    @property
+    def events(self) -> tuple[Rebalanced, ...]:
+        """Every change of shares so far, the newest last."""
+        return tuple(self._events)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the shares are rebalanced by the measured times."""
+        return self._measured
+
+    @property
+    def has_memory_limits(self) -> bool:
+        """Whether shares are chosen by evener, for devices whose memory is limited."""
+        return self._measured and any(size is not None for size in self.memory_bytes)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether steps measure their replicas; one replica has nothing to be rebalanced with."""
+        return len(self._devices) > 1
+
+    def count(self, devices: Sequence[str]) -> None:
+        """Count samples and busy seconds from the next traced step on, with one replica too.
+
+        Args:
+            devices: TensorFlow's names of the devices that compute, such as ``"/device:GPU:0"``.
+        """
+        self._counted = tuple(devices)
+        with tf.init_scope(), tf.device(_HOST):
+            self._total_samples = tf.Variable(
+                tf.zeros([len(self._devices)], tf.float64), trainable=False
+            )
+            self._busy_seconds = tf.Variable(tf.zeros([len(devices)], tf.float64), trainable=False)
+        self._history = StepHistory(len(self._devices), len(devices))
+
+    @property
+    def counts(self) -> bool:
+        """Whether samples and busy seconds are counted."""
+        return bool(self._counted)
+
+    def total_samples(self) -> tuple[int, ...]:
+        """Return the samples that each replica has trained on since `count`."""
+        return tuple(round(float(one)) for one in self._total_samples.numpy())
+
+    def busy_seconds(self) -> dict[str, float]:
+        """Return the seconds in which each device computed since `count`, by its name."""
+        return dict(zip(self._counted, map(float, self._busy_seconds.numpy()), strict=True))
+
+    def step_records(self) -> list[StepRecord]:
+        """Return the last counted steps, without the first ones of the run.
+
+        Their busy seconds are those of the devices that were given to `count`, in order.
+        """
+        return self._history.records() if self._counted else []
+
+    def record_totals(
+        self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
+    ) -> None:
+        """Add a step to the totals; part of the step's graph.
+
+        Args:
+            began: When its first part began, seconds in float64.
+            samples: Samples of each replica, float64 of shape ``[num_replicas]``.
+            seconds: Busy seconds of each device in the step, float32 or float64 scalars.
+        """
+        zero = tf.constant(0.0, tf.float64)
+        by_device = [tf.cast(seconds.get(name, zero), tf.float64) for name in self._counted]
+        with tf.device(_HOST):
+            self._total_samples.assign_add(samples)
+            self._busy_seconds.assign_add(tf.stack(by_device))
+        self._history.record(began, samples, by_device)
+
+    def assign(self, shares: Sequence[float]) -> None:
+        """Use other shares from the next step on."""
+        with self._lock:
+            self._rebalancer = dataclasses.replace(
+                self._rebalancer, shares=tuple(shares), doubted=None
+            )
+            self.variable.assign(self._rebalancer.shares)
+
+    def limit(self, maximum_shares: Sequence[float]) -> tuple[float, ...]:
+        """Let no replica get more than a part of each batch from now on; return the shares.
+
+        Args:
+            maximum_shares: One per replica, 0 or more. Earlier limits stay.
+        """
+        with self._lock:
+            before = self._rebalancer.maximum_shares or (1.0,) * len(self._devices)
+            most = tuple(map(min, before, maximum_shares))
+            least = self._rebalancer.minimum_share
+            shares = self._rebalancer.shares
+            if any(share > limit for share, limit in zip(shares, most, strict=True)):
+                shares = ideal_shares(shares, minimum_share=least, maximum_shares=most)
+                _LOG.info(
+                    "shares of %s within their memory: %s",
+                    ", ".join(self._devices),
+                    " ".join(f"{share:.3f}" for share in shares),
+                )
+            self._rebalancer = dataclasses.replace(
+                self._rebalancer, shares=shares, maximum_shares=most
+            )
+            return self._rebalancer.shares
+
+    def shares_in_graph(self, num_samples: tf.Tensor, limits: MemoryLimits | None) -> tf.Tensor:
+        """Return the shares in the graph that is being made, float64 of shape ``[num_replicas]``.
+
+        Args:
+            num_samples: Samples of the global batch, int32 scalar.
+            limits: Of the memory of the devices in the step; None for no limits.
+        """
+        if limits is None:
+            return self.variable.read_value()
+        # Variables cannot be made while a function is traced again; this one can grow.
+        with tf.init_scope(), tf.device(_HOST):
+            place = int(tf.size(self._largest_batches))
+            self._largest_batches.assign(tf.concat([self._largest_batches, [0]], 0))
+
+        def limited(count: Any) -> npt.NDArray[np.float64]:
+            return np.asarray(self.limit(limits.maximum_shares(int(count))))
+
+        def limit_now() -> tf.Tensor:
+            shares = tf.numpy_function(limited, [num_samples], tf.float64)
+            assigned = self.variable.assign(tf.ensure_shape(shares, self.variable.shape))
+            entered = self._largest_batches.scatter_nd_update([[place]], [num_samples])
+            with tf.control_dependencies([entered]):
+                return tf.identity(assigned)
+
+        # Only a batch larger than those before needs more memory.
+        with tf.device(_HOST):
+            largest = self._largest_batches.read_value()[place]
+            return tf.cond(num_samples > largest, limit_now, self.variable.read_value)
+
+    def limit_for(self, num_samples: int, limits: MemoryLimits | None) -> None:
+        """As `shares_in_graph`, outside of graphs.
+
+        Args:
+            num_samples: Samples of the global batch.
+            limits: Of the memory of the devices in the step; None for no limits.
+        """
+        if limits is not None and num_samples > limits.largest_batch:
+            limits.largest_batch = num_samples
+            self.variable.assign(self.limit(limits.maximum_shares(num_samples)))
+
+    def record(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Enter one step into the ring; part of the step's graph.
+
+        Args:
+            samples: Samples of each replica, float64 vector.
+            seconds: Time of each replica, float64 vector.
+        """
+        with tf.device(_HOST):
+            row = tf.cast(self._steps.read_value() % WINDOW, tf.int32)
+            self._seconds.scatter_nd_update([[row]], [seconds])
+            self._samples.scatter_nd_update([[row]], [samples])
+            self._steps.assign_add(1)
+
+    def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
+        """Enter one step into the ring, and even the shares after each window; see `record`.
+
+        The shares are rebalanced while the step runs, because nothing of ours is called between two
+        steps of Keras's ``fit``.
+        """
+        self.record(samples, seconds)
+        if not self._measured:
+            return
+        with tf.device(_HOST):
+            num_steps = self._steps.read_value()
+
+            def even() -> tf.Operation:
+                ring = [num_steps, self._samples.read_value(), self._seconds.read_value()]
+                shares = self.variable.read_value()
+                rebalanced = tf.numpy_function(self._rebalance_in_step, [*ring, shares], tf.float64)
+                return self.variable.assign(tf.ensure_shape(rebalanced, shares.shape)).op
+
+            tf.cond(tf.equal(num_steps % WINDOW, 0), even, tf.no_op)
+
+    def _rebalance_in_step(
+        self, num_steps: Any, samples: Any, seconds: Any, shares: Any
+    ) -> npt.NDArray[np.float64]:
+        """Return the shares from the next step on."""
+        with self._lock:
+            if tuple(shares) != self._rebalancer.shares:
+                return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
+            self._even(int(num_steps), _last_steps(int(num_steps), samples, seconds))
+            return np.asarray(self._rebalancer.shares)
+
+    @property
+    def num_steps(self) -> int:
+        """How many training steps were timed."""
+        return int(self._steps.numpy())
+
+    def last_steps(self) -> list[list[tuple[float, float]]]:
+        """Return for each replica the (samples, seconds) of the last steps, oldest first."""
+        return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
+
+    def _even(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
+        self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
+        if event is not None:
+            self._events.append(event)
+            _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
+
+
+def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
+    """Return what a ring holds, oldest first, for each device."""
+    rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
+    return [
+        [(float(samples[row, k]), float(seconds[row, k])) for row in rows]
+        for k in range(samples.shape[1])
+    ]

@@ -1,0 +1,162 @@
+"""Costs of a script's training step, for commands that plan with them or estimate its memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evener.devices.spec import spec_from
+from evener.errors import EvenerWarning, RunError
+from evener.profile import CostProfile, ModelCosts
+from evener.profile.serialise import model_from_fields, profile_from_json
+from evener.profiler.known import LayersTaken, warn_of_estimates
+from evener.run.script import read
+from evener.subprocess.answer import Answer, ask
+from evener.subprocess.request import StepRequest
+from evener.versions import check_installed
+
+# No device is needed to count bytes, and none is taken from a program that trains.
+_COUNTING_DEVICES = "cpu:1"
+# Where TensorFlow finds no GPU, the CPU appears as one to the script.
+_COUNTING_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
+_FIX = "Make it run with evener run first; --time-limit gives it more time."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """Costs of the training step of a script.
+
+    Args:
+        profile: Costs on the devices that were asked for.
+        batch_size: Samples of the script's batch; None if its shapes do not say it.
+        not_measured: Layers that could not be measured, each with the reason.
+        taken: Number of layers that had been measured in earlier runs, by kind of device.
+    """
+
+    profile: CostProfile
+    batch_size: int | None
+    not_measured: tuple[str, ...]
+    taken: tuple[LayersTaken, ...] = ()
+
+
+def measured_profile(
+    script: str,
+    args: Sequence[str] = (),
+    *,
+    as_module: bool = False,
+    devices: str | None = None,
+    batch_size: int | None = None,
+    gpu_names: bool = True,
+    time_limit: float,
+    remeasure: bool = False,
+) -> StepCosts:
+    """Run a script up to its first training step in a subprocess, and measure the step.
+
+    Warns (PROF-020) if the times of layers are estimated, and of what the subprocess warned of
+    while it measured. This process does not import TensorFlow.
+
+    Args:
+        script: Path of the script, or name of the module.
+        args: Its command line arguments.
+        as_module: Whether it is a module, which runs as ``python -m`` does.
+        devices: Device spec; None for ``EVENER_DEVICES``, else all.
+        batch_size: The most samples to measure, at least 1; None for the batch of the script.
+        gpu_names: Whether CPU devices appear as GPUs to the script, where there is no GPU.
+        time_limit: Seconds for the script and the measuring together, above 0.
+        remeasure: Whether layers are measured again that were measured on such devices before.
+
+    Returns:
+        The profile, and the samples of the script's own batch if they are known.
+
+    Raises:
+        RunError: RUN-001 to RUN-003, RUN-021 if the script cannot be read, RUN-030 if it came to
+            no training step in time, RUN-031 if its batch size is not known.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    # Before the subprocess imports TensorFlow, which takes seconds.
+    read(script, as_module=as_module)
+    spec = spec_from(devices, os.environ)
+    check_installed()
+    request = StepRequest(
+        question="costs",
+        target=script,
+        kind="module" if as_module else "script",
+        args=tuple(args),
+        devices=None if spec.source == "default" else str(spec),
+        batch_size=batch_size,
+        gpu_names=gpu_names,
+        remeasure=remeasure,
+    )
+    answer = ask(request, limit_seconds=time_limit)
+    if answer.outcome != "found":
+        raise _no_costs(script, answer, time_limit)
+    costs = _step_costs(answer)
+    warn_of_estimates(costs.not_measured)
+    return costs
+
+
+def _step_costs(answer: Answer) -> StepCosts:
+    found = answer.found
+    for text in found["warnings"]:
+        warnings.warn(EvenerWarning(text), stacklevel=3)
+    return StepCosts(
+        profile=profile_from_json(found["profile"]),
+        batch_size=found["batch_size"],
+        not_measured=tuple(found["not_measured"]),
+        taken=tuple(map(LayersTaken.from_fields, found["taken"])),
+    )
+
+
+def counted_memory(
+    script: str, args: Sequence[str], *, time_limit: float
+) -> tuple[ModelCosts, int | None]:
+    """Run a script up to its first training step in a subprocess, and count the bytes of the step.
+
+    Nothing is measured, and no device is needed.
+
+    Args:
+        script: Path of the script.
+        args: Its command line arguments.
+        time_limit: Seconds for the script, above 0.
+
+    Returns:
+        The layers, and the samples of the script's own batch; None if its shapes do not say it.
+
+    Raises:
+        RunError: RUN-001 to RUN-003 if the script cannot be read, RUN-040 if there was no training
+            step in time.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    # Before the subprocess imports TensorFlow, which takes seconds.
+    read(script, as_module=False)
+    check_installed()
+    request = StepRequest(
+        question="memory", target=script, args=tuple(args), devices=_COUNTING_DEVICES
+    )
+    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    if answer.outcome != "found":
+        raise RunError(
+            "RUN-040",
+            f"The memory of {script} cannot be estimated: it came to no training step.",
+            why=answer.why_no_step(time_limit),
+            fix=_FIX,
+        )
+    return model_from_fields(answer.found["model"]), answer.found["batch_size"]
+
+
+def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
+    if answer.outcome == "no batch size":
+        return RunError(
+            "RUN-031",
+            f"{script} trains on batches whose size is not known before it runs.",
+            why="Layers are measured at numbers of samples up to that of a batch.",
+            fix="Add --batch-size N.",
+        )
+    return RunError(
+        "RUN-030",
+        f"{script} came to no training step.",
+        why=answer.why_no_step(limit_seconds),
+        fix=_FIX,
+    )

@@ -1,0 +1,197 @@
+"""Names of GPUs on stand-ins; `tests/cli/test_gpu_programs.py` runs programs with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from evener.auditing.device_names import ASKED
+from evener.run import gpu_names
+from evener.run.emulated_gpus import EmulatedGpus
+from evener.run.user_line import UserLine
+
+GPU = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+# Functions of tf.config that are given devices, or list them, and what they are left for.
+LEFT_ALONE = {"experimental_connect_to_cluster", "experimental_connect_to_host"}
+
+
+class Said(list[str]):
+    """Reported texts, without their lines."""
+
+    def __call__(self, text: str, line: UserLine | None) -> None:
+        self.append(text)
+
+
+def answers_of(stand_ins: list[str] | None, said: Said) -> Any:
+    return gpu_names._Replacements(EmulatedGpus(stand_ins, said), said, are_trained_on=True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("/GPU:1", "/device:CPU:2"),
+        ("gpu:1", "/device:CPU:2"),
+        ("/device:GPU:0", "/device:CPU:0"),
+        ("/gpu", "/device:CPU:0"),
+        ("/job:localhost/device:GPU:1", "/job:localhost/device:CPU:2"),
+        (tf.DeviceSpec(device_type="GPU", device_index=1), "/device:CPU:2"),
+        (tf.config.LogicalDevice("/device:GPU:1", "GPU"), "/device:CPU:2"),
+        (["/gpu:0", "/gpu:1", "/GPU:0"], ["/device:CPU:0", "/device:CPU:2"]),
+        # Not a GPU of this machine, or no name at all: TensorFlow's answer is its own.
+        ("/GPU:2", "/GPU:2"),
+        ("/cpu:0", "/cpu:0"),
+        ("/job:worker/device:GPU:0", "/job:worker/device:GPU:0"),
+        ("/physical_device:GPU:0", "/physical_device:GPU:0"),
+        ("my GPU", "my GPU"),
+        (None, None),
+    ],
+)
+def test_a_name_leads_to_the_stand_in_of_its_number(asked: Any, expected: Any) -> None:
+    said = Said()
+    assert EmulatedGpus(["cpu:0", "cpu:2"], said).substitute(asked) == expected
+    assert len(said) == (asked != expected)
+    if said:
+        assert said[0].startswith("no GPU was found: cpu:0 and cpu:2 appear as GPU:0 and GPU:1; ")
+
+
+def test_a_function_of_operations_may_name_gpus() -> None:
+    device = EmulatedGpus(["cpu:0", "cpu:2"], Said()).substitute(lambda operation: "/gpu:1")
+    with tf.Graph().as_default(), tf.compat.v1.device(device):
+        assert tf.constant(1.0).device == "/device:CPU:2"
+
+
+def test_the_stand_ins_of_a_runtime_that_is_the_programs(logical_cpus: list[str]) -> None:
+    said = Said()
+    answers = answers_of(None, said)
+    gpus = answers.list_physical_devices(tf.config.list_physical_devices, "GPU")
+    assert len(gpus) == len(logical_cpus) > 1
+    # As TensorFlow does, what changes nothing is accepted when it has started, and no more.
+    answers.set_visible_devices(None, gpus, "GPU")
+    for late in (
+        lambda: answers.set_visible_devices(None, gpus[0], "GPU"),
+        lambda: answers.set_memory_growth(None, gpus[0], True),
+        lambda: answers.set_logical_device_configuration(None, gpus[0], [None, None]),
+    ):
+        with pytest.raises(RuntimeError, match="cannot be modified after being initialized"):
+            late()
+
+
+def test_what_is_no_gpu_is_left_to_tensorflow() -> None:
+    answers = answers_of(["cpu:0", "cpu:1"], Said())
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    for name, *args in (
+        ("set_visible_devices", cpu, "CPU"),
+        ("get_memory_growth", cpu),
+        ("set_memory_growth", cpu, True),
+        ("get_logical_device_configuration", cpu),
+        ("set_logical_device_configuration", cpu, [None]),
+        ("get_device_details", cpu),
+        ("get_memory_info", "CPU:1"),
+    ):
+        seen = list[Any]()
+        getattr(answers, name)(lambda *given, seen=seen: seen.extend(given), *args)
+        assert seen == args
+    # Both kinds at once: each has its own.
+    seen = []
+    gpus = answers.list_physical_devices(tf.config.list_physical_devices, "GPU")
+    answers.set_visible_devices(lambda *given: seen.extend(given), [cpu, gpus[0]])
+    assert seen == [[cpu]]
+    assert answers.get_visible_devices(lambda *_: [cpu]) == [cpu, gpus[0]]
+
+
+def test_operations_of_a_graph_know_which_gpu_they_ask_for() -> None:
+    used = EmulatedGpus(["cpu:0", "cpu:2"], print)
+    answers = gpu_names._Replacements(used, print, are_trained_on=False)
+    device = answers.instead_of(tf.device, "device")
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with device("/gpu:1"):
+            x = tf.sin(x)
+            with tf.device("/cpu:1"):
+                x = tf.cos(x)
+            with device("/GPU:0"):
+                x = tf.tan(x)
+            return tf.exp(x)
+
+    graph = step.get_concrete_function(tf.ones(())).graph
+    found = {
+        operation.type: (operation.device, getattr(operation, ASKED, None))
+        for operation in graph.get_operations()
+        if operation.type in ("Sin", "Cos", "Tan", "Exp")
+    }
+    assert found == {
+        "Sin": ("/device:CPU:2", "gpu:1"),
+        "Cos": ("/device:CPU:1", None),
+        "Tan": ("/device:CPU:0", "gpu:0"),
+        "Exp": ("/device:CPU:2", "gpu:1"),
+    }
+
+
+def test_a_strategy_is_made_on_the_stand_ins() -> None:
+    answers = answers_of(["cpu:0", "cpu:2"], Said())
+    given = list[Any]()
+
+    def original(strategy, devices=None, cross_device_ops=None):
+        given.append((devices, cross_device_ops))
+
+    make = answers.of_strategy_init(original, ("devices",))
+    make(None)
+    make(None, ["/gpu:1", "/cpu:0"], 3)
+    make(None, devices=None, cross_device_ops=4)
+    both = ["/device:CPU:0", "/device:CPU:2"]
+    assert given == [(both, None), (["/device:CPU:2", "/cpu:0"], 3), (both, 4)]
+    answers.set_visible_devices(None, [], "GPU")
+    make(None)
+    assert given[-1] == (None, None)
+
+
+@pytest.mark.parametrize("stand_ins", [["cpu:0", "cpu:1"], ["gpu:0"]])
+def test_nothing_is_replaced_where_a_gpu_is(
+    stand_ins: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stand_ins == ["cpu:0", "cpu:1"]:
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [GPU])
+    before = {path: getattr(module, path.rpartition(".")[2]) for module, path in places()}
+    said = Said()
+    gpu_names.answer_as_gpus(stand_ins, said)
+    assert before == {path: getattr(module, path.rpartition(".")[2]) for module, path in places()}
+    assert not said
+
+
+def test_a_gpu_that_is_found_later_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: [GPU])
+    said = Said()
+    assert EmulatedGpus(None, said).substitute("/GPU:0") == "/GPU:0"
+    answers = answers_of(None, said)
+    listed = answers.instead_of(tf.config.list_physical_devices, "list_physical_devices")
+    assert listed() == [GPU]
+    init = lambda strategy, devices=None: given.append(devices)  # noqa: E731
+    make = answers.of_strategy_init(init, ("devices",))
+    given = list[Any]()
+    make(None)
+    make(None, ["/gpu:0", "/gpu:0"])
+    assert given == [None, ["/gpu:0", "/gpu:0"]]
+    assert not said
+
+
+def places() -> list[tuple[Any, str]]:
+    found = gpu_names._replaced_functions()
+    return [(module, path) for module, path in found if module is not tf.compat.v1]
+
+
+def test_every_function_of_tensorflow_that_lists_devices_is_in_the_table() -> None:
+    there = {path for _, path in gpu_names._replaced_functions()}
+    assert there == set(gpu_names.REPLACED)
+    for folder, module in (("config", tf.config), ("config.experimental", tf.config.experimental)):
+        names = {
+            name
+            for name in vars(module)
+            if name.startswith(("list_", "get_", "set_", "reset_", "experimental_connect"))
+            and any(word in name for word in ("device", "memory", "connect"))
+        }
+        settings = {name for name in names if name.endswith(("_placement", "_policy"))}
+        left = names - settings - LEFT_ALONE
+        assert {f"{folder}.{name}" for name in left} <= set(gpu_names.REPLACED)
