@@ -44,7 +44,7 @@ from evener.ops.states import (
     is_shardable,
     rows_per_sample,
 )
-from evener.ops.values import matrices_of
+from evener.ops.values import matrix_of
 
 
 @shape_rule("Pack")
@@ -65,10 +65,9 @@ def _pack_value(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Pack")
 def _pack_matrix(node: Node) -> Matrix | None:
-    arrays = matrices_of(node.inputs)
-    if arrays is None or len({array.shape for array in arrays}) != 1:
-        return None
-    return np.stack(arrays, node.int_attr("axis"))
+    arrays = [matrix_of(tensor) for tensor in node.inputs]
+    is_even = len({array.shape for array in arrays}) == 1
+    return np.stack(arrays, node.int_attr("axis")) if is_even else None
 
 
 @rule("Pack", inputs=ROWS)
@@ -130,8 +129,8 @@ def _concat_value(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("ConcatV2")
 def _concat_matrix(node: Node) -> Matrix | None:
-    arrays, axes = matrices_of(node.inputs[:-1]), integers_of(node.inputs[-1])
-    return None if arrays is None else np.concatenate(arrays, axes[0])
+    (axis,) = integers_of(node.inputs[-1])
+    return np.concatenate([matrix_of(tensor) for tensor in node.inputs[:-1]], axis)
 
 
 @equal_sizes_rule("ConcatV2")

@@ -90,14 +90,13 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
 
 @value_rule("Reshape")
 def _reshape_value(table: SymbolTable, node: Node) -> Shapes:
-    if node.outputs[0].rank not in (0, 1):
+    source = node.inputs[0]
+    if node.outputs[0].rank not in (0, 1) or not source.dtype.is_integer:
         return None
-    value = node.inputs[0].value
-    if value is None and node.inputs[0].dtype.is_integer:
-        # Of a matrix of sizes.
-        array = matrix_of(node.inputs[0])
-        value = None if array is None or array.size > LARGEST_VALUE else _numbers(array.ravel())
-    return [value]
+    if source.value is not None:
+        return [source.value]
+    array = matrix_of(source)
+    return [_numbers(array.ravel())] if array.size <= LARGEST_VALUE else None
 
 
 def _numbers(array: Iterable[Any]) -> Shape:
@@ -112,8 +111,6 @@ def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
 @matrix_rule("Reshape", "ExpandDims")
 def _reshape_matrix(node: Node) -> Matrix | None:
     array, shape = matrix_of(node.inputs[0]), shape_of(node.outputs[0])
-    if array is None:
-        return None
     sizes = [size for size in shape if isinstance(size, int)]
     if len(sizes) < len(shape) or math.prod(sizes) != array.size:
         return None
@@ -204,8 +201,7 @@ def _transpose_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Transpose")
 def _transpose_matrix(node: Node) -> Matrix | None:
-    array = matrix_of(node.inputs[0])
-    return None if array is None else array.transpose(integers_of(node.inputs[1]))
+    return matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))
 
 
 @rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))

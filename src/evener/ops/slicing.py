@@ -63,10 +63,9 @@ def _slice_value(table: SymbolTable, node: Node) -> Shapes:
 @matrix_rule("Slice")
 def _slice_matrix(node: Node) -> Matrix | None:
     array, begin, size = matrix_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
-    if array is None or min(begin, default=0) < 0:
-        return None
     pairs = zip(begin, size, strict=True)
-    return array[tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)]
+    taken = tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)
+    return array[taken] if min(begin, default=0) >= 0 else None
 
 
 @rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
@@ -75,8 +74,7 @@ def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     begin, size = node.inputs[1].value, node.inputs[2].value
     if begin is None or size is None:
         return None
-    span = TakenSlice(state.axis)
-    span.begin, span.length = begin[state.axis], result[state.axis]
+    span = TakenSlice(state.axis, begin=begin[state.axis], length=result[state.axis])
     target = _blocks(span, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from evener.graph.dims import Dim, Size, divide, is_at_least
 from evener.graph.nodes import Node
 from evener.ops.registry import Shape
 
 
+@dataclass(slots=True)
 class TakenSlice:
     """Rows that a strided slice takes of one axis.
 
@@ -19,15 +22,12 @@ class TakenSlice:
         is_whole: Whether it takes all rows in their order.
     """
 
-    __slots__ = ("axis", "begin", "is_index", "is_whole", "length", "stride")
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-        self.begin: Size | None = None
-        self.stride = 1
-        self.length: Size | None = None
-        self.is_index = False
-        self.is_whole = False
+    axis: int
+    begin: Size | None = None
+    stride: int = 1
+    length: Size | None = None
+    is_index: bool = False
+    is_whole: bool = False
 
 
 def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
@@ -74,9 +74,7 @@ def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
 
 
 def _whole(axis: int, shape: Shape) -> TakenSlice:
-    found = TakenSlice(axis)
-    found.begin, found.length, found.is_whole = 0, shape[axis], True
-    return found
+    return TakenSlice(axis, begin=0, length=shape[axis], is_whole=True)
 
 
 def _taken(
@@ -88,8 +86,7 @@ def _taken(
     *,
     is_index: bool,
 ) -> TakenSlice:
-    found = TakenSlice(axis)
-    found.stride, found.is_index = stride, is_index
+    found = TakenSlice(axis, stride=stride, is_index=is_index)
     if is_index:
         found.length = 1
         found.begin = None if begin is None else _from_front(begin[0], size)
