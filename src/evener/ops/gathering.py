@@ -45,12 +45,12 @@ def _gather_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("GatherV2")
 def _gather_value(table: SymbolTable, node: Node) -> Shapes:
-    value, places = numbers_of(node.inputs[0]), numbers_of(node.inputs[1])
+    value, positions = numbers_of(node.inputs[0]), numbers_of(node.inputs[1])
     if node.inputs[0].rank != 1:
         return None
-    if not all(isinstance(k, int) and 0 <= k < len(value) for k in places):
+    if not all(isinstance(k, int) and 0 <= k < len(value) for k in positions):
         return None
-    return [tuple(value[k] for k in places if isinstance(k, int))]
+    return [tuple(value[k] for k in positions if isinstance(k, int))]
 
 
 @rule("GatherV2", inputs=(ROWS, ROWS, WHOLE))
@@ -58,14 +58,14 @@ def _gather_value(table: SymbolTable, node: Node) -> Shapes:
 def _gather(node: Node, states: Sequence[State]) -> Decision | None:
     """Rows of a table that all parts have, or of every sample's own table."""
     data, indices = states[0], states[1]
-    shape, places = shape_of(node.inputs[0]), shape_of(node.inputs[1])
+    shape, positions = shape_of(node.inputs[0]), shape_of(node.inputs[1])
     is_new = node.op == "GatherV2"
     axis = axis_of(node.inputs[2], len(shape)) if is_new else 0
     shared = node.int_attr("batch_dims") if is_new else 0
     others = replicated(len(states) - 2)
     for state in (data, indices):
         if isinstance(state, Sharded) and state.axis < shared:
-            if is_shardable(shape, state) and is_shardable(places, state):
+            if is_shardable(shape, state) and is_shardable(positions, state):
                 return Decision(inputs=(state, state, *others), outputs=(state,))
             return None
     if isinstance(indices, Sharded):
@@ -76,7 +76,7 @@ def _gather(node: Node, states: Sequence[State]) -> Decision | None:
         target = indices.at(axis + indices.axis - shared)
         return Decision(inputs=(REPLICATED, indices, *others), outputs=(target,))
     if isinstance(data, Sharded) and data.axis != axis:
-        moved = data.axis if data.axis < axis else data.axis + len(places) - shared - 1
+        moved = data.axis if data.axis < axis else data.axis + len(positions) - shared - 1
         return Decision(inputs=(data, REPLICATED, *others), outputs=(data.at(moved),))
     return None
 
@@ -129,8 +129,8 @@ def _gather_nd_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @rule("GatherNd", inputs=ROWS)
 def _gather_nd(node: Node, states: Sequence[State]) -> Decision | None:
-    indices, places = sharded(states[1]), rank_of(node.inputs[1])
-    if indices.axis == places - 1:
+    indices, rank = sharded(states[1]), rank_of(node.inputs[1])
+    if indices.axis == rank - 1:
         return None
     own = gather_nd_from_own(node) if indices.rows == BATCH else None
     return own or Decision(inputs=(REPLICATED, indices), outputs=(indices,))
@@ -142,9 +142,9 @@ def _scatter_nd(node: Node, states: Sequence[State]) -> Decision | None:
     own = scatter_to_own(node)
     if own is not None and any(is_of_batch(state) for state in states):
         return own
-    places = node.inputs[0].rank
+    rank = node.inputs[0].rank
     for state in states[:2]:
-        if isinstance(state, Sharded) and places is not None and state.axis < places - 1:
+        if isinstance(state, Sharded) and rank is not None and state.axis < rank - 1:
             if all(is_shardable(t.shape, state) for t in node.inputs[:2]):
                 return Decision(inputs=(state, state, REPLICATED), outputs=(Partial("sum"),))
     return None
@@ -158,11 +158,11 @@ def _scatter(node: Node, states: Sequence[State]) -> Decision | None:
     shapes = [t.shape for t in node.inputs]
     if any(shape is None for shape in shapes):
         return None
-    table, places, updates = (shape or () for shape in shapes)
-    depth = places[-1] if places else None
+    table, positions, updates = (shape or () for shape in shapes)
+    depth = positions[-1] if positions else None
     if not isinstance(depth, int):
         return None
-    moved = len(places) - 1 - depth
+    moved = len(positions) - 1 - depth
     targets = [states[0]]
     if isinstance(states[2], Sharded):
         targets.append(states[2].at(states[2].axis - moved))

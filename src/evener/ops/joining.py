@@ -264,7 +264,7 @@ _TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
 @partial_rule("Split", inputs=(WHOLE, PARTIALS))
 @partial_rule("SplitV", inputs=(PARTIALS, WHOLE, WHOLE))
 def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """Elements in other places: all tensors are partial, and positions are those of the whole."""
+    """Elements in another order: all tensors are partial, and positions are those of the whole."""
     found = set(states[_TENSORS.get(node.op, slice(1))])
     if len(found) != 1 or not isinstance(state := found.pop(), Partial):
         return None
@@ -273,17 +273,17 @@ def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
 
 @value_rule("DynamicStitch", "ParallelDynamicStitch")
 def _stitch(table: SymbolTable, node: Node) -> Shapes:
-    """Numbers at given places, the later ones last; with it a sum's gradient finds its shape."""
+    """Numbers at given positions, the later ones last; with it a sum's gradient finds its shape."""
     count = len(node.inputs) // 2
-    places, data = node.inputs[:count], node.inputs[count:]
+    positions, data = node.inputs[:count], node.inputs[count:]
     found: dict[int, Size] = {}
-    for where, numbers in zip(places, data, strict=True):
+    for where, numbers in zip(positions, data, strict=True):
         if where.value is None or numbers.value is None or where.rank != numbers.rank:
             return None
-        for place, number in zip(where.value, numbers.value, strict=True):
-            if not isinstance(place, int):
+        for index, number in zip(where.value, numbers.value, strict=True):
+            if not isinstance(index, int):
                 return None
-            found[place] = number
+            found[index] = number
     if sorted(found) != list(range(len(found))):
         return None
     return [tuple(found[k] for k in range(len(found)))]

@@ -170,7 +170,7 @@ def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Shard
 def _part_slices(
     taken: Sequence[TakenSlice | None], state: Sharded
 ) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
-    """Return begins, ends and strides with the numbers of the part, without negative places."""
+    """Return begins, ends and strides with the numbers of the part, none of them negative."""
     begins: list[Size] = []
     ends: list[Size] = []
     strides: list[Size] = []
@@ -194,7 +194,7 @@ def _part_slices(
 
 
 def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
-    """The same operation with all places said in numbers."""
+    """The same operation with all positions in numbers."""
 
     def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shrink = sum(1 << k for k, span in enumerate(taken) if span is not None and span.is_index)
@@ -208,7 +208,7 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
 
 @rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
+    """Zeros of the shape that was sliced, with the gradient in the rows of the slice."""
     result, gradient, state = (
         shape_of(node.outputs[0]),
         shape_of(node.inputs[4]),
@@ -245,7 +245,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
 
 
 def _in_part(size: Size, state: Sharded) -> Size:
-    """Return in a part a place or a length that is whole blocks of the rows."""
+    """Return a position or a length in a part that is whole blocks of the rows."""
     rows = 0 if size == 0 else divide(size, state.rows)
     assert rows is not None
     return state.in_part * rows
@@ -253,7 +253,7 @@ def _in_part(size: Size, state: Sharded) -> Size:
 
 @rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
 def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    """All samples get an update, at the same place of the other axes."""
+    """All samples get an update, at the same positions of the other axes."""
     shape, update = map(shape_of, node.inputs[:2])
     begin, state = numbers_of(node.inputs[2]), first_sharded(states[:2])
     if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:

@@ -122,28 +122,28 @@ def _taken(
     return found
 
 
-def _from_front(place: Size | None, size: Size) -> Size | None:
-    if isinstance(place, int) and place < 0:
-        return size + place
-    return place
+def _from_front(position: Size | None, size: Size) -> Size | None:
+    if isinstance(position, int) and position < 0:
+        return size + position
+    return position
 
 
-def _is_within(place: Size, size: Size) -> bool:
-    """Whether a place is in an axis of symbolic size for certain: not behind its end."""
-    if place == 0 or place == size:
+def _is_within(position: Size, size: Size) -> bool:
+    """Return whether a position is in an axis of symbolic size for certain: not behind its end."""
+    if position == 0 or position == size:
         return True
     # k*B of n*B rows.
-    quotient = divide(place, size) if place != 0 else 0
+    quotient = divide(position, size) if position != 0 else 0
     if isinstance(quotient, int):
         return 0 <= quotient <= 1
-    inverse = divide(size, place)
-    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(place, size)
+    inverse = divide(size, position)
+    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(position, size)
 
 
-def _is_fraction(place: Size, size: Size) -> bool:
-    if not isinstance(place, Dim) or not isinstance(size, Dim):
+def _is_fraction(position: Size, size: Size) -> bool:
+    if not isinstance(position, Dim) or not isinstance(size, Dim):
         return False
-    if len(place.terms) != 1 or len(size.terms) != 1:
+    if len(position.terms) != 1 or len(size.terms) != 1:
         return False
-    ((monomial, k),), ((other, n),) = place.terms.items(), size.terms.items()
+    ((monomial, k),), ((other, n),) = position.terms.items(), size.terms.items()
     return monomial == other and 0 <= k <= n
