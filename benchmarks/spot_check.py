@@ -68,23 +68,23 @@ class Checked(contenders.Fit):
 
     def check(self, name: str, optimizer: str) -> dict[str, Any]:
         """Begin to train, and check; return what the check took by itself."""
-        from evener.engine.spot_check import check
+        from evener.checking import step_checker
 
         estimates: list[float] = []
-        begins_after = check.begins_after
+        begins_after = step_checker.begins_after
 
         def at_once(seconds: float) -> float:
             estimates.append(seconds)
             return 0.0
 
-        check.begins_after = at_once
+        step_checker.begins_after = at_once
         self.prepare(name, optimizer)
-        with check._ONE_AT_A_TIME:
+        with step_checker._ONE_AT_A_TIME:
             self.run(3)
             began, cores = time.perf_counter(), time.process_time()
-        check.wait_for_checks()
+        step_checker.wait_for_checks()
         seconds, cores = time.perf_counter() - began, time.process_time() - cores
-        check.begins_after = begins_after
+        step_checker.begins_after = begins_after
         found = self._gan.spot_checks if self._gan else self.strategy.spot_checks
         return {
             "core_seconds": cores,

@@ -30,13 +30,15 @@ def house_form(code: str, what: str, why: str, fix: str) -> str:
 
 
 class EvenerError(Exception):
-    """The root of all errors that evener raises on purpose.
+    """Base class of all errors that evener raises on purpose.
+
+    ``evener doctor --explain CODE`` prints the help page of a code.
 
     Args:
         code: Stable code of the error, such as ``"PLAN-012"``.
         what: Sentence that says what happened.
-        why: The reason, with the numbers.
-        fix: Remedy for the user.
+        why: Reason, with the numbers.
+        fix: Remedy: the code, option or command to use.
     """
 
     # Otherwise AutoGraph replaces the error, because its signature is not a message alone.
@@ -61,35 +63,35 @@ def _rebuild(kind: type[EvenerError], code: str, what: str, why: str, fix: str) 
 
 
 class DeviceError(EvenerError):
-    """A device spec, a memory cap or a device is wrong or cannot be used."""
+    """DEV-...: a device spec, a memory cap or a device is wrong or cannot be used."""
 
 
 class PlanError(EvenerError, ValueError):
-    """A Plan contradicts itself, or does not fit what it is asked to run on."""
+    """PLAN-...: a plan is inconsistent, or does not fit the devices, the model or the batch."""
 
 
 class EngineError(EvenerError, RuntimeError):
-    """A model, a scope or a strategy is used in a way that cannot train exactly."""
+    """ENG-...: a model, a scope or a strategy is used in a way that cannot train exactly."""
 
 
 class DataError(EvenerError, ValueError):
-    """A batch cannot be trained on."""
+    """DATA-...: a batch cannot be trained on, such as tensors with unlike numbers of samples."""
 
 
 class RunError(EvenerError):
-    """A script cannot be run, or not on all devices."""
+    """RUN-...: a script cannot be run, or not on all devices."""
 
 
 class PlacementError(EvenerError, ValueError):
-    """Something cannot be pinned to a device, or a step cannot be audited."""
+    """PLACE-...: something cannot be pinned to a device, or a step cannot be audited."""
 
 
 class ProfileError(EvenerError, ValueError):
-    """The costs of layers, devices or links cannot be measured or read."""
+    """PROF-...: the costs of layers, devices or links cannot be measured or read."""
 
 
 class EvenerWarning(UserWarning):
-    """A warning of evener."""
+    """Warning of evener; its text has the code, the reason and the remedy, as errors have."""
 
 
 def warn(code: str, what: str, *, why: str, fix: str, stacklevel: int = 2) -> None:

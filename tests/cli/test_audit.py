@@ -146,7 +146,7 @@ def test_a_script_is_audited_up_to_its_first_step_and_no_further(folder: Path) -
 
 
 def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch", "8", "steps:step")
+    done = command("--devices", "cpu:2", "--no-gpu-names", "--batch-size", "8", "steps:step")
     assert done.returncode == 1, done.stderr
     text = " ".join(done.stdout.split())
     assert "Devices: cpu:0, cpu:1" in text
@@ -157,11 +157,15 @@ def test_a_function_is_audited_and_its_findings_end_with_one(folder: Path) -> No
 
 
 def test_what_stand_ins_answer_for_is_judged_as_what_runs_on_gpus(folder: Path) -> None:
-    done = command("--devices", "cpu:2", "--batch", "8", "--json", "steps:step")
+    done = command("--devices", "cpu:2", "--batch-size", "8", "--json", "steps:step")
     assert done.returncode == 1, done.stderr
     audit = evener.Audit.from_json(done.stdout)
     (found,) = audit.findings
-    assert (found.reason, found.asked, found.used) == ("no_kernel_for_dtype", "gpu:0", "cpu:0")
+    assert (found.reason, found.requested, found.device) == (
+        "no_kernel_for_dtype",
+        "gpu:0",
+        "cpu:0",
+    )
 
 
 class Answered(Exception):
@@ -183,7 +187,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     monkeypatch.setattr(keras.optimizers.Optimizer, "apply", keras.optimizers.Optimizer.apply)
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
-    given = {"devices": None, "meant_for": None, "batch_size": None, **choices}
+    given = {"devices": None, "assume_gpus": False, "batch_size": None, **choices}
     request = request_for(f"steps:{name}" if ":" not in name else name, (), **given)
     first = HereFirst(request)
     module, _, function = request.target.partition(":")
@@ -195,7 +199,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
 @pytest.mark.usefixtures("logical_cpus")
 @pytest.mark.parametrize("name", ["pair", "trains", "only_looks"])
 def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> None:
-    audit = evener.Audit.from_json(answer_of(name, monkeypatch, meant_for="gpu")["audit"])
+    audit = evener.Audit.from_json(answer_of(name, monkeypatch, assume_gpus=True)["audit"])
     assert {"forward", "gradient", "optimizer"} == {op.kind for op in audit.operations}
     # Meant for GPUs: none is here, and that is no finding.
     assert {finding.reason for finding in audit.findings} == {"no_kernel_for_dtype"}
@@ -208,7 +212,7 @@ def test_a_plain_function_is_called(folder: Path, monkeypatch, name: str) -> Non
         ("needs", "PLACE-036", "it needs x, y"),
         ("NUMBER", "PLACE-036", "it is a int"),
         ("open_step", "PLACE-036", "it needs x, and has no input_signature"),
-        ("step", "PLACE-041", "--batch 32"),
+        ("step", "PLACE-041", "--batch-size 32"),
         ("stepp", "PLACE-043", "Did you mean 'step'?"),
         ("stepps:step", "PLACE-035", "There is no module 'stepps'"),
     ],
@@ -332,7 +336,7 @@ def has_ended(process: int) -> bool:
     [
         (["no_such.py"], "RUN-001"),
         (["steps:step", "--epochs", "3"], "PLACE-042"),
-        (["--meant-for", "tpu", "train.py"], "tpu"),
+        (["--batch-size", "0", "train.py"], "x>=1"),
         (["--graph", "out.png", "train.py"], ".svg"),
         (["--graph", "no_folder/out.svg", "train.py"], "cannot be written"),
         (["--devices", "gpuu", "train.py"], "DEV-002"),

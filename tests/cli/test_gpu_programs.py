@@ -209,7 +209,7 @@ def test_an_audit_knows_the_names(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(f": no GPU was found: {NAMES}; ") == done.stderr.count("\n") == 1
     operations = json.loads(done.stdout)["operations"]
-    assert {operation["used"] for operation in operations if operation["kind"] == "gradient"} == {
+    assert {operation["device"] for operation in operations if operation["kind"] == "gradient"} == {
         "cpu:0",
         "cpu:1",
     }

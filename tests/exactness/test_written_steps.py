@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener.engine.spot_check import check as spot_check
+from evener.checking import step_checker
 from exactness.sparing import usually
 from exactness.steps.case import CASES, BuiltStep
 from exactness.steps.runs import check, one_device, train
@@ -49,12 +49,12 @@ CASES_AND_PLANS = [
 def test_equals_one_device(name: str, plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of a few samples, which goes on meanwhile, sees no difference either."""
     monkeypatch.delenv("EVENER_VERIFY")
-    monkeypatch.setattr(spot_check, "begins_after", lambda _: 0.0)
+    monkeypatch.setattr(step_checker, "begins_after", lambda _: 0.0)
     case = CASES[name]()
     axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
     step = evener.distribute(case.step, plan=PLANS[plan], **axes)
     actual = train(case, step)
-    spot_check.wait_for_checks()
+    step_checker.wait_for_checks()
     assert not [found for found in step.spot_checks if found.state == "differs"]
     for _ in range(case.references - 1):
         with contextlib.suppress(AssertionError):

@@ -36,17 +36,17 @@ def strayed(audit: Audit) -> list[str]:
     found = []
     for operation in working_gradients(audit):
         places = _PLACE.findall(operation.name)
-        if places and operation.used != f"cpu:{places[-1]}":
-            found.append(f"{operation.name} ({operation.type}) on {operation.used}")
+        if places and operation.device != f"cpu:{places[-1]}":
+            found.append(f"{operation.name} ({operation.type}) on {operation.device}")
     return found
 
 
 def unnamed(audit: Audit, *, elsewhere: tuple[str, ...] = ("cpu:1", "cpu:2")) -> list[str]:
     """Return the gradient operations without a place in their name that are on no such device."""
     return [
-        f"{o.name} ({o.type}) on {o.used}"
+        f"{o.name} ({o.type}) on {o.device}"
         for o in working_gradients(audit)
-        if not _PLACE.search(o.name) and o.used not in elsewhere
+        if not _PLACE.search(o.name) and o.device not in elsewhere
     ]
 
 

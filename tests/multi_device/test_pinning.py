@@ -51,7 +51,7 @@ def test_gradients_of_a_model_stay_on_the_devices_of_its_layers(kind: Any) -> No
     wanted = values(model_step(plain, x)())
     step = tf.function(model_step(model, x))
     audit = evener.audit(step)
-    assert {o.used for o in working_gradients(audit)} == {"cpu:1", "cpu:2"}
+    assert {o.device for o in working_gradients(audit)} == {"cpu:1", "cpu:2"}
     assert not strayed(audit)
     assert not unnamed(audit)
     close(values(step()), wanted)
@@ -288,6 +288,6 @@ def test_sums_are_made_where_the_parts_or_the_variable_are(placed: Weights) -> N
                 y = tf.reduce_sum(tf.sin(h) * tf.cos(h)) + tf.reduce_sum(placed.first * 2.0)
         return tape.gradient(y, [placed.first])
 
-    sums = {o.used for o in evener.audit(step).operations if o.type.startswith("AddN")}
+    sums = {o.device for o in evener.audit(step).operations if o.type.startswith("AddN")}
     # Both parts of h are on device 2: one tensor moves. Those of the weight are on both.
     assert sums == {"cpu:1", "cpu:2"}

@@ -132,7 +132,7 @@ def test_a_step_of_keras_moves_what_has_to_move_and_no_more() -> None:
     assert "IdentityN" not in {o.type for o in audit.operations}
     heavy = [o for o in audit.operations if o.type == "Square" and "adam" in o.name]
     assert heavy
-    assert {o.used for o in heavy} == {"cpu:1", "cpu:2"}
+    assert {o.device for o in heavy} == {"cpu:1", "cpu:2"}
 
 
 def test_a_step_of_a_loop_moves_what_has_to_move_and_no_more() -> None:
@@ -276,7 +276,7 @@ def test_clipping_and_averages_stay_beside_the_variables() -> None:
     model.compile(optimizer, LOSS)
     audit = evener.audit(model, X[:16], CLASSES[:16])
     assert audit.moved_bytes <= 10_700
-    assert not [o for o in audit.operations if o.type == "L2Loss" and o.used == "cpu:0"]
+    assert not [o for o in audit.operations if o.type == "L2Loss" and o.device == "cpu:0"]
 
 
 def test_under_a_strategy_a_pinned_layer_owns_its_variables_where_it_is(

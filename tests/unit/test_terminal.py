@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from evener import Plan
-from evener.devices.inventory import Device, Inventory
+from evener.devices.fields import Device
+from evener.devices.inventory import Inventory
 from evener.terminal import html_of
 from unit.auditing.test_audit_result import AUDIT
 

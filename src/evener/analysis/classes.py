@@ -5,14 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from evener.analysis.binding import Step
+from evener.analysis.interface import ProgramQueries
 from evener.analysis.module import Module
 from evener.analysis.scope import Scopes
-
-if TYPE_CHECKING:
-    from evener.analysis.program import Program
 
 _Assigned = tuple[ast.expr, tuple[Step, ...]]
 
@@ -25,7 +22,7 @@ class Classes:
         scopes: Bindings of names in each of its files.
     """
 
-    def __init__(self, program: Program, scopes: Mapping[Module, Scopes]) -> None:
+    def __init__(self, program: ProgramQueries, scopes: Mapping[Module, Scopes]) -> None:
         self._program = program
         self._scopes = scopes
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from evener.analysis.api.successors import METHOD_ALIASES
+from evener.analysis.interface import ProgramQueries
 from evener.analysis.kinds import Kind
 from evener.analysis.module import FUNCTIONS, Function, Module
-
-if TYPE_CHECKING:
-    from evener.analysis.program import Program
 
 _RUNS = ("run", *(old for old, new in METHOD_ALIASES.items() if new == "run"))
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -29,7 +26,7 @@ class Context:
         program: The program.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramQueries) -> None:
         self._program = program
         self._known: dict[tuple[str, ast.AST], frozenset[bool]] = {}
 

@@ -5,36 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from evener.analysis.binding import Binding, Step
+from evener.analysis.interface import ProgramQueries
 from evener.analysis.memo import RecursionSafeMemo
 from evener.analysis.module import FUNCTIONS, Function, Module, own_nodes
-
-if TYPE_CHECKING:
-    from evener.analysis.program import Program
+from evener.analysis.value import Value
 
 # The depth of recursive queries, the links from a value to its origins, and the steps that take
 # a value out of another.
 _DEEPEST = 24
 _MOST_LINKS = 400
 _MOST_STEPS = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """An expression or definition that a value comes from.
-
-    Args:
-        module: Module that contains it.
-        node: A call, a constant, another expression, a function, a class; or an ``ast.arg``, if
-            the argument of a parameter is not known.
-        steps: Steps that lead from it to the value, such as ``("each", 0)``.
-    """
-
-    module: Module
-    node: ast.AST
-    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +42,7 @@ class Values:
         program: The program.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramQueries) -> None:
         self._program = program
         self._memo: RecursionSafeMemo[_Key, tuple[Value, ...]] = RecursionSafeMemo(
             (), deepest=_DEEPEST

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from evener.analysis.files import imported_names
+from evener.analysis.interface import ProgramQueries
 from evener.analysis.module import FUNCTIONS, Function, Module
-
-if TYPE_CHECKING:
-    from evener.analysis.program import Program
 
 
 class ExecutionOrder:
@@ -23,7 +20,7 @@ class ExecutionOrder:
         program: The program.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramQueries) -> None:
         self._program = program
         self._numbers: dict[ast.AST, int] = {}
         self._entered: set[ast.AST] = set()
@@ -93,9 +90,9 @@ class ExecutionOrder:
                     if expression is not call.func:
                         continue
                     methods = self._program.classes.attributes(where, target, "__init__")
-                    for place, method, _ in methods:
+                    for where, method, _ in methods:
                         if isinstance(method, FUNCTIONS):
-                            found.append((place, method))
+                            found.append((where, method))
                 else:
                     found.append((where, target))
         return found

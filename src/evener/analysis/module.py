@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis.place import Place
+from evener.analysis.location import Location
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -32,11 +32,11 @@ class Module:
     parents: dict[ast.AST, ast.AST]
     nodes: dict[type[ast.AST], list[ast.AST]]
 
-    def place(self, node: ast.AST) -> Place:
+    def location(self, node: ast.AST) -> Location:
         """Return the line on which a node begins."""
         line = getattr(node, "lineno", 0)
         text = self.lines[line - 1].strip() if 0 < line <= len(self.lines) else ""
-        return Place(path=self.path, line=line, text=text)
+        return Location(path=self.path, line=line, text=text)
 
     def every(self, *types: type[ast.AST]) -> Iterator[ast.AST]:
         """Yield all nodes of some types."""

@@ -10,18 +10,21 @@ from functools import cached_property
 from pathlib import Path
 
 from evener.analysis.binding import Binding, Step
-from evener.analysis.call_graph import Call, Site, sites_of
+from evener.analysis.call import Call, Site
+from evener.analysis.call_graph import sites_of
 from evener.analysis.classes import Classes
 from evener.analysis.context import Context
-from evener.analysis.dataflow import Value, Values
+from evener.analysis.dataflow import Values
 from evener.analysis.execution_order import ExecutionOrder
 from evener.analysis.files import Files, Unread, read_files
-from evener.analysis.kinds import Kind, Kinds
-from evener.analysis.module import FUNCTIONS, Function, Module
+from evener.analysis.interface import Definition
+from evener.analysis.kind_inference import Kinds
+from evener.analysis.kinds import Kind
+from evener.analysis.module import FUNCTIONS, Module
 from evener.analysis.qualified_name import canonical
 from evener.analysis.scope import Scopes
+from evener.analysis.value import Value
 
-Definition = Function | ast.ClassDef
 # Wrappers after which a function is called as before.
 _WRAPPERS = ("tf.function", "functools.partial", "tf.recompute_grad", "tf.custom_gradient")
 

@@ -10,7 +10,7 @@ ASKED = "_evener_asked"
 """The attribute of an operation that holds the GPU it requests, such as ``"gpu:1"``."""
 
 
-def asked(operation: tf.Operation) -> str | None:
+def requested(operation: tf.Operation) -> str | None:
     """Return the device that an operation requests, or None if it requests none.
 
     For a stand-in device (`evener.run.gpu_names`), that is the GPU it stands in for.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -50,18 +50,18 @@ class GraphReader:
 
     Args:
         placed: The graph and its parts.
-        meant_for: ``"gpu"`` if operations that request no device should run on GPUs.
+        assume_gpus: Whether operations that request no device count as requesting a GPU.
         drawn: Known outputs of nodes, such as a batch drawn from an iterator.
     """
 
     def __init__(
         self,
         placed: Placed,
-        meant_for: Literal["gpu"] | None,
+        assume_gpus: bool,
         drawn: Mapping[str, Sequence[Any]],
     ) -> None:
         self._placed = placed
-        self._meant_for = meant_for
+        self._assume_gpus = assume_gpus
         self._origins = Origins(placed.functions, placed.name)
         self._flow = flow_of(placed.graph.node)
         written = flow_of(placed.written.node)
@@ -144,8 +144,8 @@ class GraphReader:
         operation = Operation(
             name=node.name,
             type=node.op,
-            asked=None if made is None else device_names.asked(made),
-            used=used,
+            requested=None if made is None else device_names.requested(made),
+            device=used,
             kind=kind,
             line=self._origins.line(made),
             within=within,
@@ -205,39 +205,40 @@ class GraphReader:
         return Fallback(
             operation=operation.name,
             type=operation.type if placed.made is None else placed.made.type,
-            asked=operation.asked,
-            used=operation.used,
+            requested=operation.requested,
+            device=operation.device,
             reason=found.reason,
             why=found.why,
             line=operation.line,
         )
 
     def _why_not(self, placed: _PlacedOperation) -> kernels.NotOnGpu | None:
-        asked, used = placed.operation.asked, placed.operation.used
-        meant = asked is None and self._meant_for == "gpu"
-        if meant or (asked is not None and device_names.is_gpu(asked)):
+        requested, used = placed.operation.requested, placed.operation.device
+        if self._assume_gpus if requested is None else device_names.is_gpu(requested):
             # Grappler may have replaced it by an operation that only the CPU has.
             op_type, attr = _before_optimization(placed)
             found = kernels.why_not_on_gpu(op_type, _dtypes(attr))
             if found is not None:
                 return found
         # Where a CPU device stands in for the requested GPU, `here` is that device.
-        here = asked if placed.made is None else qualified_name(placed.made.device)
-        if asked is None or used in (asked, here):
+        here = requested if placed.made is None else qualified_name(placed.made.device)
+        if requested is None or used in (requested, here):
             return None
-        if asked not in self._present and here not in self._present:
-            return None if self._is_assumed(asked) else _no_such_device(asked, self._present)
+        if requested not in self._present and here not in self._present:
+            return (
+                None if self._is_assumed(requested) else _no_such_device(requested, self._present)
+            )
         return (
-            _colocated(asked, used)
-            if device_names.is_gpu(asked) and not device_names.is_gpu(used)
+            _colocated(requested, used)
+            if device_names.is_gpu(requested) and not device_names.is_gpu(used)
             else None
         )
 
-    def _is_assumed(self, asked: str) -> bool:
+    def _is_assumed(self, requested: str) -> bool:
         """Return whether the requested GPU is one that the audit only assumes to exist."""
         return (
-            self._meant_for == "gpu"
-            and device_names.is_gpu(asked)
+            self._assume_gpus
+            and device_names.is_gpu(requested)
             and not any(map(device_names.is_gpu, self._present))
         )
 
@@ -274,16 +275,16 @@ def _dtypes(attr: Any) -> dict[str, str]:
     }
 
 
-def _no_such_device(asked: str, present: tuple[str, ...]) -> kernels.NotOnGpu:
+def _no_such_device(requested: str, present: tuple[str, ...]) -> kernels.NotOnGpu:
     return kernels.NotOnGpu(
         reason="no_such_device",
-        why=f"{asked} does not exist; TensorFlow has {', '.join(present)}, and soft placement used "
-        "another device",
+        why=f"{requested} does not exist; TensorFlow has {', '.join(present)}, and soft placement "
+        "used another device",
     )
 
 
-def _colocated(asked: str, used: str) -> kernels.NotOnGpu:
+def _colocated(requested: str, used: str) -> kernels.NotOnGpu:
     return kernels.NotOnGpu(
         reason="beside",
-        why=f"{asked} exists; TensorFlow colocated it with a variable or an input on {used}",
+        why=f"{requested} exists; TensorFlow colocated it with a variable or an input on {used}",
     )

@@ -31,8 +31,8 @@ class Line:
     """A line of user code.
 
     Args:
-        path: The absolute path of the file.
-        number: The line number, from 1.
+        path: Absolute path of the file.
+        number: Line number, from 1.
     """
 
     path: str
@@ -47,20 +47,20 @@ class Operation:
     """One operation of the step, as TensorFlow placed it.
 
     Args:
-        name: Its name in the placed graph.
+        name: Name in the placed graph.
         type: Type of the operation, such as ``"MatMul"``.
-        asked: The device that the program requests; None if it requests none.
-        used: The device on which it runs.
-        kind: Its kind of work.
-        line: The line of user code that made it, or None.
-        within: The operation that calls the function it belongs to, if that function is not
-            inlined: it is compiled by XLA, or run by `tf.data`.
+        requested: Device that the program requests; None if it requests none.
+        device: Device on which it runs.
+        kind: Kind of work.
+        line: Line of user code that made it, or None.
+        within: Operation that calls its function, if that function is not inlined: XLA compiles it,
+            or `tf.data` runs it.
     """
 
     name: str
     type: str
-    asked: str | None
-    used: str
+    requested: str | None
+    device: str
     kind: Kind
     line: Line | None
     within: str | None = None
@@ -71,13 +71,13 @@ class Copy:
     """A tensor that is copied from one device to another in the step.
 
     Args:
-        tensor: Its name, such as ``"dense/MatMul"``.
-        num_bytes: Its size; None if its shape is unknown before the step runs.
-        source: The device that sends it.
-        target: The device that receives it.
-        kind: The kind of work of the operation that made it.
-        line: The line of user code that made it, or None.
-        needed_by: The line of an operation on the target device that reads it, or None.
+        tensor: Name, such as ``"dense/MatMul"``.
+        num_bytes: Size in bytes; None if its shape is unknown before the step runs.
+        source: Device that sends it.
+        target: Device that receives it.
+        kind: Kind of work of the operation that made it.
+        line: Line of user code that made it, or None.
+        needed_by: Line of an operation on the target device that reads it, or None.
         in_loop: Whether it is copied in every iteration of a loop in the graph.
     """
 
@@ -99,11 +99,11 @@ class Collective:
     decides how data is transferred.
 
     Args:
-        operation: Its name.
+        operation: Name of the operation.
         type: Type of the operation, such as ``"CollectiveReduceV2"``.
-        device: The device.
-        num_bytes: The size of its result; None if unknown.
-        line: The line of user code that made it, or None.
+        device: Device on which it runs.
+        num_bytes: Size of its result in bytes; None if unknown.
+        line: Line of user code that made it, or None.
     """
 
     operation: str
@@ -118,20 +118,20 @@ class Fallback:
     """An operation that does not run on its requested GPU, or would not run on an assumed one.
 
     Args:
-        operation: Its name.
-        type: Its type.
-        asked: The device that the program requests; None if the audit assumes GPUs.
-        used: The device on which it runs.
+        operation: Name of the operation.
+        type: Type of the operation.
+        requested: Device that the program requests; None if it requests none.
+        device: Device on which it runs.
         reason: ``"no_gpu_kernel"``, ``"no_kernel_for_dtype"``, ``"host_memory"``,
             ``"no_such_device"`` or ``"beside"``.
-        why: The reason as a sentence, with the dtypes.
-        line: The line of user code that made it, or None.
+        why: Reason as a sentence, with the dtypes.
+        line: Line of user code that made it, or None.
     """
 
     operation: str
     type: str
-    asked: str | None
-    used: str
+    requested: str | None
+    device: str
     reason: Reason
     why: str
     line: Line | None
@@ -147,8 +147,8 @@ class Total:
     """The number of operations of one kind of work on one device.
 
     Args:
-        device: The device.
-        kind: The kind of work.
+        device: Device.
+        kind: Kind of work.
         num_operations: Number of operations.
     """
 
@@ -162,10 +162,10 @@ class Traffic:
     """The total of all copies from one device to another in the step.
 
     Args:
-        source: The device that sends.
-        target: The device that receives.
+        source: Device that sends.
+        target: Device that receives.
         num_copies: Number of tensors.
-        num_bytes: Sum of their known sizes.
+        num_bytes: Sum of their known sizes in bytes.
         num_unknown: Number of tensors of unknown size.
     """
 

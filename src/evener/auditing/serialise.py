@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from evener.auditing.fields import AuditFields
 from evener.auditing.records import VERSION, Collective, Copy, Fallback, Line, Operation
 from evener.errors import PlacementError
 from evener.tf_compat.gathered import GatheredOperation
 
-if TYPE_CHECKING:
-    from evener.auditing.result import Audit
-
 T = TypeVar("T")
 
 
-def write_audit(audit: Audit) -> str:
+def write_audit(audit: AuditFields) -> str:
     """Return an audit as JSON, with its totals, which other readers need not compute."""
     fields = dataclasses.asdict(audit)
     fields = {"version": fields.pop("version"), **fields}
@@ -39,7 +37,7 @@ def read_fields(text: str) -> dict[str, Any]:
         return dict(
             step=fields["step"],
             devices=tuple(fields["devices"]),
-            meant_for=fields["meant_for"],
+            assume_gpus=fields["assume_gpus"],
             kernels_from=fields["kernels_from"],
             operations=_read(Operation, fields["operations"]),
             copies=_read(Copy, fields["copies"]),

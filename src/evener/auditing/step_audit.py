@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -20,7 +20,7 @@ from evener.errors import PlacementError
 from evener.tf_compat.gathered import read_gathered
 
 
-def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs: Any) -> Audit:
+def audit(fn: Any, *args: Any, assume_gpus: bool = False, **kwargs: Any) -> Audit:
     """Return the device of every operation of one step, and the copies between devices.
 
     TensorFlow traces, optimizes and places the step for the call ``fn(*args, **kwargs)``, but does
@@ -32,8 +32,8 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
             ``audit(model, x, y)`` audits one step of ``fit``.
         *args: Arguments of the call: tensors, arrays or datasets of any shape and dtype, as the
             function takes them.
-        meant_for: ``"gpu"`` if operations that request no device should run on GPUs: the audit then
-            lists all operations that cannot, on a machine without a GPU too.
+        assume_gpus: Whether operations that request no device count as requesting a GPU. The audit
+            then lists all operations that cannot run on one, on a machine without a GPU too.
         **kwargs: Keyword arguments of the call.
 
     Returns:
@@ -52,21 +52,19 @@ def audit(fn: Any, *args: Any, meant_for: Literal["gpu"] | None = None, **kwargs
     ...     weights.assign_sub(0.1 * tape.gradient(loss, weights))
     ...     return loss
     >>> audit = evener.audit(step, tf.ones([8, 3]))
-    >>> sorted((op.kind, op.used) for op in audit.operations if op.type == "MatMul")
+    >>> sorted((op.kind, op.device) for op in audit.operations if op.type == "MatMul")
     [('forward', 'cpu:0'), ('gradient', 'cpu:0')]
     """
-    if meant_for not in (None, "gpu"):
-        raise ValueError(f"meant_for is None or 'gpu', not {meant_for!r}")
     with unchanged_random_state():
         stopped = _stopped(fn, args, kwargs)
-        return audit_of(stopped, step=_name(fn), meant_for=meant_for)
+        return audit_of(stopped, step=_name(fn), assume_gpus=assume_gpus)
 
 
 def audit_of(
     stopped: StoppedCall,
     *,
     step: str,
-    meant_for: Literal["gpu"] | None = None,
+    assume_gpus: bool = False,
     draw: bool = False,
 ) -> Audit:
     """Return the audit of a call that was stopped before it ran.
@@ -74,16 +72,16 @@ def audit_of(
     Args:
         stopped: The function and its inputs.
         step: The name of the step in the audit.
-        meant_for: See `audit`.
+        assume_gpus: See `audit`.
         draw: Whether to draw a batch from the iterators among the inputs, so that sizes are
             known. The iterators lose the batch.
     """
     placed = place(stopped)
-    reader = GraphReader(placed, meant_for, draw_batches(placed) if draw else {})
+    reader = GraphReader(placed, assume_gpus, draw_batches(placed) if draw else {})
     return Audit(
         step=step,
         devices=device_names.present(),
-        meant_for=meant_for,
+        assume_gpus=assume_gpus,
         kernels_from=kernels.kernel_source(),
         operations=reader.operations(),
         copies=reader.copies(),

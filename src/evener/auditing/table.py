@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.auditing.fields import AuditFields
 from evener.auditing.records import KINDS, Copy, Fallback, Line
 from evener.terminal import standard_output
 from evener.units import format_bytes
-
-if TYPE_CHECKING:
-    from evener.auditing.result import Audit
 
 _TOP_COPIES = 10
 _TOP_FALLBACKS = 20
 _UNKNOWN = "-"
 
 
-def print_audit(audit: Audit, console: Console | None = None) -> None:
+def print_audit(audit: AuditFields, console: Console | None = None) -> None:
     """Print an audit: work per device, the largest copies, and fallbacks.
 
     Args:
@@ -50,7 +47,7 @@ def print_audit(audit: Audit, console: Console | None = None) -> None:
     console.print(Text(f"\n{_verdict(audit)}"), soft_wrap=True)
 
 
-def work_table(audit: Audit) -> Table:
+def work_table(audit: AuditFields) -> Table:
     """Return the number of operations per device and kind of work."""
     table = _table()
     table.add_column("device", no_wrap=True)
@@ -63,7 +60,7 @@ def work_table(audit: Audit) -> Table:
     return table
 
 
-def copies_table(audit: Audit) -> Table:
+def copies_table(audit: AuditFields) -> Table:
     """Return the largest copies between devices, with the lines."""
     copies = sorted(audit.copies, key=lambda copy: -(copy.num_bytes or 0))
     table = _table()
@@ -84,7 +81,7 @@ def copies_table(audit: Audit) -> Table:
     return table
 
 
-def fallbacks_table(audit: Audit) -> Table:
+def fallbacks_table(audit: AuditFields) -> Table:
     """Return the operations that do not run on their requested GPU, grouped by reason."""
     counted = Counter((fallback.why, fallback.is_finding) for fallback in audit.fallbacks)
     # Findings first, the most frequent on top.
@@ -106,7 +103,7 @@ def fallbacks_table(audit: Audit) -> Table:
     return table
 
 
-def gathered_table(audit: Audit) -> Table:
+def gathered_table(audit: AuditFields) -> Table:
     """Return the operations that evener gathers on one device, the largest first."""
     operations = sorted(audit.gathered, key=lambda operation: -(operation.num_bytes or 0))
     table = _table()
@@ -123,14 +120,14 @@ def _table() -> Table:
     return Table(box=box.SIMPLE_HEAD, pad_edge=False)
 
 
-def _copies_title(audit: Audit) -> str:
+def _copies_title(audit: AuditFields) -> str:
     number = len(audit.copies)
     noun = "copy" if number == 1 else "copies"
     most = f"The largest {_TOP_COPIES} of {number}" if number > _TOP_COPIES else str(number)
     return f"{most} {noun} between devices"
 
 
-def _traffic(audit: Audit) -> Iterator[str]:
+def _traffic(audit: AuditFields) -> Iterator[str]:
     for pair in audit.traffic:
         unknown = f", {pair.num_unknown} of unknown size" if pair.num_unknown else ""
         yield (
@@ -141,7 +138,7 @@ def _traffic(audit: Audit) -> Iterator[str]:
         yield "no copies between devices"
 
 
-def _collectives(audit: Audit) -> Iterator[str]:
+def _collectives(audit: AuditFields) -> Iterator[str]:
     for device in sorted({collective.device for collective in audit.collectives}):
         local = [collective for collective in audit.collectives if collective.device == device]
         size = format_bytes(sum(collective.num_bytes or 0 for collective in local))
@@ -150,7 +147,7 @@ def _collectives(audit: Audit) -> Iterator[str]:
         yield f"{device} takes part in {len(local)} collective {noun} on {size} ({types})"
 
 
-def _verdict(audit: Audit) -> str:
+def _verdict(audit: AuditFields) -> str:
     table = "" if audit.kernels_from == "TensorFlow" else " (kernels: evener's table)"
     number = len(audit.findings)
     if number:

@@ -29,18 +29,18 @@ def audit(
     ] = None,
     devices: DevicesOption = None,
     no_gpu_names: NoGpuNamesOption = False,
-    meant_for: Annotated[
-        str | None,
+    assume_gpus: Annotated[
+        bool,
         typer.Option(
-            "--meant-for",
-            metavar="gpu",
-            help="For each operation, check whether it can run on a GPU. Works without a GPU.",
+            "--assume-gpus",
+            help="Check for each operation that requests no device whether it can run on a GPU. "
+            "Works without a GPU.",
         ),
-    ] = None,
-    batch: Annotated[
+    ] = False,
+    batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch",
+            "--batch-size",
             min=1,
             metavar="N",
             help="Batch size to use for None in an input_signature.",
@@ -65,10 +65,6 @@ def audit(
     from evener.subprocess.audit import audit_in_subprocess, request_for
     from evener.versions import check_installed
 
-    if meant_for not in (None, "gpu"):
-        raise typer.BadParameter(
-            f"{meant_for!r} is not supported; the only value is gpu", param_hint="'--meant-for'"
-        )
     if graph is not None and graph.suffix not in (".svg", ".dot"):
         raise typer.BadParameter(f"{graph} must end in .svg or .dot", param_hint="'--graph'")
     if graph is not None and (graph.is_dir() or not os.access(graph.parent, os.W_OK)):
@@ -79,8 +75,8 @@ def audit(
         target,
         tuple(args or ()),
         devices=None if spec.source == "default" else str(spec),
-        meant_for=meant_for,
-        batch_size=batch,
+        assume_gpus=assume_gpus,
+        batch_size=batch_size,
         gpu_names=not no_gpu_names,
     )
     check_installed()

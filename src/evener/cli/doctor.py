@@ -97,7 +97,7 @@ def doctor(
         select=None if select is None else select.split(","),
         ignore=None if ignore is None else ignore.split(","),
     )
-    for note in found.seen.notes if found.seen is not None else ():
+    for note in found.observation.notes if found.observation is not None else ():
         print(note, file=sys.stderr)
     if as_json:
         print(json.dumps(found.to_dict(), indent=2))

@@ -180,22 +180,22 @@ def _planned(layout: Layout, read: Script, args: list[str], *, gpu_names: bool) 
     """Return the layout with the best plan for a script, and say which one it is."""
     import dataclasses
 
-    from evener.cli.status import status
+    from evener.cli.plan_costs import measured_costs
     from evener.errors import RunError
     from evener.planner import plan_profile
-    from evener.subprocess.costs import measured_profile
+    from evener.subprocess.request import StepRequest
     from evener.units import format_seconds
 
     script, words = read.given, read.words
-    with status(f"Measuring the first training step of {script}"):
-        costs = measured_profile(
-            script,
-            args,
-            as_module=read.module is not None,
-            devices=layout.devices,
-            gpu_names=gpu_names,
-            time_limit=DEFAULT_LIMIT_SECONDS,
-        )
+    request = StepRequest(
+        question="costs",
+        target=script,
+        kind="script" if read.module is None else "module",
+        args=tuple(args),
+        devices=layout.devices,
+        gpu_names=gpu_names,
+    )
+    costs = measured_costs(request, DEFAULT_LIMIT_SECONDS)
     if costs.batch_size is None:
         raise RunError(
             "RUN-031",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from evener.devices.inventory import Device
+from evener.devices.fields import Device
 from evener.devices.problem import Problem
 
 

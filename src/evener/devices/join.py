@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from evener.devices import problem
 from evener.devices.fallback import fallback_of
+from evener.devices.fields import Device, Link
 from evener.devices.host import Host
-from evener.devices.inventory import Device, Inventory, Link
+from evener.devices.inventory import Inventory
 from evener.devices.match import match_gpus
 from evener.devices.nvml import NvmlGpu, NvmlMachine
 from evener.devices.problem import Problem

@@ -15,7 +15,8 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from evener.devices.inventory import DeviceKind, Inventory
+from evener.devices.fields import DeviceKind
+from evener.devices.inventory import Inventory
 from evener.devices.spec import DeviceSpec, GpuRequest
 from evener.devices.tensorflow_view import TensorFlowView
 

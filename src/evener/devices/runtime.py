@@ -1,4 +1,8 @@
-"""TensorFlow's runtime as `use_devices` needs it: the third seam, next to NVML and the view."""
+"""Configuration and start of TensorFlow's runtime on a layout of devices.
+
+Visible GPUs, memory caps and growth, logical CPU devices and their threads. `use_devices` gets a
+`Runtime`, so that tests need no GPU.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ _FORCE_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 class InitialiseError(Exception):
-    """TensorFlow could not start on the devices it was given; other devices may do."""
+    """TensorFlow cannot start on a layout; it may start on another one."""
 
 
 class Runtime(Protocol):
@@ -37,7 +41,7 @@ class Runtime(Protocol):
 
 
 class TensorFlowRuntime:
-    """The real runtime of this process."""
+    """Runtime of this process."""
 
     def __init__(self) -> None:
         self.fallback_layouts: dict[Layout, Layout] = {}

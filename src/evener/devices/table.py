@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.devices.fields import Device, InventoryFields
 from evener.devices.problem import Problem
 from evener.terminal import standard_output
 from evener.units import format_bytes
-
-if TYPE_CHECKING:
-    from evener.devices.inventory import Device, Inventory
 
 _UNKNOWN = "-"
 # Up to this number, the GPUs at the other end of equal links are listed by name.
 _FEW_LINKS = 2
 
 
-def print_inventory(found: Inventory, console: Console | None = None) -> None:
+def print_inventory(found: InventoryFields, console: Console | None = None) -> None:
     """Print the devices as a table, followed by problems and their fixes.
 
     Args:
@@ -38,7 +35,7 @@ def print_inventory(found: Inventory, console: Console | None = None) -> None:
     console.print(Text(f"\nUsed with {found.spec}: {used}"), soft_wrap=True)
 
 
-def device_table(found: Inventory) -> Table:
+def device_table(found: InventoryFields) -> Table:
     """Return the table of all devices."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("device", no_wrap=True)
@@ -59,7 +56,7 @@ def device_table(found: Inventory) -> Table:
     return table
 
 
-def _versions(found: Inventory) -> str:
+def _versions(found: InventoryFields) -> str:
     cuda = f" for CUDA {found.cuda_version}" if found.cuda_version else " without CUDA"
     parts = [f"TensorFlow {found.tensorflow_version}{cuda}"]
     if found.driver_version:
@@ -82,7 +79,7 @@ def _memory(device: Device) -> str:
     return " / ".join(_UNKNOWN if size is None else format_bytes(size) for size in sizes)
 
 
-def _links(device: Device, found: Inventory) -> str:
+def _links(device: Device, found: InventoryFields) -> str:
     """Return the links to the other GPUs, grouped by kind."""
     others: dict[str, list[str]] = {}
     for link in found.links:
@@ -94,7 +91,7 @@ def _links(device: Device, found: Inventory) -> str:
     return "\n".join(f"{kind}: {', '.join(names)}" for kind, names in others.items())
 
 
-def _used(device: Device, found: Inventory) -> str:
+def _used(device: Device, found: InventoryFields) -> str:
     if device.use == "host":
         return "for input pipelines"
     if device.kind == "cpu" and (found.spec.startswith("cpu:") or len(found.used) > 1):
@@ -105,7 +102,7 @@ def _used(device: Device, found: Inventory) -> str:
     return f"yes, up to {caps}" if caps else "yes"
 
 
-def _problems(found: Inventory) -> Iterator[Problem]:
+def _problems(found: InventoryFields) -> Iterator[Problem]:
     """Yield the problems that can be fixed, each once."""
     reasons: Iterable[Problem | None] = (device.reason for device in found.devices)
     for problem in dict.fromkeys((*found.problems, *reasons)):

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from evener.devices import problem
 from evener.devices.fallback import fallback_of
+from evener.devices.fields import Device
 from evener.devices.host import read_host
-from evener.devices.inventory import Device, Inventory
+from evener.devices.inventory import Inventory
 from evener.devices.join import join, unknown_device
 from evener.devices.layout import (
     Layout,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evener.analysis import Place, Program, read_program
+from evener.analysis import Location, Program, read_program
 from evener.doctor.configuration import configuration_for
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.ignored import Ignored
@@ -27,12 +27,12 @@ class Diagnosis:
     """The findings on a program.
 
     Args:
-        script: The script's absolute path.
-        findings: Findings, the worst first, then by file and line.
+        script: Absolute path of the script.
+        findings: Findings, the worst first, then by file and line; empty for a fine program.
         num_gpus: Number of GPUs that is assumed.
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
-        seen: Observation of the run; None if the program was only read.
+        observation: Observation of the run; None if the program was only read.
     """
 
     script: str
@@ -40,18 +40,21 @@ class Diagnosis:
     num_gpus: int = 0
     is_assumed: bool = False
     num_ignored: int = 0
-    seen: Observation | None = None
+    observation: Observation | None = None
 
     @property
     def is_fine(self) -> bool:
-        """Return whether there is nothing above a hint."""
+        """Whether no finding is worse than a hint."""
         return all(finding.severity is Severity.HINT for finding in self.findings)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
+        """Return the diagnosis as ``--json`` prints it: text, numbers and lists by field name."""
         ran = None
-        if self.seen is not None:
-            ran = {"outcome": self.seen.outcome.value, "seconds": round(self.seen.seconds, 3)}
+        if self.observation is not None:
+            ran = {
+                "outcome": self.observation.outcome.value,
+                "seconds": round(self.observation.seconds, 3),
+            }
         return {
             "script": self.script,
             "fine": self.is_fine,
@@ -98,7 +101,7 @@ def diagnose(
         ignore: Codes not to report; None for the table, else none.
 
     Returns:
-        The findings, the worst first; ``findings == ()`` for a program that is fine.
+        The diagnosis; its findings are ``()`` for a program that is fine.
 
     Raises:
         DeviceError: DEV-001 to DEV-007 if it is to run and the spec cannot be read.
@@ -114,9 +117,9 @@ def diagnose(
     script = Path(path)
     chosen = configuration_for(script, select=select, ignore=ignore, num_gpus=num_gpus)
     program = read_program(script)
-    seen = None
+    observation = None
     if run and not any(unread.importer is None for unread in program.unread):
-        seen = watch(
+        observation = watch(
             script,
             args,
             devices=devices,
@@ -125,13 +128,13 @@ def diagnose(
             gpu_names=gpu_names,
         )
     rules = [rule for rule in all_rules() if chosen.reports(rule.code)]
-    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), seen, rules)
+    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), observation, rules)
 
 
 def examine(
     script: Path,
     surroundings: Surroundings,
-    seen: Observation | None = None,
+    observation: Observation | None = None,
     *,
     rules: Iterable[Rule] | None = None,
 ) -> Diagnosis:
@@ -140,33 +143,33 @@ def examine(
     Args:
         script: The path of a Python file.
         surroundings: The machine, the environment, the packages.
-        seen: Observation of a run.
+        observation: Observation of a run.
         rules: The rules; None for all.
     """
-    return _examined(read_program(script), surroundings, seen, rules)
+    return _examined(read_program(script), surroundings, observation, rules)
 
 
 def _examined(
     program: Program,
     surroundings: Surroundings,
-    seen: Observation | None,
+    observation: Observation | None,
     rules: Iterable[Rule] | None,
 ) -> Diagnosis:
-    case = Case(program=program, surroundings=surroundings, observation=seen)
+    case = Case(program=program, surroundings=surroundings, observation=observation)
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
         # The other rules do not hold for TensorFlow 1.
         chosen = tuple(rule for rule in chosen if rule.family is Family.PROGRAM)
     ignored = Ignored(program)
     reported = [(rule, violation) for rule in chosen for violation in rule.check(case)]
-    kept = [(r, v) for r, v in reported if not ignored.has(v.place, r.code)]
+    kept = [(r, v) for r, v in reported if not ignored.has(v.location, r.code)]
     return Diagnosis(
         script=program.script,
         findings=_merged(kept),
         num_gpus=len(surroundings.gpus),
         is_assumed=surroundings.is_assumed,
         num_ignored=len(reported) - len(kept),
-        seen=seen,
+        observation=case.observation,
     )
 
 
@@ -184,8 +187,8 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     severities: dict[tuple[str, str, int], Severity] = {}
     for (code, severity, *_), (first, *others) in by_cause.items():
         assert isinstance(code, str) and isinstance(severity, Severity)
-        line = (code, first.place.path, first.place.line)
-        by_line.setdefault(line, []).append((first, _also(first.place, others)))
+        line = (code, first.location.path, first.location.line)
+        by_line.setdefault(line, []).append((first, _also(first.location, others)))
         severities.setdefault(line, severity)
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
@@ -193,21 +196,26 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
 def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
     return (
         (violation.severity or rule.severity).rank,
-        violation.place.path,
-        violation.place.line,
+        violation.location.path,
+        violation.location.line,
         rule.code,
     )
 
 
-def _also(first: Place, others: list[Violation]) -> tuple[str, ...]:
+def _also(first: Location, others: list[Violation]) -> tuple[str, ...]:
     """Return the further lines of a finding, as its evidence."""
-    places = dict.fromkeys(violation.place for violation in others if violation.place != first)
+    locations = list(dict.fromkeys(other.location for other in others if other.location != first))
     lines = [
-        f"also {f'line {place.line}' if place.path == first.path else f'{place.path}:{place.line}'}"
-        + (f": {place.text}" if place.text else "")
-        for place in list(places)[:_MOST_LINES]
+        f"also {_shown(location, first)}" + (f": {location.text}" if location.text else "")
+        for location in locations[:_MOST_LINES]
     ]
-    return (*lines, *([f"and {len(places) - len(lines)} more"] if len(places) > len(lines) else []))
+    num_more = len(locations) - len(lines)
+    return (*lines, *([f"and {num_more} more"] if num_more else []))
+
+
+def _shown(location: Location, first: Location) -> str:
+    is_same_file = location.path == first.path
+    return f"line {location.line}" if is_same_file else f"{location.path}:{location.line}"
 
 
 def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group]) -> Finding:
@@ -215,15 +223,15 @@ def _finding(line: tuple[str, str, int], severity: Severity, groups: list[_Group
     evidence = [
         text
         for violation, _ in groups
-        for text in violation.evidence or (violation.place.text,)
+        for text in violation.evidence or (violation.location.text,)
         if text
     ]
     evidence += [text for _, also in groups for text in also]
     return Finding(
         code=line[0],
         severity=severity,
-        file=first.place.path,
-        line=first.place.line,
+        file=first.location.path,
+        line=first.location.line,
         what=" ".join(dict.fromkeys(violation.what for violation, _ in groups)),
         why=" ".join(dict.fromkeys(violation.why for violation, _ in groups)),
         fix="\n".join(dict.fromkeys(violation.fix for violation, _ in groups)),

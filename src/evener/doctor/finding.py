@@ -20,18 +20,18 @@ class Severity(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """Return 0 for the worst."""
+        """Position in the order of severities: 0 for the worst."""
         return list(Severity).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One mistake that the doctor has found.
+    """Mistake that the doctor has found in a program.
 
     Args:
-        code: The rule's code; ``evener doctor --explain CODE`` prints its page.
+        code: Code of the rule; ``evener doctor --explain CODE`` prints its page.
         severity: Severity of the mistake.
-        file: Absolute path of the file, or a name in its place, such as an environment variable.
+        file: Absolute path of the file, or another name, such as that of an environment variable.
         line: Line number, from 1; 0 if it concerns no line.
         what: Sentence that says what is wrong.
         why: Effect on the training.
@@ -49,15 +49,15 @@ class Finding:
     evidence: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
-        """Return ``file:line``, the file relative to the current folder."""
+    def location(self) -> str:
+        """``file:line``, the file relative to the current folder; the file alone for line 0."""
         below, here = Path(self.file), Path.cwd()
         short = str(below.relative_to(here)) if below.is_relative_to(here) else self.file
         return f"{short}:{self.line}" if self.line else short
 
     def __str__(self) -> str:
-        return house_form(self.code, f"{self.place}: {self.what}", self.why, self.fix)
+        return house_form(self.code, f"{self.location}: {self.what}", self.why, self.fix)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as ``--json`` prints it."""
+        """Return the finding as ``--json`` prints it: text, numbers and lists by field name."""
         return {**dataclasses.asdict(self), "severity": self.severity.value}

@@ -7,7 +7,7 @@ import re
 import tokenize
 from pathlib import Path
 
-from evener.analysis import Place, Program
+from evener.analysis import Location, Program
 
 _COMMENT = re.compile(r"#\s*evener:\s*ignore(?:\[([^\]]*)\])?(?![\w\[])", re.IGNORECASE)
 
@@ -23,11 +23,11 @@ class Ignored:
         self._program = program
         self._comments: dict[str, dict[int, str]] = {}
 
-    def has(self, place: Place, code: str) -> bool:
+    def has(self, location: Location, code: str) -> bool:
         """Return whether a comment on a line ignores a code."""
-        if place.path not in self._comments:
-            self._comments[place.path] = _comments(self._program, place.path)
-        comment = self._comments[place.path].get(place.line, "")
+        if location.path not in self._comments:
+            self._comments[location.path] = _comments(self._program, location.path)
+        comment = self._comments[location.path].get(location.line, "")
         for match in _COMMENT.finditer(comment):
             given = [part.strip().upper() for part in (match.group(1) or "").split(",")]
             if match.group(1) is None or code.startswith(

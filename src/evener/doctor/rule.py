@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from evener.analysis import Place, Program
+from evener.analysis import Location, Program
 from evener.doctor.finding import Severity
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.watch import Observation
@@ -43,7 +43,7 @@ class Violation:
     """A source line that violates a rule.
 
     Args:
-        place: Source line.
+        location: Source line.
         what: Sentence that says what is wrong.
         why: Effect on the training.
         fix: Code to write instead.
@@ -52,7 +52,7 @@ class Violation:
         cause: Key: violations with the same cause are one finding. Empty: the same why and fix.
     """
 
-    place: Place
+    location: Location
     what: str
     why: str = field(kw_only=True)
     fix: str = field(kw_only=True)

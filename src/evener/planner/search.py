@@ -25,9 +25,10 @@ from evener.cost_model.prediction import Prediction, owner_update_seconds
 from evener.planner.candidates import Candidate, Choices, PlanEvaluator
 from evener.planner.group_costs import GroupCosts
 from evener.planner.groupings import MOST_FOR_ALL, Grouping, groupings_of
+from evener.planner.owner_rules import UNLIMITED, UNLIMITED_HOST, owner_ways
 from evener.planner.recut import recut
 from evener.planner.refinement import MOST_GAIN, Start, refine
-from evener.planner.solving import UNLIMITED, UNLIMITED_HOST, Solver, owner_ways
+from evener.planner.solving import Solver
 from evener.profile import CostProfile, Curve
 
 _SLACK = 1.25

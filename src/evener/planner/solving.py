@@ -6,12 +6,9 @@ owners, and owners on the memory that samples leave free. The solver iterates ov
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 from evener.cost_model.assignment import EACH_MACHINE, HOST_OWNER, Assignment, ReplicaAssignment
 from evener.cost_model.exchange import ExchangeSeconds, exchange_seconds
@@ -21,54 +18,17 @@ from evener.cost_model.prediction import update_seconds
 from evener.cost_model.stage_memory import gradients_wait
 from evener.planner.filling import ReplicaClass, fill
 from evener.planner.group_costs import Exchange, GroupCosts, Shape
+from evener.planner.group_kind import GroupKind
 from evener.planner.groupings import (
     MOST_FOR_ALL,
     Group,
     Grouping,
-    is_over_machines,
     kind_of,
 )
 from evener.planner.owner_choice import owners_that_fit, owning_bytes
-from evener.profile import Cluster
+from evener.planner.owner_rules import UNLIMITED_HOST, OwnerWay
 
 _MOST_ROUNDS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerWay:
-    """Rule for the choice of owners.
-
-    Args:
-        rule: Name of the rule. ``"unlimited"``: as the engine does, with unlimited memory.
-            ``"spread"``: as the engine does. ``"by room"``: by the memory that samples leave free.
-            ``"host"``: the host owns everything.
-        reserved: Kind of device that reserves memory for all variables; None to place samples
-            first.
-        host: Whether the host owns layers that fit on no device.
-    """
-
-    rule: Literal["unlimited", "spread", "by room", "host"]
-    reserved: tuple[str, int] | None = None
-    host: bool = False
-
-
-UNLIMITED = OwnerWay(rule="unlimited")
-UNLIMITED_HOST = OwnerWay(rule="unlimited", host=True)
-
-
-def owner_ways(grouping: Grouping, cluster: Cluster, *, host: bool) -> Iterator[OwnerWay]:
-    """Yield the owner rules to try with memory limits."""
-    yield OwnerWay(rule="spread")
-    if is_over_machines(grouping, cluster):
-        return
-    yield OwnerWay(rule="by room")
-    kinds = {kind_of(device, cluster) for group in grouping for device in group}
-    if 1 < len(kinds) and sum(map(len, grouping)) <= MOST_FOR_ALL:
-        for kind in sorted(kinds):
-            yield OwnerWay(rule="by room", reserved=kind)
-    if host:
-        yield OwnerWay(rule="by room", host=True)
-        yield OwnerWay(rule="host", host=True)
 
 
 _KindKey = tuple[object, ...]
@@ -108,7 +68,7 @@ class Solver:
         best: tuple[float, Assignment] | None = None
         for _ in range(2 if way.rule == "unlimited" else _MOST_ROUNDS):
             found = [
-                _Kind(
+                GroupKind(
                     groups=groups,
                     options=self._options(groups[0], samples[key], len(grouping), way),
                     costs=self._costs,
@@ -197,7 +157,7 @@ class Solver:
         needs = predict_memory(assignment, self._model, self._cluster, live, seconds)
         return not any(shortages(needs, self._cluster))
 
-    def _filled(self, kinds: Sequence[_Kind]) -> list[ReplicaAssignment] | None:
+    def _filled(self, kinds: Sequence[GroupKind]) -> list[ReplicaAssignment] | None:
         limits = [kind.limits(self._batch_size) for kind in kinds]
         classes = [
             ReplicaClass(
@@ -311,70 +271,3 @@ def _samples_of(
         key: max(1, *(by_first.get(group[0], 0) for group in groups))
         for key, groups in kinds.items()
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """Groups with the same costs, and the shapes that they may have.
-
-    Args:
-        groups: Groups of devices.
-        options: Shapes, by ascending numbers of micro-batches.
-        costs: Costs of groups.
-        exchange: Exchange and update seconds of their weights.
-        limited: Whether memory limits apply.
-        owned: Bytes for owned variables; see `GroupCosts.most_samples`.
-        is_alone: Whether one group computes everything.
-    """
-
-    groups: list[Group]
-    options: list[Shape]
-    costs: GroupCosts
-    exchange: Exchange
-    limited: bool
-    owned: Mapping[int, float]
-    is_alone: bool
-
-    def limits(self, batch_size: int) -> list[int]:
-        """Return for each shape the most samples that fit into memory."""
-        if not self.limited:
-            return [batch_size] * len(self.options)
-        fullest = max(self.groups, key=lambda group: max(self.owned.get(d, 0.0) for d in group))
-        return [
-            self.costs.most_samples(fullest, shape, batch_size, self.owned, is_alone=self.is_alone)
-            for shape in self.options
-        ]
-
-    def timed(self, limits: list[int]) -> Callable[[int], float]:
-        """Return a function from samples to the seconds of the best shape that fits."""
-        group = self.groups[0]
-        return self._least(limits, lambda s, n: self.costs.seconds(group, s, n, self.exchange))
-
-    def computing(self, limits: list[int]) -> Callable[[int], float]:
-        """Return the same for the seconds without the exchange and update of weights."""
-        group = self.groups[0]
-        return self._least(limits, lambda s, n: self.costs.compute_seconds(group, s, n))
-
-    def best(self, samples: int, limits: list[int], as_fast: float) -> Shape:
-        """Return the shape with the fewest micro-batches that is as fast as the fastest."""
-        fitting = [s for s, limit in zip(self.options, limits, strict=True) if samples <= limit]
-        seconds = [
-            self.costs.seconds(self.groups[0], shape, samples, self.exchange) for shape in fitting
-        ]
-        # The options are in ascending order of micro-batches.
-        enough = min(seconds) * as_fast
-        return next(s for s, took in zip(fitting, seconds, strict=True) if took <= enough)
-
-    def _least(
-        self, limits: list[int], seconds: Callable[[Shape, int], float]
-    ) -> Callable[[int], float]:
-        @functools.cache
-        def least(samples: int) -> float:
-            if samples == 0:
-                return 0.0
-            fitting = (
-                shape for shape, limit in zip(self.options, limits, strict=True) if samples <= limit
-            )
-            return min((seconds(shape, samples) for shape in fitting), default=math.inf)
-
-        return least

@@ -1,4 +1,4 @@
-"""Cache of measurements, kept from one run to the next for each kind of device.
+"""Cache of measured times of layers, kept from one run to the next for each device identity.
 
 There is one JSON file per device identity, in ``$XDG_CACHE_HOME/evener`` or ``~/.cache/evener``. An
 unusable file is replaced by new measurements. Nothing expires: everything that affects the speed of

@@ -19,7 +19,7 @@ _MOST_MEASURED = 256
 
 
 def make_plan(
-    costs: CostProfile | keras.Model | Callable[[], keras.Model],
+    model: keras.Model | Callable[[], keras.Model] | CostProfile,
     batch_size: BatchSize,
     *,
     devices: str | Sequence[str] | None = None,
@@ -33,9 +33,10 @@ def make_plan(
     ``Strategy(planned.plan)``. Measurements of earlier runs on the same kind of device are reused.
 
     Args:
-        costs: Compiled Keras model; or a function that makes and compiles it, for a model that
-            does not fit into this machine: no memory is allocated for its variables. Or a profile,
-            such as `evener.profile.serialise.read_profile` returns; then nothing is measured.
+        model: Compiled Keras model; or a function that makes and compiles it, for a model that
+            does not fit into this machine: no memory is allocated for its variables. Or a cost
+            profile, such as `evener.profile.serialise.read_profile` returns; then nothing is
+            measured.
         batch_size: Samples of the global batch, at least 1; ``"max"``: the most that fit without
             micro-batches and recomputation; ``"auto"``: the fewest with nearly the highest
             throughput. For these words, layers are measured at up to 256 samples.
@@ -53,7 +54,7 @@ def make_plan(
         ProfileError: PROF-010 if the model is not compiled, PROF-060 if it is not built and there
             is no ``x_spec``, PROF-061 if it belongs to a strategy, PROF-062 if devices or specs are
             given with a profile.
-        DeviceError: If the devices cannot be used.
+        DeviceError: DEV-001 to DEV-014 if the devices cannot be used, as in `use_devices`.
 
     Warns:
         EvenerWarning: PROF-020 if the times of layers are estimated.
@@ -61,27 +62,27 @@ def make_plan(
     Example:
         >>> import evener
         >>> from evener.clusters import cluster_named, datasheet_profile, model_named
-        >>> costs = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060"))
-        >>> evener.make_plan(costs, 64).plan.layout
+        >>> profile = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060"))
+        >>> evener.make_plan(profile, 64).plan.layout
         'data parallel'
     """
     check_batch_size(batch_size)
-    if isinstance(costs, CostProfile):
+    if isinstance(model, CostProfile):
         if not (devices is None and x_spec is None and y_spec is None):
             raise ProfileError(
                 "PROF-062",
                 "A profile is planned for its own devices and data.",
                 why="devices, x_spec and y_spec say how a model is measured; the profile of "
-                f"{costs.model.name or 'a model'} is measured already.",
+                f"{model.model.name or 'a model'} is measured already.",
                 fix="Leave them out, or give the model.",
             )
-        return plan_profile(costs, batch_size)
+        return plan_profile(model, batch_size)
     # Planning for a profile does not need TensorFlow.
     check_installed()
     from evener.profiler.keras_profile import profile_model
 
     most = _MOST_MEASURED if isinstance(batch_size, str) else batch_size
     profile = profile_model(
-        costs, most, devices=devices, x_spec=x_spec, y_spec=y_spec, remeasure=remeasure
+        model, most, devices=devices, x_spec=x_spec, y_spec=y_spec, remeasure=remeasure
     )
     return plan_profile(profile, batch_size)

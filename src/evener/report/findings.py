@@ -50,7 +50,7 @@ def print_rules(rules: tuple[Rule, ...], console: Console | None = None) -> None
 def _print_finding(finding: Finding, console: Console) -> None:
     head = Text()
     head.append(finding.severity.value.upper(), style=_STYLES[finding.severity])
-    head.append(f"  {finding.place}", style="bold")
+    head.append(f"  {finding.location}", style="bold")
     head.append(f"  [{finding.code}]")
     console.print(head, soft_wrap=True)
     _print_indented(finding.what[:1].upper() + finding.what[1:], console)
@@ -87,8 +87,10 @@ def _summary(diagnosis: Diagnosis) -> str:
     found = ", ".join(parts) or "nothing found"
     if diagnosis.num_ignored:
         found += f", {diagnosis.num_ignored} ignored by comments"
-    if diagnosis.seen is None:
+    if diagnosis.observation is None:
         return f"{found}. The program was read, not run; --run also watches a few steps."
-    steps = 0 if diagnosis.seen.steps is None else diagnosis.seen.steps.num_steps
-    took = f"{steps} steps in {diagnosis.seen.seconds:.1f} s"
-    return f"{found}. The program was read and watched: {took}, {diagnosis.seen.outcome.value}."
+    steps = 0 if diagnosis.observation.steps is None else diagnosis.observation.steps.num_steps
+    took = f"{steps} steps in {diagnosis.observation.seconds:.1f} s"
+    return (
+        f"{found}. The program was read and watched: {took}, {diagnosis.observation.outcome.value}."
+    )

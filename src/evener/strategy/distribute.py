@@ -9,6 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.checking.spot_check import SpotCheck
+from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.devices.names import tf_device
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep
@@ -16,8 +18,6 @@ from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import part_sizes_in_graph
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.spot_check.check import SpotCheck
-from evener.engine.verify import Verification, Verifier, chosen_verification
 from evener.plan import (
     BatchNormName,
     Plan,

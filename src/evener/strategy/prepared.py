@@ -10,6 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.checking.spot_check import SpotCheck
+from evener.checking.step_checker import StepChecker
+from evener.checking.verify import Verifier, can_run_twice
 from evener.devices.names import device_name, tf_device
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
@@ -17,10 +20,8 @@ from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.spot_check.check import SpotCheck, StepChecker
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
 from evener.engine.trace.step import repack, trace_step
-from evener.engine.verify import Verifier, can_run_twice
 from evener.graph.dims import Size, evaluate, symbols_of
 from evener.graph.nodes import Graph
 from evener.ops.states import Sharded

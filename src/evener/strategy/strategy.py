@@ -19,14 +19,14 @@ from typing import Any, Self
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.checking.spot_check import SpotCheck
+from evener.checking.verify import Verification
 from evener.devices.names import tf_device
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
-from evener.engine.spot_check.check import SpotCheck
-from evener.engine.verify import Verification
 from evener.errors import EngineError
 from evener.own_code import is_own
 from evener.plan import (

@@ -22,7 +22,7 @@ def request_for(target: str, args: tuple[str, ...], **choices: Any) -> StepReque
     Args:
         target: Path of a script, or ``"module:function"``.
         args: Arguments after it.
-        **choices: Values for ``devices``, ``meant_for``, ``batch_size`` and ``gpu_names`` of
+        **choices: Values for ``devices``, ``assume_gpus``, ``batch_size`` and ``gpu_names`` of
             `StepRequest`.
 
     Raises:

@@ -68,9 +68,9 @@ class FirstStep:
         if not self._trains[function.name]:
             return
         stopped = StoppedCall(function=function, inputs=inputs)
-        step, meant_for = self._name(stopped.name), self._request.meant_for
+        step, assume_gpus = self._name(stopped.name), self._request.assume_gpus
         try:
-            audit = audit_of(stopped, step=step, meant_for=meant_for, draw=True).to_json()
+            audit = audit_of(stopped, step=step, assume_gpus=assume_gpus, draw=True).to_json()
         except BaseException:
             # Whatever the error is, the step must not run.
             traceback.print_exc()

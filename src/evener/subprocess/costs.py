@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import warnings
 from collections.abc import Sequence
@@ -41,31 +42,15 @@ class StepCosts:
     taken: tuple[LayersTaken, ...] = ()
 
 
-def measured_profile(
-    script: str,
-    args: Sequence[str] = (),
-    *,
-    as_module: bool = False,
-    devices: str | None = None,
-    batch_size: int | None = None,
-    gpu_names: bool = True,
-    time_limit: float,
-    remeasure: bool = False,
-) -> StepCosts:
+def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     """Run a script up to its first training step in a subprocess, and measure the step.
 
     Warns (PROF-020) if the times of layers are estimated, and of what the subprocess warned of
     while it measured. This process does not import TensorFlow.
 
     Args:
-        script: Path of the script, or name of the module.
-        args: Its command line arguments.
-        as_module: Whether it is a module, which runs as ``python -m`` does.
-        devices: Device spec; None for ``EVENER_DEVICES``, else all.
-        batch_size: The most samples to measure, at least 1; None for the batch of the script.
-        gpu_names: Whether CPU devices appear as GPUs to the script, where there is no GPU.
+        request: Question for costs; without devices, those of ``EVENER_DEVICES``, else all.
         time_limit: Seconds for the script and the measuring together, above 0.
-        remeasure: Whether layers are measured again that were measured on such devices before.
 
     Returns:
         The profile, and the samples of the script's own batch if they are known.
@@ -76,22 +61,14 @@ def measured_profile(
         EvenerError: Any other error that the subprocess raised.
     """
     # Before the subprocess imports TensorFlow, which takes seconds.
-    read(script, as_module=as_module)
-    spec = spec_from(devices, os.environ)
+    read(request.target, as_module=request.kind == "module")
+    spec = spec_from(request.devices, os.environ)
     check_installed()
-    request = StepRequest(
-        question="costs",
-        target=script,
-        kind="module" if as_module else "script",
-        args=tuple(args),
-        devices=None if spec.source == "default" else str(spec),
-        batch_size=batch_size,
-        gpu_names=gpu_names,
-        remeasure=remeasure,
-    )
+    devices = None if spec.source == "default" else str(spec)
+    request = dataclasses.replace(request, devices=devices)
     answer = ask(request, limit_seconds=time_limit)
     if answer.outcome != "found":
-        raise _no_costs(script, answer, time_limit)
+        raise _no_costs(request.target, answer, time_limit)
     costs = _step_costs(answer)
     warn_of_estimates(costs.not_measured)
     return costs

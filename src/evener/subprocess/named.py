@@ -58,7 +58,7 @@ def step_of(
 def _audited(request: StepRequest, step: Any, args: tuple[Any, ...]) -> str:
     from evener.auditing import audit
 
-    return audit(step, *args, meant_for=request.meant_for).to_json()
+    return audit(step, *args, assume_gpus=request.assume_gpus).to_json()
 
 
 def _found(load: Callable[[str], ModuleType], module: str, name: str) -> Any:
@@ -123,7 +123,7 @@ def _zeros(spec: tf.TensorSpec, request: StepRequest) -> tf.Tensor:
             "PLACE-041",
             f"{request.target} has sizes that are not known.",
             why=f"its input_signature has {spec.shape}, and bytes depend on it.",
-            fix="say what stands for None: --batch 32.",
+            fix="say what stands for None: --batch-size 32.",
         )
     shape = [request.batch_size if size is None else size for size in spec.shape]
     return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")

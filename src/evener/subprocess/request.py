@@ -28,7 +28,7 @@ class StepRequest:
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
         batch_size: Size for None in an input signature, in an audit; for costs the most samples
             to measure, by default the batch of the script.
-        meant_for: ``"gpu"`` or None, as in `evener.audit`.
+        assume_gpus: Whether to assume GPUs, as in `evener.audit`.
         remeasure: Whether layers are measured that were measured before.
         answer: Path of the file for the answer, which `evener.subprocess.answer.ask` chooses.
     """
@@ -40,7 +40,7 @@ class StepRequest:
     devices: str | None = None
     gpu_names: bool = True
     batch_size: int | None = None
-    meant_for: Literal["gpu"] | None = None
+    assume_gpus: bool = False
     remeasure: bool = False
     answer: str = ""
 

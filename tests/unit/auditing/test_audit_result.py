@@ -18,7 +18,7 @@ LINE = Line(path="/home/me/train.py", number=7)
 
 
 def operation(name: str, used: str, kind: str) -> Operation:
-    return Operation(name=name, type="Mul", asked=None, used=used, kind=kind, line=LINE)  # pyright: ignore
+    return Operation(name=name, type="Mul", requested=None, device=used, kind=kind, line=LINE)  # pyright: ignore
 
 
 def copy(source: str, target: str, num_bytes: int | None) -> Copy:
@@ -35,14 +35,20 @@ def copy(source: str, target: str, num_bytes: int | None) -> Copy:
 
 def fallback(reason: str) -> Fallback:
     return Fallback(
-        operation="f", type="Sin", asked="gpu:7", used="cpu:0", reason=reason, why="w", line=None
+        operation="f",
+        type="Sin",
+        requested="gpu:7",
+        device="cpu:0",
+        reason=reason,
+        why="w",
+        line=None,
     )  # pyright: ignore
 
 
 AUDIT = Audit(
     step="train.py: step",
     devices=("gpu:0", "cpu:0"),
-    meant_for="gpu",
+    assume_gpus=True,
     kernels_from="table",
     operations=(
         operation("a", "gpu:0", "optimizer"),

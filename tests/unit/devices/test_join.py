@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from evener.devices.inventory import Inventory, Link
+from evener.devices.fields import Link
+from evener.devices.inventory import Inventory
 from evener.devices.join import join
 from evener.devices.nvml import NvmlMachine
 from evener.devices.reasons import min_multiprocessors

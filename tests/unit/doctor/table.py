@@ -43,7 +43,7 @@ def violations(
     return [
         Found(
             code=rule.code,
-            line=violation.place.line,
+            line=violation.location.line,
             severity=violation.severity or rule.severity,
             what=violation.what,
             evidence=violation.evidence,

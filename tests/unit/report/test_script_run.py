@@ -12,7 +12,7 @@ import tensorflow as tf
 from rich.console import Console
 
 from evener import Plan, Strategy
-from evener.engine.spot_check.check import wait_for_checks
+from evener.checking.step_checker import wait_for_checks
 from evener.feedback.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.plan import Predicted
 from evener.report.script_run import (

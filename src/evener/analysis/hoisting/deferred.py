@@ -108,7 +108,7 @@ def without_deferred(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield statements, and those in ``with`` blocks in the place of the block."""
+    """Yield statements, and those in ``with`` blocks instead of the block."""
     for statement in statements:
         if isinstance(statement, ast.With):
             yield from _in_order(statement.body)

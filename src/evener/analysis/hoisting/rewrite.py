@@ -270,9 +270,9 @@ def _tuple(names: Sequence[str], context: ast.expr_context) -> ast.Tuple:
     return ast.Tuple([ast.Name(name, made()) for name in names], made())
 
 
-def _locate(node: ast.AST, place: ast.AST) -> None:
-    """Give nodes without a line that of a place; the script's own nodes keep theirs."""
+def _locate(node: ast.AST, source: ast.AST) -> None:
+    """Give nodes without a line that of a source node; the script's own nodes keep theirs."""
     if "lineno" in node._attributes and not hasattr(node, "lineno"):
-        ast.copy_location(node, place)
+        ast.copy_location(node, source)
     for child in ast.iter_child_nodes(node):
-        _locate(child, place)
+        _locate(child, source)

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis import Call, Kind, Module, Place, Program, Value, argument
+from evener.analysis import Call, Kind, Location, Module, Program, Value, argument
 from evener.doctor.queries.numbers import Number, number
 from evener.doctor.queries.training import fits
 
@@ -39,9 +39,9 @@ class BatchSize:
     is_fit: bool
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Return the line on which the size is given."""
-        return self.module.place(self.node if self.node is not None else self.call)
+        return self.module.location(self.node if self.node is not None else self.call)
 
 
 def batch_sizes(program: Program) -> list[BatchSize]:

@@ -62,14 +62,14 @@ def _functions(
         elif isinstance(value.node, ast.Call):
             for where, target in program.targets(value.module, value.node):
                 if isinstance(target, ast.ClassDef):
-                    for place, method, _ in program.classes.attributes(where, target, "call"):
+                    for source, method, _ in program.classes.attributes(where, target, "call"):
                         if isinstance(method, FUNCTIONS):
-                            yield place, method, target.name
+                            yield source, method, target.name
 
 
 def _is_under_strategy(program: Program, call: Call) -> bool:
     if not spreads(program) or call.owner is None:
         return False
     made = program.made_by(call.module, call.owner)
-    places = [(call.module, call.node), *made]
-    return any(program.context.in_scope(*place) is not False for place in places)
+    calls = [(call.module, call.node), *made]
+    return any(program.context.in_scope(*found) is not False for found in calls)

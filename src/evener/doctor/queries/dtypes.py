@@ -21,7 +21,7 @@ _DEEPEST = 12
 
 
 class Dtypes:
-    """Infers the dtypes of tensors, each once: many expressions come from the same ones.
+    """Inference of the dtypes of tensors, cached by expression.
 
     Args:
         program: The program.
@@ -29,13 +29,13 @@ class Dtypes:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        # Near the greatest depth less is known of the same expression.
+        # By depth too: near the greatest depth, less of the same expression is known.
         self._known: dict[tuple[ast.AST, int], str] = {}
 
     def of(self, module: Module, node: ast.AST, depth: int = 0) -> str:
         """Return the dtype of a tensor; ``""`` if it is no tensor or the dtype is not known.
 
-        Python's own numbers have none: TensorFlow gives them that of the other side.
+        Numbers of Python have none: TensorFlow converts them to the dtype of the other operand.
         """
         if depth > _DEEPEST:
             return ""
@@ -89,7 +89,7 @@ class Dtypes:
         return "float32" if self._is_of_keras(module, node) else ""
 
     def _is_of_keras(self, module: Module, node: ast.Call) -> bool:
-        """Return whether a call gives the output of a model of Keras, in float32."""
+        """Return whether a call returns the float32 output of a Keras model."""
         program = self._program
         if not program.kinds(module, node.func) & {Kind.MODEL, Kind.LAYER} or self._changes_floats:
             return False

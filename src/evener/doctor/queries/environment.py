@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis import Module, Place, Program, argument
+from evener.analysis import Location, Module, Program, argument
 
 _ENVIRON = "os.environ"
 
@@ -28,15 +28,15 @@ class Setting:
     value: str | None
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Return its line."""
-        return self.module.place(self.node)
+        return self.module.location(self.node)
 
 
 def settings(program: Program) -> list[Setting]:
     """Return the lines that set environment variables, file by file."""
     found = [*_assigned(program), *_called(program)]
-    return sorted(found, key=lambda setting: (setting.place.path, setting.place.line))
+    return sorted(found, key=lambda setting: (setting.location.path, setting.location.line))
 
 
 def reads(program: Program, name: str) -> bool:

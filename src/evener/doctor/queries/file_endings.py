@@ -44,5 +44,5 @@ def ending(program: Program, module: Module, node: ast.expr | None, deepest: int
 
 
 def _after(text: str | None, filled_in: re.Pattern[str]) -> str | None:
-    """Return what follows the last place that is filled in."""
+    """Return the text after the last placeholder."""
     return None if text is None else filled_in.split(text)[-1]

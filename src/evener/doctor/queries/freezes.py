@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +24,9 @@ class Freeze:
     owner: ast.expr
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Return its line."""
-        return self.module.place(self.node)
+        return self.module.location(self.node)
 
     def freezes(self, program: Program) -> bool:
         """Return whether it is known to be set to False."""

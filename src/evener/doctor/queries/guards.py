@@ -1,4 +1,7 @@
-"""Uses that are guarded by ``try``, ``hasattr``, or a test of the version."""
+"""Guards: lines that run only where a name of a library exists.
+
+``try``, ``hasattr``, a test of the version, or a function that is only called under one of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _DEEPEST = 3
 
 
 def is_guarded(program: Program, module: Module, node: ast.AST, deepest: int = _DEEPEST) -> bool:
-    """Return whether a program asks, or catches, whether what a node uses is there.
+    """Return whether a node runs only where the names that it uses exist, or its error is caught.
 
     A function is guarded if each of its calls is.
     """

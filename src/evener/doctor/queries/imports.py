@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 
 # What imports TensorFlow, or Keras, in its turn.
 _KERAS = ("keras", "keras_hub", "keras_nlp", "keras_cv", "keras_tuner", "kerastuner")
@@ -42,14 +42,14 @@ def imports(program: Program, *, of_keras: bool = False) -> tuple[tuple[Module, 
     )
 
 
-def first_import(program: Program) -> Place | None:
+def first_import(program: Program) -> Location | None:
     """Return the first line that imports TensorFlow, or None."""
     found = imports(program)
     if found:
         module, node = found[0]
-        return module.place(node)
+        return module.location(node)
     anywhere = [(m, n) for m, n in _statements(program) if _loads(n, False)]
-    return anywhere[0][0].place(anywhere[0][1]) if anywhere else None
+    return anywhere[0][0].location(anywhere[0][1]) if anywhere else None
 
 
 def _statements(program: Program) -> Iterator[tuple[Module, ast.stmt]]:

@@ -7,7 +7,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 from evener.doctor.queries.source_text import shown
 
 _DEVICE = re.compile(r"(gpu|cpu|tpu|xla_gpu)(?::(\d+))?$", re.IGNORECASE)
@@ -30,9 +30,9 @@ class Pin:
     device: str
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Return the line of ``tf.device``."""
-        return self.module.place(self.call)
+        return self.module.location(self.call)
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 from evener.analysis.api import public
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.guards import is_guarded
@@ -37,9 +37,9 @@ class Missing:
     is_import: bool
 
     @property
-    def place(self) -> Place:
+    def location(self) -> Location:
         """Return its line."""
-        return self.module.place(self.node)
+        return self.module.location(self.node)
 
 
 def is_judged(case: Case) -> bool:
@@ -93,7 +93,7 @@ def _missing_in(program: Program, *, is_two: bool) -> tuple[Missing, ...]:
         and not is_guarded(program, used.module, used.node)
     ]
     order = {module: index for index, module in enumerate(program.modules)}
-    return tuple(sorted(found, key=lambda used: (order[used.module], used.place.line)))
+    return tuple(sorted(found, key=lambda used: (order[used.module], used.location.line)))
 
 
 def _is_missing(name: str, *, is_two: bool) -> bool:

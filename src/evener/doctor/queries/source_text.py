@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from evener.analysis import Call, Module, Place, Program
+from evener.analysis import Call, Location, Module, Program
 from evener.doctor.watch import Line
 
 _LONGEST = 60
@@ -16,24 +16,24 @@ def shown(node: ast.AST) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def method_place(call: Call) -> Place:
+def method_location(call: Call) -> Location:
     """Return the line on which the method's name stands, in a chain over several lines."""
     function = call.node.func
     if isinstance(function, ast.Attribute) and function.end_lineno is not None:
-        return place_of_line(call.module, function.end_lineno)
-    return call.place
+        return location_of_line(call.module, function.end_lineno)
+    return call.location
 
 
-def place_of_line(module: Module, line: int) -> Place:
+def location_of_line(module: Module, line: int) -> Location:
     """Return a line of a module by its number."""
-    return Place(path=module.path, line=line, text=module.lines[line - 1].strip())
+    return Location(path=module.path, line=line, text=module.lines[line - 1].strip())
 
 
-def observed_place(program: Program, line: Line | None) -> Place:
-    """Return the place of a line that a run has shown; the script as a whole for None."""
+def observed_location(program: Program, line: Line | None) -> Location:
+    """Return the location of a line that a run has shown; the script as a whole for None."""
     if line is None:
-        return Place(path=program.script, line=0)
+        return Location(path=program.script, line=0)
     for module in program.modules:
         if module.path == line.file and 0 < line.line <= len(module.lines):
-            return place_of_line(module, line.line)
-    return Place(path=line.file, line=line.line)
+            return location_of_line(module, line.line)
+    return Location(path=line.file, line=line.line)

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evener.analysis import FUNCTIONS, Call, Kind, Module, Place, Program, last_name
+from evener.analysis import FUNCTIONS, Call, Kind, Location, Module, Program, last_name
 
 _FITS = ("fit", "fit_generator")
 _UPDATES = ("apply_gradients", "minimize", "apply")
@@ -131,10 +131,10 @@ def trains(program: Program) -> bool:
     return bool(trainings(program) or updates(program))
 
 
-def places_of_training(program: Program) -> list[Place]:
+def training_lines(program: Program) -> list[Location]:
     """Return the lines that train: calls of ``fit``, then steps of loops of the program's own."""
-    lines = [call.place for call in trainings(program)]
-    return lines + [update.module.place(update.step) for update in updates(program)]
+    lines = [call.location for call in trainings(program)]
+    return lines + [update.module.location(update.step) for update in updates(program)]
 
 
 def is_for_keras(program: Program, module: Module, node: ast.AST) -> bool:

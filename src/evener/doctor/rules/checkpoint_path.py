@@ -23,12 +23,12 @@ def check(case: Case) -> Iterator[Violation]:
         for load in loads(program) if how else ():
             if _reads_given_name(program, save, load):
                 yield Violation(
-                    load.call.place,
+                    load.call.location,
                     f"{shown(load.name or load.call.node)} is read, and no file has that name.",
                     why=f"{how}. A file of the name that is read here does not exist.",
                     fix="for a checkpoint use what save returns, or tf.train.latest_checkpoint("
                     "directory); for ModelCheckpoint the name of one epoch's file.",
-                    evidence=(save.call.place.text, load.call.place.text),
+                    evidence=(save.call.location.text, load.call.location.text),
                 )
     yield from _no_checkpoint(program)
 
@@ -68,12 +68,12 @@ def _no_checkpoint(program: Program) -> Iterator[Violation]:
             if not _is_in(program, call.module, folder, save):
                 continue
             yield Violation(
-                call.place,
+                call.location,
                 "tf.train.latest_checkpoint finds none of the files that this program saves.",
                 why="Keras 3 saves weights and models as .weights.h5 and .keras files; this "
                 "function looks for those of tf.train.Checkpoint and returns None.",
                 fix="load the file by the name it was saved by: model.load_weights(path).",
-                evidence=(save.call.place.text, call.place.text),
+                evidence=(save.call.location.text, call.location.text),
             )
             break
 

@@ -53,11 +53,11 @@ def check(case: Case) -> Iterator[Violation]:
         is_callback = call.name.endswith("ModelCheckpoint")
         what = "ModelCheckpoint" if is_callback else shown(call.node.func)
         yield Violation(
-            call.place,
+            call.location,
             f"{what} {verb} on one worker alone: only if {shown(test)}.",
             why=_SAVES_WHY if verb == "saves" else _RESTORES_WHY,
             fix=_SAVES_FIX if verb == "saves" else "let every worker restore the same file.",
-            evidence=(f"if {shown(test)}", call.place.text),
+            evidence=(f"if {shown(test)}", call.location.text),
         )
 
 

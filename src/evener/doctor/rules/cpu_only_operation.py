@@ -93,7 +93,7 @@ def _violation(case: Case, call: Call, function: ast.AST | None) -> Violation:
         else "do it before, in dataset.map(..., num_parallel_calls=tf.data.AUTOTUNE)."
     )
     return Violation(
-        call.place,
+        call.location,
         f"{shown(call.node.func)} runs on the CPU only, in every step ({where}).",
         why=why,
         fix=fix,
@@ -108,7 +108,7 @@ def _layers(case: Case) -> Iterator[Violation]:
     for call in program.calls(*(f"keras.layers.{layer}" for layer in _LAYERS)):
         if call.node in trained:
             yield Violation(
-                call.place,
+                call.location,
                 f"{shown(call.node.func)} is a part of a model that is trained.",
                 why="Looking strings up has no GPU kernel: it runs on the CPU in every step, and "
                 "the GPU waits for it.",

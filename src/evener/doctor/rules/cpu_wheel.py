@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from evener.analysis import Place, Program
+from evener.analysis import Location, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.imports import first_import
 from evener.doctor.rule import Case, Violation
@@ -41,25 +41,25 @@ def check(case: Case) -> Iterator[Violation]:
             fix=_FIX.format(name=name),
             evidence=(f"{name} {version}", there),
         )
-    for place in _required(case.program):
-        match = _WHEEL.search(place.text)
+    for location in _required(case.program):
+        match = _WHEEL.search(location.text)
         name = match.group(1) if match else "tensorflow-cpu"
         yield Violation(
-            place,
+            location,
             f"{name} is required, a TensorFlow without GPU support.",
             why="Whoever installs this gets a wheel built without CUDA, which sees no GPU.",
             fix="require tensorflow[and-cuda] instead.",
-            evidence=(place.text, there),
+            evidence=(location.text, there),
             severity=Severity.WARNING,
         )
 
 
-def _required(program: Program) -> Iterator[Place]:
+def _required(program: Program) -> Iterator[Location]:
     """Yield the lines that require such a wheel: the script's own, and of files beside it."""
     for module in program.modules:
         for number, line in enumerate(module.lines, start=1):
             if _WHEEL.search(line) and "install" in line and _is_code(module.tree, number):
-                yield Place(path=module.path, line=number, text=line.strip())
+                yield Location(path=module.path, line=number, text=line.strip())
     folder = Path(program.script).parent
     for pattern in _FILES:
         for path in sorted(folder.glob(pattern)):
@@ -74,7 +74,7 @@ def _is_code(tree: ast.Module, line: int) -> bool:
     )
 
 
-def _lines_of(path: Path) -> Iterator[Place]:
+def _lines_of(path: Path) -> Iterator[Location]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return
@@ -83,4 +83,4 @@ def _lines_of(path: Path) -> Iterator[Place]:
         return
     for number, line in enumerate(text.splitlines(), start=1):
         if _WHEEL.search(line.partition("#")[0]):
-            yield Place(path=str(path), line=number, text=line.strip())
+            yield Location(path=str(path), line=number, text=line.strip())

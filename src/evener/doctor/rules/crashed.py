@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evener.doctor.queries.source_text import observed_place
+from evener.doctor.queries.source_text import observed_location
 from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Outcome, Raised
 
@@ -115,17 +115,17 @@ def check(case: Case) -> Iterator[Violation]:
         return
     raised = seen.raised
     why, fix = explained(raised)
-    place = observed_place(case.program, raised.where)
+    location = observed_location(case.program, raised.where)
     first = raised.message.strip().splitlines()[:1] or ["no message"]
     steps = 0 if seen.steps is None else seen.steps.num_steps
     evidence = (
-        place.text,
+        location.text,
         f"{raised.kind}: {raised.message.strip()[:_MOST_EVIDENCE]}",
         f"code: {raised.code}" if raised.code else "",
         f"after {steps} steps",
     )
     yield Violation(
-        place,
+        location,
         f"the program ended with {raised.kind}: {first[0][:200]}",
         why=why,
         fix=fix,

@@ -30,10 +30,10 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         thing = shown(call.node.func)
         yield Violation(
-            call.place,
+            call.location,
             f"{thing} is created {where}.",
             why=_why(what),
-            fix=f"create it once, before the first step ({_place_for(what)}), and use it here.",
+            fix=f"create it once, before the first step ({_line_for(what)}), and use it here.",
         )
 
 
@@ -106,5 +106,5 @@ def _why(what: Kind) -> str:
     )
 
 
-def _place_for(what: Kind) -> str:
+def _line_for(what: Kind) -> str:
     return "beside the model" if what is Kind.OPTIMIZER else "in __init__, or beside the model"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from evener.analysis import Place
+from evener.analysis import Location
 from evener.devices.reasons import MINIMUM_DRIVERS
 from evener.doctor.finding import Severity
 from evener.doctor.queries.imports import first_import
@@ -31,7 +31,7 @@ def check(case: Case) -> Iterator[Violation]:
     yield from _driver(around, wanted, first)
 
 
-def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Violation]:
+def _packages(around: Surroundings, wanted: int, first: Location) -> Iterator[Violation]:
     found = {name: major for name in around.packages if (major := _major(around, name))}
     others = sorted(name for name, major in found.items() if major != wanted)
     fitting = sorted(name for name, major in found.items() if major == wanted)
@@ -53,7 +53,7 @@ def _packages(around: Surroundings, wanted: int, first: Place) -> Iterator[Viola
     )
 
 
-def _driver(around: Surroundings, wanted: int, first: Place) -> Iterator[Violation]:
+def _driver(around: Surroundings, wanted: int, first: Location) -> Iterator[Violation]:
     driver, minimum = around.machine.driver_version, MINIMUM_DRIVERS.get(wanted)
     if driver is None or minimum is None or version_numbers(driver) >= version_numbers(minimum):
         return

@@ -25,16 +25,20 @@ def check(case: Case) -> Iterator[Violation]:
         for site in sites:
             if not _is_direct(program, site) or _is_before_strategies(program, site):
                 continue
-            place = site.module.place(site.call)
+            location = site.module.location(site.call)
             yield Violation(
-                place,
+                location,
                 f"the loop calls {name} itself, and not by strategy.run.",
                 why="Outside of strategy.run a step runs once, in the cross-replica context. With "
                 "a distributed batch it raises a ValueError; with a plain batch it stops at "
                 "apply_gradients, or one device computes it all.",
                 fix=f"strategy.run({name}, args=(batch,)) for each batch, or the function that "
                 f"does so (line {run.call.lineno}).",
-                evidence=(place.text, run.module.place(run.call).text, module.place(function).text),
+                evidence=(
+                    location.text,
+                    run.module.location(run.call).text,
+                    module.location(function).text,
+                ),
             )
 
 

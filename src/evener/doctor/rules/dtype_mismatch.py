@@ -31,7 +31,7 @@ def check(case: Case) -> Iterator[Violation]:
             is_left = right_dtype.startswith("float")
             goal, other = (right_dtype, left) if is_left else (left_dtype, right)
             yield Violation(
-                module.place(node),
+                module.location(node),
                 f"{shown(left)} is {left_dtype} and {shown(right)} is {right_dtype}: they do not "
                 "mix.",
                 why="TensorFlow converts Python's numbers to the dtype of the other side, but "

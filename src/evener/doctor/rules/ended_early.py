@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from evener.doctor.finding import Severity
-from evener.doctor.queries.source_text import observed_place
+from evener.doctor.queries.source_text import observed_location
 from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Observation, Outcome
 
@@ -20,15 +20,15 @@ def check(case: Case) -> Iterator[Violation]:
         return
     if seen.steps is not None and not seen.exit_code:
         return
-    place = observed_place(case.program, seen.where)
+    location = observed_location(case.program, seen.where)
     yield Violation(
-        place,
+        location,
         _what(seen),
         why="There was no step, or it did not go on, so nothing is known of how it trains."
         if seen.steps is None
         else "Its exit code reports an error.",
         fix=_fix(seen),
-        evidence=tuple(filter(None, (place.text, f"exit code {seen.exit_code}", _said(seen)))),
+        evidence=tuple(filter(None, (location.text, f"exit code {seen.exit_code}", _said(seen)))),
         severity=Severity.ERROR if seen.exit_code else Severity.WARNING,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.doctor.queries.source_text import observed_place
+from evener.doctor.queries.source_text import observed_location
 from evener.doctor.rule import Case, Violation
 from evener.doctor.watch import Outcome
 from evener.units import format_seconds
@@ -29,16 +29,18 @@ def check(case: Case) -> Iterator[Violation]:
         )
     else:
         return
-    place = observed_place(case.program, seen.where)
+    location = observed_location(case.program, seen.where)
     stood = (
-        f"It stood at {place.path}:{place.line}" if seen.where else "Where it stood is not known"
+        f"It stood at {location.path}:{location.line}"
+        if seen.where
+        else "Where it stood is not known"
     )
     yield Violation(
-        place,
+        location,
         what,
         why=f"{stood} when it was ended: it waits for something that does not come, or what it "
         "does before it trains takes longer than it was given.",
         fix="look at what this line waits for (input, another worker, a lock, a download); if it "
         "is only slow, give it more time.",
-        evidence=tuple(filter(None, (place.text, f"ran {format_seconds(seen.seconds)}"))),
+        evidence=tuple(filter(None, (location.text, f"ran {format_seconds(seen.seconds)}"))),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Place, Program
+from evener.analysis import Call, Location, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.branches import is_conditional
 from evener.doctor.queries.environment import settings
@@ -41,24 +41,24 @@ def _by_environment_here(case: Case) -> Iterator[Violation]:
         if is_conditional(case.program, setting.module, setting.node):
             continue
         if hides_all(setting.value):
-            yield _hidden(case, setting.place, f"{HIDING} is set to {setting.value!r} here.")
+            yield _hidden(case, setting.location, f"{HIDING} is set to {setting.value!r} here.")
         else:
-            yield from _some(case, setting.place, setting.value)
+            yield from _some(case, setting.location, setting.value)
 
 
-def _some(case: Case, place: Place, value: str) -> Iterator[Violation]:
+def _some(case: Case, location: Location, value: str) -> Iterator[Violation]:
     """Yield a strategy for several GPUs that sees one; a hint, as it may be intended."""
     num_gpus = len(case.surroundings.gpus)
     left = shown(value, num_gpus)
     spread = [made for made in strategies(case.program) if made.name == "MirroredStrategy"]
     if left == 1 < num_gpus and spread:
         yield Violation(
-            place,
+            location,
             f"{HIDING}={value!r} leaves {left} of {num_gpus} GPUs to MirroredStrategy.",
             why="A strategy over one GPU has one replica; the other GPUs idle.",
             fix=f"name more GPUs in {HIDING}, or leave it unset.",
             severity=Severity.HINT,
-            evidence=(place.text, spread[0].call.place.text),
+            evidence=(location.text, spread[0].call.location.text),
         )
 
 
@@ -68,15 +68,15 @@ def _by_visible_devices(case: Case) -> Iterator[Violation]:
         num_gpus = len(case.surroundings.gpus)
         left = chosen_by(program, call, num_gpus)
         if left == 0 and not _hides_what_is_not_there(case, call):
-            yield _hidden(case, call.place, "set_visible_devices([], 'GPU') hides all GPUs.")
+            yield _hidden(case, call.location, "set_visible_devices([], 'GPU') hides all GPUs.")
         elif left is not None and 0 < left < num_gpus:
             yield Violation(
-                call.place,
+                call.location,
                 f"set_visible_devices leaves {left} of {num_gpus} GPUs to the program.",
                 why="TensorFlow does not see the other GPUs, and no strategy can use them.",
                 fix="take that line out; or start one program for each GPU, with "
                 f"{HIDING} in its environment.",
-                evidence=(call.place.text, case.surroundings.gpus_told),
+                evidence=(call.location.text, case.surroundings.gpus_told),
             )
 
 
@@ -97,7 +97,7 @@ def _by_environment_around(case: Case) -> Iterator[Violation]:
     first = _first_use(case.program)
     if first is not None:
         what = f"the environment hides all GPUs: {HIDING}={value!r}."
-        yield _hidden(case, first.place, what, f"{HIDING}={value}")
+        yield _hidden(case, first.location, what, f"{HIDING}={value}")
 
 
 def _first_use(program: Program) -> Call | None:
@@ -110,17 +110,17 @@ def _first_use(program: Program) -> Call | None:
     return min(found, key=lambda call: program.order.of(call.node) or 1 << 60, default=None)
 
 
-def _hidden(case: Case, place: Place, what: str, *evidence: str) -> Violation:
+def _hidden(case: Case, location: Location, what: str, *evidence: str) -> Violation:
     gpus = case.surroundings.gpus
     there = (case.surroundings.gpus_told,) if gpus else ()
     return Violation(
-        place,
+        location,
         what,
         why=_WHY,
         fix="take that line out, or name the GPUs to use, such as "
         f"{HIDING}={','.join(str(i) for i in range(len(gpus) or 2))}."
         if not evidence
         else f"unset {HIDING} where the program is started.",
-        evidence=(*([place.text] if place.text else []), *evidence, *there),
+        evidence=(*([location.text] if location.text else []), *evidence, *there),
         severity=Severity.ERROR if gpus and means_gpus(case.program) else None,
     )

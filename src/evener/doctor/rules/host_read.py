@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Kind, Module, Place, Program
-from evener.doctor.queries.source_text import observed_place, place_of_line, shown
+from evener.analysis import FUNCTIONS, Kind, Location, Module, Program
+from evener.doctor.queries.source_text import location_of_line, observed_location, shown
 from evener.doctor.queries.steps import steps_of
 from evener.doctor.queries.training import is_for_keras
 from evener.doctor.rule import Case, Violation
@@ -26,27 +26,27 @@ def check(case: Case) -> Iterator[Violation]:
         what = _read(program, module, node)
         if what is None or not _is_in_every_step(program, module, node):
             continue
-        place = module.place(node)
+        location = module.location(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            place = place_of_line(module, node.func.end_lineno or place.line)
-        found.add((place.path, place.line))
-        seen = read.get((place.path, place.line))
-        yield _violation(place, what, () if seen is None else (_measured(seen),))
+            location = location_of_line(module, node.func.end_lineno or location.line)
+        found.add((location.path, location.line))
+        seen = read.get((location.path, location.line))
+        yield _violation(location, what, () if seen is None else (_measured(seen),))
     for key, observed in read.items():
         if key not in found:
-            place = observed_place(program, observed.where)
-            yield _violation(place, "a tensor", (place.text, _measured(observed)))
+            location = observed_location(program, observed.where)
+            yield _violation(location, "a tensor", (location.text, _measured(observed)))
 
 
-def _violation(place: Place, what: str, evidence: tuple[str, ...]) -> Violation:
+def _violation(location: Location, what: str, evidence: tuple[str, ...]) -> Violation:
     return Violation(
-        place,
+        location,
         f"{what} is copied to the host in every step.",
         why="The program waits here until the devices have finished the step, and they then wait "
         "for the program to begin the next one.",
         fix="keep it on the device (a keras.metrics.Mean, or a sum of tensors), and read it once "
         "per epoch, or every hundred steps.",
-        evidence=(place.text, *evidence) if place.text not in evidence else evidence,
+        evidence=(location.text, *evidence) if location.text not in evidence else evidence,
     )
 
 

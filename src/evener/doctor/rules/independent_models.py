@@ -30,15 +30,15 @@ def check(case: Case) -> Iterator[Violation]:
     for pin, model in found:
         # Models that are created differently are two stages or rivals, not copies.
         if _is_repeated(program, pin, model) or len(devices[ast.unparse(model)]) > 1:
-            place = pin.module.place(model)
+            location = pin.module.location(model)
             yield Violation(
-                place,
+                location,
                 "each device has a model of its own, and they are never combined.",
                 why="Each model starts from its own weights and trains by itself: the work of the "
                 "devices does not add up to one trained model.",
                 fix="create one model in `with strategy.scope():` and train that; the strategy "
                 "splits each batch and adds up the gradients.",
-                evidence=(pin.place.text, place.text),
+                evidence=(pin.location.text, location.text),
             )
             return
 

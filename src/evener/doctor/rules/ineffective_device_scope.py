@@ -54,11 +54,11 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         is_default = pin.device == ("GPU:0" if case.surroundings.gpus else "CPU:0")
         yield Violation(
-            pin.place,
+            pin.location,
             f"tf.device({pin.named}) around {_AROUND.get(kind, kind)} does not make it run there.",
             why=_WHY[kind],
             fix=_FIX[kind],
-            evidence=(pin.place.text, pin.module.place(pin.block.body[0]).text),
+            evidence=(pin.location.text, pin.module.location(pin.block.body[0]).text),
             severity=Severity.HINT if is_default or pin.device == "GPU:0" else None,
         )
 

@@ -35,24 +35,28 @@ def check(case: Case) -> Iterator[Violation]:
             if node not in seen:
                 seen.add(node)
                 yield Violation(
-                    module.place(node),
+                    module.location(node),
                     "a function that calls strategy.run is compiled with jit_compile=True.",
                     why=_RAISED,
                     fix="take jit_compile=True out here. Put it on the function that each replica "
                     "runs, and try that with all devices.",
-                    evidence=(module.place(node).text, run.place.text, made[0].call.place.text),
+                    evidence=(
+                        module.location(node).text,
+                        run.location.text,
+                        made[0].call.location.text,
+                    ),
                     severity=Severity.ERROR,
                 )
 
 
 def _of_model(call: Call, made: Made) -> Violation:
     return Violation(
-        call.place,
+        call.location,
         f"the model is compiled with jit_compile=True under {made.name}.",
         why=f"{_RAISED} Keras turns XLA off under a strategy with jit_compile='auto', which is "
         "the default.",
         fix="leave jit_compile out, or train with evener.Strategy().",
-        evidence=(call.place.text, made.call.place.text),
+        evidence=(call.location.text, made.call.location.text),
     )
 
 

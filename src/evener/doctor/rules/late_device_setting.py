@@ -28,18 +28,18 @@ def check(case: Case) -> Iterator[Violation]:
     for call in program.calls(*_SETTERS):
         if not is_too_late(program, call) or _is_set_already(program, call):
             continue
-        first = starting[0].place
+        first = starting[0].location
         caught = catching(call.module, call.node) is not None
         what = _SETTERS[call.name]
         yield Violation(
-            call.place,
+            call.location,
             f"{what} set too late: line {first.line} has started the devices.",
             why="TensorFlow then raises RuntimeError: ..."
             + _MESSAGE
             + "."
             + (" The program catches it and goes on without the setting." if caught else ""),
             fix=f"move this before line {first.line}, best right after the import.",
-            evidence=(first.text, call.place.text),
+            evidence=(first.text, call.location.text),
             severity=Severity.WARNING if caught else None,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.device_initialization import cuda_calls, starting_calls
 from evener.doctor.queries.environment import Setting, settings
@@ -35,7 +35,7 @@ _BY_START = (
 # Read when XLA is first used: after the import it may be early enough, and may not.
 _BY_XLA = ("XLA_FLAGS", "TF_XLA_FLAGS")
 
-_Reader = tuple[Place, str]
+_Reader = tuple[Location, str]
 
 
 def check(case: Case) -> Iterator[Violation]:
@@ -45,18 +45,18 @@ def check(case: Case) -> Iterator[Violation]:
         reader = _reader(program, setting)
         if reader is None:
             continue
-        place, reads = reader
+        location, reads = reader
         by_xla = setting.name in _BY_XLA
         loose = by_xla and not _starts_before(program, setting)
         yield Violation(
-            setting.place,
-            f"{setting.name} is set after line {place.line} "
-            f"{'may have' if by_xla else 'has'} read it: {place.text}",
+            setting.location,
+            f"{setting.name} is set after line {location.line} "
+            f"{'may have' if by_xla else 'has'} read it: {location.text}",
             why=f"{reads} The value set here is not looked at.",
             fix=f"set {setting.name} in the first lines of the script, before "
-            f"{'the import' if _is_import(place) else 'line ' + str(place.line)}, "
+            f"{'the import' if _is_import(location) else 'line ' + str(location.line)}, "
             "or where the program is started.",
-            evidence=(place.text, setting.place.text),
+            evidence=(location.text, setting.location.text),
             severity=Severity.HINT if loose else None,
         )
 
@@ -88,7 +88,7 @@ def _after_imports(
 ) -> _Reader | None:
     for module, node in imports(program, of_keras=of_keras):
         if program.order.is_before(node, setting.node):
-            return module.place(node), reads
+            return module.location(node), reads
         return None
     return None
 
@@ -97,7 +97,7 @@ def _after_calls(
     program: Program, setting: Setting, calls: list[ast.Call], reads: str
 ) -> _Reader | None:
     if calls and program.order.is_before(calls[0], setting.node):
-        return _module_of(program, calls[0]).place(calls[0]), reads
+        return _module_of(program, calls[0]).location(calls[0]), reads
     return None
 
 
@@ -110,5 +110,5 @@ def _module_of(program: Program, node: ast.AST) -> Module:
     return next(module for module in program.modules if node in module.parents)
 
 
-def _is_import(place: Place) -> bool:
-    return place.text.startswith(("import ", "from "))
+def _is_import(location: Location) -> bool:
+    return location.text.startswith(("import ", "from "))

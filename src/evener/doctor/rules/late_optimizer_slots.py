@@ -44,7 +44,7 @@ def _in_replicas(case: Case, call: Call) -> Iterator[Violation]:
     optimizer = shown(call.owner) if call.owner is not None else "optimizer"
     several = the_number_of_replicas(case) != 1
     yield Violation(
-        call.place,
+        call.location,
         f"the slots of {optimizer} are first created here, inside strategy.run in a tf.function.",
         why='With several replicas the first step fails: InvalidArgumentError, "You must feed a '
         'value for placeholder tensor". Slots cannot be created while replicas are traced.',
@@ -98,7 +98,7 @@ def _gets_several(program: Program, call: Call) -> bool:
 def _traced_again(call: Call) -> Violation:
     optimizer = shown(call.owner) if call.owner is not None else "optimizer"
     return Violation(
-        call.place,
+        call.location,
         f"the slots of {optimizer} are created in a tf.function that gets several optimizers.",
         why="The function is traced for each of them, and creates variables when it is traced "
         "again: ValueError, tf.function only supports singleton tf.Variables created on the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Module, Place, Program
+from evener.analysis import Location, Module, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.strategies import scopes_entered
 from evener.doctor.queries.training import fits, updates
@@ -21,20 +21,22 @@ def check(case: Case) -> Iterator[Violation]:
         if entered is None:
             continue
         where, block, loop = entered
-        place = where.place(block)
-        if (place.path, place.line) not in found:
-            found.add((place.path, place.line))
-            yield _violation(place, loop, "loop", None)
+        location = where.location(block)
+        if (location.path, location.line) not in found:
+            found.add((location.path, location.line))
+            yield _violation(location, loop, "loop", None)
     for call in fits(program):
         for where, block in scopes_entered(program):
             if where is call.module and block in call.module.around(call.node):
-                place = where.place(block)
-                if (place.path, place.line) not in found:
-                    found.add((place.path, place.line))
-                    yield _violation(place, call.place, "fit", Severity.HINT)
+                location = where.location(block)
+                if (location.path, location.line) not in found:
+                    found.add((location.path, location.line))
+                    yield _violation(location, call.location, "fit", Severity.HINT)
 
 
-def _violation(place: Place, loop: Place, what: str, severity: Severity | None) -> Violation:
+def _violation(
+    location: Location, loop: Location, what: str, severity: Severity | None
+) -> Violation:
     if what == "fit":
         why = "It works: fit enters the scope by itself. But all that fit does not need there is "
         why += "made under the strategy too."
@@ -46,13 +48,13 @@ def _violation(place: Place, loop: Place, what: str, severity: Severity | None) 
             "here runs on one device alone."
         )
     return Violation(
-        place,
+        location,
         f"the {'call of fit' if what == 'fit' else 'whole training loop'} (line {loop.line}) is "
         "inside the strategy's scope.",
         why=why,
         fix=f"end the block before line {loop.line}: only the making of model, optimizer and "
         "metrics belongs into it.",
-        evidence=(place.text, loop.text),
+        evidence=(location.text, loop.text),
         severity=severity,
     )
 
@@ -65,14 +67,14 @@ def _steps(program: Program) -> Iterator[tuple[Module, ast.AST]]:
 
 def _scope_around(
     program: Program, module: Module, node: ast.AST
-) -> tuple[Module, ast.AST, Place] | None:
+) -> tuple[Module, ast.AST, Location] | None:
     """Return the block of a scope around the outermost loop around a step, with the loop."""
     seen = set[ast.AST]()
-    loop: Place | None = None
+    loop: Location | None = None
     while True:
         loops = list(program.context.loops(module, node))
         if loops:
-            loop = module.place(loops[-1])
+            loop = module.location(loops[-1])
         top = loops[-1] if loops else node
         if loop is not None:
             for where, block in scopes_entered(program):

@@ -22,12 +22,12 @@ def check(case: Case) -> Iterator[Violation]:
     if made and scopes(program) and not runs(program) and not _has_other_way(case):
         lines = set[int]()
         for update in updates(program):
-            place = update.module.place(update.step)
-            if place.line in lines:
+            location = update.module.location(update.step)
+            if location.line in lines:
                 continue
-            lines.add(place.line)
+            lines.add(location.line)
             yield Violation(
-                place,
+                location,
                 f"the loop trains under {made[0].name}, but strategy.run is never called.",
                 why="The scope makes the variables for all devices; work is spread by "
                 "strategy.run alone. As it is, training stops: RuntimeError: Need to be inside "
@@ -37,7 +37,13 @@ def check(case: Case) -> Iterator[Violation]:
                 "strategy.experimental_distribute_dataset(dataset), then "
                 "strategy.reduce(...) for the loss.",
                 evidence=tuple(
-                    dict.fromkeys((place.text, update.call.place.text, made[0].call.place.text))
+                    dict.fromkeys(
+                        (
+                            location.text,
+                            update.call.location.text,
+                            made[0].call.location.text,
+                        )
+                    )
                 ),
             )
 

@@ -67,15 +67,15 @@ def _is_scale(program: Program, module: Module, node: ast.expr) -> bool:
 
 
 def _violation(term: Term, gradient: Gradient) -> Violation:
-    place = term.module.place(term.node)
+    location = term.module.location(term.node)
     assert isinstance(term.node, ast.Call)
     return Violation(
-        place,
+        location,
         f"the loss {shown(term.node)} is the mean over the samples of one replica, not scaled.",
         why="The strategy adds up the gradients of all replicas: the gradient is multiplied by "
         "the number of replicas.",
         fix=f"tf.nn.compute_average_loss({shown(term.node.args[0])}, "
         "global_batch_size=GLOBAL_BATCH_SIZE), with one number per sample; or divide the mean by "
         "strategy.num_replicas_in_sync.",
-        evidence=tuple(dict.fromkeys((place.text, gradient.call.place.text))),
+        evidence=tuple(dict.fromkeys((location.text, gradient.call.location.text))),
     )

@@ -34,7 +34,7 @@ def _misspelt(call: Call, name: str) -> Violation:
     digits = re.findall(r"\d+", name)
     kind = "CPU" if "cpu" in name.lower() else "GPU"
     return Violation(
-        call.place,
+        call.location,
         f"{name!r} is no name of a device.",
         why="TensorFlow raises ValueError where it is used.",
         fix=f"write '/{kind}:{digits[-1] if digits else 0}'.",
@@ -61,13 +61,13 @@ def _beyond(case: Case, call: Call, name: str) -> Iterator[Violation]:
     count = f"{there} {kind}" + ("s" if there != 1 else "")
     names = ", ".join(f"/{kind}:{number}" for number in range(there))
     yield Violation(
-        call.place,
+        call.location,
         f"{name!r} does not exist: the program sees {count}.",
         why="With soft placement, TensorFlow runs the operations of a device that does not exist "
         "on another one, without a warning."
         + (" All CPUs of a machine are one device." if kind == "CPU" else ""),
         fix=f"name one of {names}." if there else "show the program a GPU, or leave the name out.",
-        evidence=(call.place.text, f"{count} visible"),
+        evidence=(call.location.text, f"{count} visible"),
     )
 
 

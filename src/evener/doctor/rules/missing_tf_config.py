@@ -39,7 +39,7 @@ def _is_after(case: Case, setting: Setting, made: Made) -> bool:
 
 def _missing(made: Made) -> Violation:
     return Violation(
-        made.call.place,
+        made.call.location,
         f"MultiWorkerMirroredStrategy is made without {_VARIABLE}.",
         why="Without it TensorFlow takes this process for the only worker: each machine trains "
         "a model of its own, without a warning.",
@@ -47,16 +47,19 @@ def _missing(made: Made) -> Violation:
         "'host2:12345']}, 'task': {'type': 'worker', 'index': 0}}) before this line, the index "
         "another one on each machine; or let the starter set it. On one machine, take "
         "MirroredStrategy.",
-        evidence=(made.call.place.text, f"{_VARIABLE} is set neither here nor in the environment"),
+        evidence=(
+            made.call.location.text,
+            f"{_VARIABLE} is set neither here nor in the environment",
+        ),
     )
 
 
 def _too_late(made: Made, setting: Setting) -> Violation:
-    place = setting.place
+    location = setting.location
     return Violation(
-        made.call.place,
-        f"MultiWorkerMirroredStrategy is made before {_VARIABLE} is set (line {place.line}).",
+        made.call.location,
+        f"MultiWorkerMirroredStrategy is made before {_VARIABLE} is set (line {location.line}).",
         why="The strategy reads it when it is made, and takes this process for the only worker.",
-        fix=f"move line {place.line} before this one.",
-        evidence=(made.call.place.text, place.text),
+        fix=f"move line {location.line} before this one.",
+        evidence=(made.call.location.text, location.text),
     )

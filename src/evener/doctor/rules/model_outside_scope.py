@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Kind, Module, Place, Program, returns_of
+from evener.analysis import FUNCTIONS, Kind, Location, Module, Program, returns_of
 from evener.doctor.queries.strategies import is_only_evener, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Violation
 
@@ -17,7 +17,7 @@ def check(case: Case) -> Iterator[Violation]:
     program = case.program
     if not scopes(program) or sets_one_for_all(program) or is_only_evener(program):
         return
-    reported = set[Place]()
+    reported = set[Location]()
     for module, model, use in _trained(program):
         created = list(program.made_by(module, model))
         if any(program.context.in_scope(*site) is not False for site in created):
@@ -26,21 +26,21 @@ def check(case: Case) -> Iterator[Violation]:
         if _is_assigned_in_scope(program, module, model):
             continue
         for where, call in created:
-            place = _creation(program, where, call)
-            if Kind.MODEL in program.kinds(where, call) and place not in reported:
-                reported.add(place)
-                yield _violation(place, use)
+            location = _creation(program, where, call)
+            if Kind.MODEL in program.kinds(where, call) and location not in reported:
+                reported.add(location)
+                yield _violation(location, use)
 
 
-def _trained(program: Program) -> Iterator[tuple[Module, ast.expr, Place]]:
+def _trained(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
     """Yield the models that are trained under a strategy, and the line that trains them."""
     for call, owner in program.calls_of("compile", "fit"):
         if program.context.in_scope(call.module, call.node):
-            yield call.module, owner, call.place
+            yield call.module, owner, call.location
     for module, node in program.nodes(ast.Attribute):
         assert isinstance(node, ast.Attribute)
         if node.attr in _WEIGHTS and program.context.in_replica(module, node):
-            yield module, node.value, module.place(node)
+            yield module, node.value, module.location(node)
 
 
 def _is_assigned_in_scope(program: Program, module: Module, model: ast.expr) -> bool:
@@ -54,7 +54,7 @@ def _is_assigned_in_scope(program: Program, module: Module, model: ast.expr) -> 
     )
 
 
-def _creation(program: Program, module: Module, call: ast.Call) -> Place:
+def _creation(program: Program, module: Module, call: ast.Call) -> Location:
     """Return the line that creates a model, or the one that calls the function returning it."""
     function = program.context.function(module, call)
     if isinstance(function, FUNCTIONS):
@@ -63,17 +63,17 @@ def _creation(program: Program, module: Module, call: ast.Call) -> Place:
             origin for value in returns_of(function) for origin in program.origins(module, value)
         )
         if len(sites) == 1 and any(origin.node is call for origin in origins):
-            return sites[0].module.place(sites[0].call)
-    return module.place(call)
+            return sites[0].module.location(sites[0].call)
+    return module.location(call)
 
 
-def _violation(place: Place, use: Place) -> Violation:
+def _violation(location: Location, use: Location) -> Violation:
     return Violation(
-        place,
+        location,
         f"the model is made outside the strategy's scope, and trained under it (line {use.line}).",
         why="A strategy mirrors only the variables that are created in its scope. Training stops "
         "with 'Mixing different tf.distribute.Strategy objects' or 'Need to be inside \"with "
         "strategy.scope()\"', or runs on one device.",
         fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
-        evidence=tuple(dict.fromkeys((place.text, use.text))),
+        evidence=tuple(dict.fromkeys((location.text, use.text))),
     )

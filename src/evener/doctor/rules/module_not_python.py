@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.analysis import Place
+from evener.analysis import Location
 from evener.doctor.rule import Case, Violation
 
 
@@ -15,7 +15,7 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         file, line = unread.importer
         yield Violation(
-            Place(path=unread.path, line=unread.line),
+            Location(path=unread.path, line=unread.line),
             f"this module cannot be read: {unread.reason}.",
             why=f"The import at {file}:{line} fails, and with it the program. What the module "
             "defines was not looked at.",

@@ -6,11 +6,11 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from evener.analysis import Call, Place, Program
+from evener.analysis import Call, Location, Program
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import RUNS, SCOPES, uses
-from evener.doctor.queries.training import places_of_training
+from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
 
 # Who imports one of these spreads the work in another way.
@@ -35,7 +35,7 @@ def check(case: Case) -> Iterator[Violation]:
     if first is None:
         return
     evidence = [first.text, case.surroundings.gpus_told]
-    ignored = [call.place.text for call in program.calls("keras.distribution.*")]
+    ignored = [call.location.text for call in program.calls("keras.distribution.*")]
     yield Violation(
         first,
         f"this trains on one of {visible} GPUs: the program has no strategy.",
@@ -48,10 +48,10 @@ def check(case: Case) -> Iterator[Violation]:
     )
 
 
-def _first_training(program: Program) -> Place | None:
+def _first_training(program: Program) -> Location | None:
     return min(
-        places_of_training(program),
-        key=lambda place: (place.path != program.script, place.line),
+        training_lines(program),
+        key=lambda location: (location.path != program.script, location.line),
         default=None,
     )
 

@@ -24,26 +24,26 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         frozen = _frozen_before(program, fit)
         if frozen is not None:
-            text = frozen.place.text
+            text = frozen.location.text
             yield _violation(fit, f"{text} came before", text)
             continue
         for module, made in program.made_by(fit.module, fit.owner):
             reason = _without_weights(program, module, made)
             if reason:
-                yield _violation(fit, reason, module.place(made).text)
+                yield _violation(fit, reason, module.location(made).text)
                 break
 
 
 def _violation(fit: Call, reason: str, evidence: str) -> Violation:
     name = "" if fit.owner is None else ast.unparse(fit.owner)
     return Violation(
-        fit.place,
+        fit.location,
         f"{name} is trained and has nothing to train: {reason}.",
         why="There is no gradient to compute and no variable to update. Every step takes its time, "
         "and the loss stays what it was.",
         fix="leave some layer trainable (set trainable = True before compile), or add a layer "
         "with weights, such as a Dense layer after the frozen part.",
-        evidence=(fit.place.text, evidence),
+        evidence=(fit.location.text, evidence),
     )
 
 

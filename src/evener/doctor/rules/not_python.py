@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.analysis import Place
+from evener.analysis import Location
 from evener.doctor.rule import Case, Violation
 
 
@@ -13,7 +13,7 @@ def check(case: Case) -> Iterator[Violation]:
     for unread in case.program.unread:
         if unread.importer is None and unread.is_text:
             yield Violation(
-                Place(path=unread.path, line=unread.line),
+                Location(path=unread.path, line=unread.line),
                 f"this is not Python: {unread.reason}.",
                 why="Python would refuse it in the same way, so nothing else was looked at.",
                 fix="correct this line, or give the file of a Python script.",

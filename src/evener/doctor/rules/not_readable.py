@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from evener.analysis import Place
+from evener.analysis import Location
 from evener.doctor.rule import Case, Violation
 
 
@@ -14,7 +14,7 @@ def check(case: Case) -> Iterator[Violation]:
     for unread in case.program.unread:
         if unread.importer is None and not unread.is_text:
             yield Violation(
-                Place(path=unread.path, line=0),
+                Location(path=unread.path, line=0),
                 f"the script cannot be read: {unread.reason}.",
                 why=f"There is nothing to look at; the current folder is {Path.cwd()}.",
                 fix="give the path of a Python file that is there.",

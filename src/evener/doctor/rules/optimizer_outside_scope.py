@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Kind, Module, Place, Program, argument
+from evener.analysis import Kind, Location, Module, Program, argument
 from evener.doctor.finding import Severity
 from evener.doctor.queries.strategies import has_one_replica, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Violation
@@ -19,13 +19,13 @@ def check(case: Case) -> Iterator[Violation]:
     if not scopes(program) or sets_one_for_all(program) or has_one_replica(program):
         return
     lines = set[tuple[str, int]]()
-    for place, use, is_plain in (*_created_outside(program), *_compiled_outside(program)):
-        if (place.path, place.line) not in lines:
-            lines.add((place.path, place.line))
-            yield _violation(place, use, is_plain)
+    for location, use, is_plain in (*_created_outside(program), *_compiled_outside(program)):
+        if (location.path, location.line) not in lines:
+            lines.add((location.path, location.line))
+            yield _violation(location, use, is_plain)
 
 
-def _created_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
+def _created_outside(program: Program) -> Iterator[tuple[Location, Location, bool]]:
     """Yield optimizers created outside: where, where they are used, and whether they are plain."""
     for module, optimizer, use in _used(program):
         created = list(program.made_by(module, optimizer))
@@ -36,10 +36,10 @@ def _created_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
             if Kind.OPTIMIZER in program.kinds(where, call):
                 # SGD without momentum has no variable for each weight.
                 is_sgd = program.name_of(where, call.func) == "keras.optimizers.SGD"
-                yield where.place(call), use, is_sgd and argument(call, 1, "momentum") is None
+                yield where.location(call), use, is_sgd and argument(call, 1, "momentum") is None
 
 
-def _used(program: Program) -> Iterator[tuple[Module, ast.expr, Place]]:
+def _used(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
     """Yield the optimizers that are used under a strategy, and the line that uses them."""
     for call, owner in program.calls_of("compile", *_APPLYING):
         if call.method == "compile":
@@ -47,12 +47,12 @@ def _used(program: Program) -> Iterator[tuple[Module, ast.expr, Place]]:
             if given is not None and not isinstance(given, ast.Constant):
                 is_scoped = program.context.in_scope(call.module, call.node)
                 if is_scoped or _is_created_in_scope(program, call.module, owner):
-                    yield call.module, given, call.place
+                    yield call.module, given, call.location
         elif program.context.in_replica(call.module, call.node):
-            yield call.module, owner, call.place
+            yield call.module, owner, call.location
 
 
-def _compiled_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
+def _compiled_outside(program: Program) -> Iterator[tuple[Location, Location, bool]]:
     """Yield the calls of ``compile`` outside, by which Keras creates the optimizer by its name."""
     for call, owner in program.calls_of("compile"):
         if program.context.in_scope(call.module, call.node) is not False:
@@ -61,7 +61,7 @@ def _compiled_outside(program: Program) -> Iterator[tuple[Place, Place, bool]]:
         if isinstance(given, str) and given != "sgd":
             if _is_created_in_scope(program, call.module, owner):
                 where, model = next(program.made_by(call.module, owner))
-                yield call.place, where.place(model), False
+                yield call.location, where.location(model), False
 
 
 def _is_created_in_scope(program: Program, module: Module, model: ast.expr) -> bool:
@@ -69,9 +69,9 @@ def _is_created_in_scope(program: Program, module: Module, model: ast.expr) -> b
     return bool(created) and all(program.context.in_scope(*site) is True for site in created)
 
 
-def _violation(place: Place, use: Place, is_plain: bool) -> Violation:
+def _violation(location: Location, use: Location, is_plain: bool) -> Violation:
     return Violation(
-        place,
+        location,
         f"the optimizer is made outside the strategy's scope, and used under it (line {use.line}).",
         why="Its variables are then not mirrored. "
         + (
@@ -83,6 +83,6 @@ def _violation(place: Place, use: Place, is_plain: bool) -> Violation:
         ),
         fix="create the optimizer in `with strategy.scope():`, beside the model; for Keras, call "
         "compile there.",
-        evidence=tuple(dict.fromkeys((place.text, use.text))),
+        evidence=tuple(dict.fromkeys((location.text, use.text))),
         severity=Severity.WARNING if is_plain else None,
     )

@@ -27,7 +27,7 @@ def _central(case: Case, made: Made) -> Iterator[Violation]:
     if made.call.argument(1, "parameter_device") is not None or visible_gpus(case) == 1:
         return
     yield Violation(
-        made.call.place,
+        made.call.location,
         "CentralStorageStrategy keeps all variables on the CPU.",
         why="In each step every GPU fetches all weights from the host and sends all gradients "
         "back over the bus, and the optimizer runs on the CPU. (With a single GPU they are on "
@@ -41,19 +41,19 @@ def _servers(program: Program, made: Made) -> Iterator[Violation]:
     trained = [call for call in fits(program) if not is_beside_strategy(program, call)]
     for call in trained[:1]:
         yield Violation(
-            call.place,
+            call.location,
             "Keras's fit under ParameterServerStrategy.",
             why="Keras 3 has no coordinator: its fit gives no steps to the workers, as that of "
             "Keras 2 did.",
             fix="write a loop that gives steps to tf.distribute.coordinator.ClusterCoordinator("
             "strategy).schedule(step), or train under MultiWorkerMirroredStrategy.",
-            evidence=(call.place.text, made.call.place.text),
+            evidence=(call.location.text, made.call.location.text),
             severity=Severity.ERROR,
         )
     coordinated = any(True for _ in program.calls("tf.distribute.coordinator.*"))
     if not trained and not coordinated:
         yield Violation(
-            made.call.place,
+            made.call.location,
             "ParameterServerStrategy without a ClusterCoordinator.",
             why="Only a coordinator sends steps to the workers. Without it strategy.run does all "
             "work in this process, and the workers idle.",

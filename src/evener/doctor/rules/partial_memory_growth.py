@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evener.analysis import Call, Place, Program
+from evener.analysis import Call, Location, Program
 from evener.doctor.queries.gpus import lists_gpus, makes_logical_devices, visible_gpus
 from evener.doctor.rule import Case, Violation
 
@@ -22,8 +22,8 @@ def check(case: Case) -> Iterator[Violation]:
         return
     if not calls or None in indices or visible is None or len(set(indices)) >= visible:
         return
-    lines = tuple(call.place.text for call in calls)
-    yield _violation(calls[0].place, (*lines, f"{visible} GPUs are visible"))
+    lines = tuple(call.location.text for call in calls)
+    yield _violation(calls[0].location, (*lines, f"{visible} GPUs are visible"))
 
 
 def _index(program: Program, call: Call) -> int | None:
@@ -37,9 +37,9 @@ def _index(program: Program, call: Call) -> int | None:
     return index if isinstance(index, int) else None
 
 
-def _violation(place: Place, evidence: tuple[str, ...]) -> Violation:
+def _violation(location: Location, evidence: tuple[str, ...]) -> Violation:
     return Violation(
-        place,
+        location,
         "memory growth is set on some of the GPUs only.",
         why="It must be the same on all visible GPUs: where TensorFlow starts its devices it "
         f"raises ValueError: {_MESSAGE}.",

@@ -36,14 +36,14 @@ def check(case: Case) -> Iterator[Violation]:
         if any(program.order.is_before(node, load.call.node) for node in building):
             continue
         yield Violation(
-            load.call.place,
+            load.call.location,
             f"training goes on from {shown(load.name or load.call.node)}, which restores the "
             "weights alone.",
             why=_WHY,
             fix="save the whole model, model.save('model.keras'), and go on from "
             "keras.models.load_model('model.keras'); in a custom loop, "
             "tf.train.Checkpoint(model=model, optimizer=optimizer).",
-            evidence=(save.call.place.text, load.call.place.text),
+            evidence=(save.call.location.text, load.call.location.text),
         )
 
 

@@ -33,7 +33,7 @@ def check(case: Case) -> Iterator[Violation]:
                 continue
             name = shown(value)
             yield Violation(
-                module.place(node),
+                module.location(node),
                 f"{name} is a value per replica, and is {how}.",
                 why="strategy.run returns one object with the results of all replicas. It has no "
                 "numpy, shape or arithmetic. With one device it is a plain tensor, so this fails "

@@ -48,7 +48,7 @@ def _for_graphs(graph: list[Missing]) -> Iterator[Violation]:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     for missing in graph:
         yield Violation(
-            missing.place,
+            missing.location,
             "this program is written for TensorFlow 1: it builds a graph and runs it in a session.",
             why=f"TensorFlow {public.version_of('tensorflow')} does not have "
             f"{', '.join(names[:3])}{more}. Nothing else was examined.",
@@ -80,7 +80,7 @@ def _names(case: Case) -> Iterator[Violation]:
             what = f"`{name}` cannot be imported from TensorFlow {version}."
             fix = f"Write `import tensorflow as tf`, and use `{name}`."
             key = used.name
-        yield Violation(used.place, what, why=why, fix=fix, cause=key)
+        yield Violation(used.location, what, why=why, fix=fix, cause=key)
 
 
 def _is_of_keras(name: str) -> bool:
@@ -106,7 +106,7 @@ def _members(case: Case) -> Iterator[Violation]:
         if isinstance(node.ctx, ast.Store):
             why = f"It sets a new attribute `{row.name}` that nothing reads, without an error."
         yield Violation(
-            module.place(node),
+            module.location(node),
             f"`{ast.unparse(node)}` does not exist: {row.kind} objects have no `{row.name}` "
             f"in {_package_of(row)}.",
             why=why,
@@ -119,15 +119,15 @@ def _overrides(case: Case) -> Iterator[Violation]:
     for module, found in removed_overrides(case):
         names = ", ".join(f"`{node.name}`" for _, node in found)
         yield Violation(
-            module.place(found[0][1]),
+            module.location(found[0][1]),
             f"Keras {public.version_of('keras')} does not call {names} of an optimizer.",
             why="The base class raises an error, or updates the weights in its own way.",
             fix=" ".join(dict.fromkeys(row.fix for row, _ in found)),
-            evidence=tuple(module.place(node).text for _, node in found),
+            evidence=tuple(module.location(node).text for _, node in found),
         )
     for call in names_before_shapes(case):
         yield Violation(
-            call.place,
+            call.location,
             f"The first argument of `add_weight` is the shape in Keras "
             f"{public.version_of('keras')}, and not the name.",
             why="The program fails at this line with a ValueError.",
@@ -147,7 +147,7 @@ def _arguments(case: Case) -> Iterator[Violation]:
     for row, call in missing_arguments(case):
         called = call.name.lstrip(".") or call.method
         yield Violation(
-            call.place,
+            call.location,
             f"`{called}` has no argument `{row.name}` in {_package_of(row)}.",
             why=f"Keras ignores `{row.name}`, with a warning."
             if row.is_ignored
@@ -207,7 +207,7 @@ def _badly_named(
     elif called == "load_model":
         fix += " Load a SavedModel by `keras.layers.TFSMLayer(path)`."
     yield Violation(
-        call.place,
+        call.location,
         f"`{called.rpartition('.')[2]}` takes no file whose name ends in {_tail(known)!r}.",
         why=f"Keras {public.version_of('keras')} chooses the format by the ending, and raises a "
         "ValueError.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Call, Kind, Module, Place, Program, argument
-from evener.doctor.queries.source_text import observed_place, shown
+from evener.analysis import FUNCTIONS, Call, Kind, Location, Module, Program, argument
+from evener.doctor.queries.source_text import observed_location, shown
 from evener.doctor.queries.steps import steps_of
 from evener.doctor.queries.training import compiles, fits
 from evener.doctor.rule import Case, Violation
@@ -29,7 +29,7 @@ def check(case: Case) -> Iterator[Violation]:
     for traced in case.observation.traced if case.observation is not None else ():
         if traced.where is not None and max(traced.num_traces, traced.num_made) >= _MANY:
             yield Violation(
-                observed_place(program, traced.where),
+                observed_location(program, traced.where),
                 f"{traced.name} was traced {traced.num_traces} times in {traced.num_calls} calls, "
                 f"and created {traced.num_made} times.",
                 why="Tracing takes as long as hundreds of steps.",
@@ -39,20 +39,20 @@ def check(case: Case) -> Iterator[Violation]:
 
 
 def _created_in_loop(program: Program) -> Iterator[Violation]:
-    found: list[tuple[Place, ast.AST, Module, str]] = []
+    found: list[tuple[Location, ast.AST, Module, str]] = []
     for module, node in program.nodes(ast.FunctionDef):
         decorator = program.context.decorator(module, node, "tf.function")
         if decorator is not None:
             name = getattr(node, "name", "")
-            found.append((module.place(decorator), node, module, name))
+            found.append((module.location(decorator), node, module, name))
     for call in program.calls("tf.function"):
         parent = call.module.parents.get(call.node)
         if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-            found.append((call.place, call.node, call.module, parent.targets[0].id))
-    for place, node, module, name in found:
+            found.append((call.location, call.node, call.module, parent.targets[0].id))
+    for location, node, module, name in found:
         if _is_in_loop(program, module, node, name):
             yield Violation(
-                place,
+                location,
                 f"the tf.function {name} is created in every iteration of a loop.",
                 why="Each new one is traced at its first call, which takes as long as hundreds of "
                 "steps.",
@@ -118,7 +118,7 @@ def _python_numbers(program: Program) -> Iterator[Violation]:
         for given in call.node.args:
             if _is_loop_counter(program, call.module, given):
                 yield Violation(
-                    call.place,
+                    call.location,
                     f"{shown(call.node.func)} is given the Python number {shown(given)}, which "
                     "changes in every iteration.",
                     why="A tf.function is traced again for every value of a Python number, but "
@@ -159,17 +159,17 @@ def _changing_shapes(program: Program) -> Iterator[Violation]:
             if decorator is None or any(option in ast.unparse(decorator) for option in _ANY_SHAPE):
                 continue
             name = shown(call.node.func)
-            place = next(
-                where.place(decorator) for where, _ in program.targets(call.module, call.node)
+            location = next(
+                where.location(decorator) for where, _ in program.targets(call.module, call.node)
             )
             yield Violation(
-                place,
+                location,
                 f"{name} is traced again for every new shape of a batch.",
                 why="Each batch is padded to its longest element, and a tf.function is traced for "
                 "every shape that it has not seen.",
                 fix="@tf.function(reduce_retracing=True), an input_signature with None for the "
                 "size that changes, or padding to a fixed length.",
-                evidence=(place.text, module.place(loop).text),
+                evidence=(location.text, module.location(loop).text),
             )
 
 
@@ -205,7 +205,7 @@ def _compiled_in_loop(program: Program) -> Iterator[Violation]:
             continue
         if any(loop in fit.module.around(fit.node) for fit in fits(program)):
             yield Violation(
-                call.place,
+                call.location,
                 f"{shown(call.owner or call.node)} is compiled again in every iteration of a loop.",
                 why="compile discards the traced step and the optimizer's state: every iteration "
                 "traces again and begins without momentum.",

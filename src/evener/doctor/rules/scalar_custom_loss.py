@@ -25,16 +25,18 @@ def check(case: Case) -> Iterator[Violation]:
             if set(term.divisors) & {Divisor.REPLICAS, Divisor.GLOBAL_BATCH}:
                 continue
             # The line of the return, unless a line before it reduces the loss.
-            place = term.module.place(term.node if isinstance(returned, ast.Name) else returned)
+            location = term.module.location(
+                term.node if isinstance(returned, ast.Name) else returned
+            )
             yield Violation(
-                place,
+                location,
                 f"the loss {loss.name} returns one number for all samples: {shown(term.node)}.",
                 why="Under a strategy each replica computes such a number, and the gradients are "
                 "added up. Keras divides by the number of replicas only what it averages itself: "
                 "the gradient is multiplied by the number of replicas.",
                 fix=f"return one number per sample, such as {_per_sample(term.node)}; Keras takes "
                 "the mean.",
-                evidence=(place.text, loss.call.place.text),
+                evidence=(location.text, loss.call.location.text),
                 severity=Severity.WARNING if is_only_evener(program) else None,
             )
 

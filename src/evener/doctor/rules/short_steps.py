@@ -40,12 +40,12 @@ def check(case: Case) -> Iterator[Violation]:
                 continue
             small = f"batches of {size} samples" if size is not None else "its batches"
             yield Violation(
-                call.place,
+                call.location,
                 f"{shown(call.owner or call.node)} is small for {small}: its steps are very short.",
                 why="fit starts every step from Python, which takes about a millisecond; the "
                 "devices are idle for most of that.",
                 fix='compile(..., steps_per_execution="auto"), or 32, or larger batches.',
-                evidence=(call.place.text, fit.place.text, *measured),
+                evidence=(call.location.text, fit.location.text, *measured),
                 severity=Severity.WARNING if measured else None,
             )
 

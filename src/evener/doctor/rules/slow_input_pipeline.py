@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from evener.analysis import Call, Kind, Module, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.pipelines import Pipeline, pipelines_of
-from evener.doctor.queries.source_text import method_place, observed_place, shown
+from evener.doctor.queries.source_text import method_location, observed_location, shown
 from evener.doctor.rule import Case, Violation
 
 # From this part of a step on, waiting for input is worth a warning.
@@ -73,28 +73,28 @@ def _serial_map(
 ) -> Violation:
     function = shown(call.node.args[0]) if call.node.args else "its function"
     also = "" if pipeline.prefetches or pipeline.is_distributed else ", and nothing is prefetched"
-    place = method_place(call)
+    location = method_location(call)
     return Violation(
-        place,
+        location,
         f"map({function}) works on one element at a time, on one core{also}.",
         why="Without num_parallel_calls the elements of a batch are made one after the other"
         + (", and without prefetch only while the devices wait." if also else "."),
         fix=f".map({function}, num_parallel_calls=tf.data.AUTOTUNE)"
         + (", and .prefetch(tf.data.AUTOTUNE) as the last of the pipeline." if also else "."),
-        evidence=(place.text, *waits),
+        evidence=(location.text, *waits),
         severity=severity,
     )
 
 
 def _no_prefetch(pipeline: Pipeline, severity: Severity, waits: tuple[str, ...]) -> Violation:
-    place = method_place(pipeline.last)
+    location = method_location(pipeline.last)
     return Violation(
-        place,
+        location,
         "this pipeline prefetches nothing.",
         why="The next batch is only begun when the devices ask for it: they wait for the input, "
         "and the input waits for them.",
         fix="add .prefetch(tf.data.AUTOTUNE) at its end.",
-        evidence=(place.text, *waits),
+        evidence=(location.text, *waits),
         severity=severity,
     )
 
@@ -117,7 +117,7 @@ def _measured_alone(case: Case, waits: tuple[str, ...]) -> Iterator[Violation]:
     if steps is None or steps.where is None or not _has_dataset(case.program):
         return
     yield Violation(
-        observed_place(case.program, steps.where),
+        observed_location(case.program, steps.where),
         "the devices wait for the input.",
         why="The pipeline takes longer than the step, and what is faster is not in its text.",
         fix="let map run with num_parallel_calls, cache what fits into memory, and read fewer, "

@@ -29,12 +29,12 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         if program.context.in_replica(call.module, call.node) is not False:
             yield Violation(
-                call.place,
+                call.location,
                 "train_on_batch is called inside strategy.run.",
                 why="train_on_batch calls strategy.run itself. In a replica it raises "
                 "RuntimeError: Method requires being in cross-replica context.",
                 fix=_FIX,
-                evidence=(call.place.text, made[0].call.place.text),
+                evidence=(call.location.text, made[0].call.location.text),
                 severity=Severity.ERROR,
             )
         elif _is_of_strategy(case, call):
@@ -43,12 +43,12 @@ def check(case: Case) -> Iterator[Violation]:
 
 def _repeated(call: Call, made: Made) -> Violation:
     return Violation(
-        call.place,
+        call.location,
         f"under {made.name}, train_on_batch gives the whole batch to every replica.",
         why="train_on_batch does not distribute its arrays. Each replica computes all samples, so "
         "that several devices take as long as one.",
         fix=_FIX,
-        evidence=(call.place.text, made.call.place.text),
+        evidence=(call.location.text, made.call.location.text),
     )
 
 

@@ -39,7 +39,7 @@ def _is_applied(program: Program, gradient: Gradient) -> bool:
 
 
 def _violation(term: Term, gradient: Gradient) -> Violation:
-    place, taken = term.module.place(term.node), gradient.call.place
+    location, taken = term.module.location(term.node), gradient.call.location
     why = "The gradient of several values is that of their sum: it grows with the batch size."
     fix = f"loss = tf.reduce_mean({shown(term.node)})"
     if gradient.in_replicas:
@@ -53,6 +53,6 @@ def _violation(term: Term, gradient: Gradient) -> Violation:
         f"the gradient is taken of {shown(gradient.loss)}, which has one value for each sample.",
         why=why,
         fix=f"{fix}, and take the gradient of that.",
-        evidence=tuple(dict.fromkeys((taken.text, place.text))),
+        evidence=tuple(dict.fromkeys((taken.text, location.text))),
         severity=Severity.ERROR if gradient.in_replicas else None,
     )

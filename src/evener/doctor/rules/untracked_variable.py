@@ -29,7 +29,7 @@ def check(case: Case) -> Iterator[Violation]:
         if _is_state(owner, target) or _is_listed_by_hand(program, target):
             continue
         yield Violation(
-            call.place,
+            call.location,
             f"self.{target} of {owner.name} is a tf.Variable, which Keras does not train.",
             why="Keras 3 keeps track of its own variables alone: this one is not among "
             "trainable_variables, so that no gradient is taken of it, and it is not saved.",

@@ -14,7 +14,7 @@ from evener.doctor.queries.strategies import (
     strategies,
     uses,
 )
-from evener.doctor.queries.training import places_of_training
+from evener.doctor.queries.training import training_lines
 from evener.doctor.rule import Case, Violation
 
 # Where a use of a name may give its value away.
@@ -28,7 +28,7 @@ def check(case: Case) -> Iterator[Violation]:
     made = strategies(program)
     if not made or sets_one_for_all(program):
         return
-    if not places_of_training(program):
+    if not training_lines(program):
         # Code of another project may train with it.
         return
     used = uses(program, *SCOPES, *RUNS, "schedule")
@@ -49,15 +49,15 @@ def check(case: Case) -> Iterator[Violation]:
 
 
 def _violation(program: Program, made: Made) -> Violation:
-    trained = places_of_training(program)
+    trained = training_lines(program)
     return Violation(
-        made.call.place,
+        made.call.location,
         f"this {made.name} is never used: neither its scope() nor its run().",
         why="Making a strategy changes nothing by itself: the model is made for one device, and "
         "it trains there alone.",
         fix="make and compile the model in `with strategy.scope():`, and in a loop of your own "
         "call the step by strategy.run.",
-        evidence=(made.call.place.text, *(place.text for place in trained[:1])),
+        evidence=(made.call.location.text, *(location.text for location in trained[:1])),
     )
 
 

@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from evener.engine.trace.functional import LOOPS
 from evener.graph.dims import Dim, Size
-from evener.graph.nodes import Graph, Node, Tensor
-from evener.graph.row_loop import Role, RowLoop
+from evener.graph.nodes import Graph, Node, Role, RowLoop, Tensor
 from evener.ops.lists import list_length, origin
 from evener.ops.registry import COPY, has_trait
 

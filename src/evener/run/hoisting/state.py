@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.engine.verify import difference, magnitude
+from evener.checking.differences import magnitude, relative_difference
 
 ROUNDING = 1e-4
 """A larger relative difference of float32 numbers is judged by what rounding does to the step."""
@@ -87,7 +87,9 @@ def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) ->
             found.append(float("inf"))
             continue
         is_half = one.dtype.itemsize == 2 and magnitude(one) > 0
-        found.append(difference(one, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING))
+        found.append(
+            relative_difference(one, other, least) / (_ROUNDING_OF_HALF if is_half else ROUNDING)
+        )
     return found
 
 

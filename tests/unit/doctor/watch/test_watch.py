@@ -332,18 +332,21 @@ def test_what_cannot_be_read_is_not_run(watched: Watched, tmp_path: Path) -> Non
         watch(tmp_path / "nowhere.py")
     Path("train.py").write_text("import os\nos.write(1, b'ran'\n", encoding="utf-8")
     diagnosis = diagnose("train.py", run=True)
-    assert ([finding.code for finding in diagnosis.findings], diagnosis.seen) == (["DOC-001"], None)
+    assert ([finding.code for finding in diagnosis.findings], diagnosis.observation) == (
+        ["DOC-001"],
+        None,
+    )
     assert [finding.code for finding in diagnose("gone.py", run=True).findings] == ["DOC-002"]
 
 
 def test_diagnose_joins_what_is_read_and_what_is_seen(watched: Watched) -> None:
     watched("raise SystemExit(4)")
     diagnosis = diagnose("train.py", run=True, time_limit_seconds=LONG)
-    assert diagnosis.seen is not None
-    assert diagnosis.seen.exit_code == 4
+    assert diagnosis.observation is not None
+    assert diagnosis.observation.exit_code == 4
     assert "DOC-012" in [finding.code for finding in diagnosis.findings]
     assert diagnosis.to_dict()["run"]["outcome"] == "exited"
-    assert diagnose("train.py").seen is None
+    assert diagnose("train.py").observation is None
 
 
 HANGS = "import os, time\nos.fork()\nprint('up', flush=True)\ntime.sleep(600)\n"

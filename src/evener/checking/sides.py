@@ -6,8 +6,8 @@
                      │     │ behind writes    │
                      └─► parts (2, 1, 2) ─────┴──► actual
 
-What the parts read of tasks that write is given to them by the other side. Tensors that tasks with
-writes are given (sums of gradients, new statistics) and the results of the step are compared.
+The parts read results of tasks with writes from the other side. The results of the step are
+compared, and the tensors that tasks with writes read: sums of gradients, new statistics.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener.checking.reference import build_reference, known_nodes
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.functions import (
     NumberArgument,
@@ -26,7 +27,6 @@ from evener.engine.partition.functions import (
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.tasks import TaskFunction
 from evener.engine.partition.units import sources_of
-from evener.engine.spot_check.reference import build_reference, known_nodes
 from evener.engine.trace.step import TracedStep
 from evener.graph.nodes import Node, Tensor
 from evener.tf_compat import graphs
@@ -36,13 +36,13 @@ _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """What of a step is computed in parts, and compared.
+    """Extent of a check: the functions that are called, and the tensors that are compared.
 
     Attributes:
-        runs: The numbers of the functions that are called on the parts, or once.
-        given: The tensors that they read and that the whole side computes.
-        compared: For every tensor that is compared the function with writes that reads it; None
-            for results of the step.
+        runs: Numbers of the functions that are called on the parts, or once.
+        given: Tensors that they read and that the whole side computes.
+        compared: Function with writes that reads each compared tensor; None for results of the
+            step.
     """
 
     runs: frozenset[int]
@@ -97,10 +97,10 @@ class Sides:
     """Both sides as one function on the host.
 
     Args:
-        step: The partitioned step.
-        traced: The step as it was traced.
-        sizes: The samples of each part.
-        extent: What is computed and compared.
+        step: Partitioned step.
+        traced: Step as it was traced.
+        sizes: Number of samples of each part.
+        extent: Functions that are called and tensors that are compared.
     """
 
     def __init__(
@@ -114,23 +114,23 @@ class Sides:
         self._whole = build_reference(
             traced.graph, step.partition.inference, targets, traced.concrete
         )
-        numbers = [one for one in self._whole.arguments if isinstance(one, NumberArgument)]
-        self.obstacle = next((f"size {one.name}" for one in numbers if one.name != "B"), "")
+        numbers = [a.name for a in self._whole.arguments if isinstance(a, NumberArgument)]
+        self.obstacle = next((f"size {name}" for name in numbers if name != "B"), "")
 
     def needed_inputs(self) -> set[Tensor]:
         """Return the arguments of the step that one of the sides reads."""
         functions = [self._step.functions[number] for number in self._extent.runs]
         builders = [self._whole, *(function.builder for function in functions)]
         arguments = {argument for builder in builders for argument in builder.arguments}
-        tensors = {one.tensor for one in arguments if isinstance(one, TensorArgument)}
+        tensors = {a.tensor for a in arguments if isinstance(a, TensorArgument)}
         return tensors.intersection(self._step.partition.graph.inputs)
 
     def trace(self, inputs: Mapping[Tensor, Any], specs: Mapping[Tensor, Any]) -> Any:
         """Return TensorFlow's function: tensors by `specs` -> expected and actual tensors.
 
         Args:
-            inputs: Arguments of the step that it is closed over, such as handles of variables.
-            specs: The specs of those that it is given.
+            inputs: Arguments of the step that it captures, such as handles of variables.
+            specs: Specs of the arguments that it is given.
         """
         order = list(specs)
 
@@ -146,8 +146,8 @@ class Sides:
     def _both(self, inputs: Mapping[Tensor, Any]) -> tuple[list[Any], list[Any]]:
         total = tf.constant(sum(self._sizes))
         arguments = [
-            inputs[one.tensor] if isinstance(one, TensorArgument) else total
-            for one in self._whole.arguments
+            inputs[argument.tensor] if isinstance(argument, TensorArgument) else total
+            for argument in self._whole.arguments
         ]
         whole = graphs.call(self._whole.function, arguments, self._whole.outputs, stateful=True)
         count = len(self.compared)
@@ -164,16 +164,16 @@ def written_names(
     """Yield the names of the variables that a task writes after reading a tensor, nearest first.
 
     Args:
-        reader: The function of the task.
-        tensor: The tensor.
-        names: Of variables, by the arguments of the step that are their handles.
+        reader: Function of the task.
+        tensor: Tensor.
+        names: Names of variables, by the arguments of the step that are their handles.
     """
     reached: set[Tensor] = {tensor}
     found: dict[Node, None] = {}
     for node in reader.task.nodes:
-        if any(one in reached for one in node.inputs):
+        if not reached.isdisjoint(node.inputs):
             reached.update(node.outputs)
             if node.has_side_effect:
                 found[node] = None
     for node in found:
-        yield from (names[one] for one in node.inputs if one in names)
+        yield from (names[handle] for handle in node.inputs if handle in names)

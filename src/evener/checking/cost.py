@@ -1,4 +1,4 @@
-"""How many seconds of a processor a check takes, estimated before anything of it is built."""
+"""Estimated processor seconds of a check, known before it is built."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from evener.engine.flops.flops import node_flops
 from evener.graph.nodes import Node
 
 PART_OF_RUN = 0.01
-"""A check begins when it takes less than this part of the run so far."""
+"""Largest part of the run so far that a check may take."""
 SHORT_RUN_SECONDS = 60.0
-"""Every run is taken to last so long."""
+"""Least duration that is assumed of a run."""
 _SECONDS_PER_NODE = 250e-6
 _FLOPS_PER_SECOND = 10e9
 _BYTES_PER_SECOND = 0.5e9
@@ -22,10 +22,10 @@ def estimated_seconds(
     """Return the seconds for building and running both sides of a check.
 
     Args:
-        nodes: Of the step.
-        num_samples: How many samples are computed.
-        num_parts: In how many parts.
-        variable_bytes: Of all variables that the step uses.
+        nodes: Nodes of the step.
+        num_samples: Number of samples that are computed.
+        num_parts: Number of parts.
+        variable_bytes: Bytes of all variables that the step uses.
     """
     nodes = list(nodes)
     flops = 2 * sum(node_flops(node, num_samples) for node in nodes)

@@ -1,4 +1,4 @@
-"""Why a step cannot be checked at all, known before a batch is there."""
+"""Reasons why a step cannot be checked, whatever its batches are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evener.engine.partition.xla import draws_numbers
 from evener.engine.trace.step import TracedStep
 
 LARGEST_VARIABLES = 1 << 30
-"""Bytes of variables that are copied to the host for a check."""
+"""Most bytes of variables that are copied to the host for a check."""
 
 
 def find_obstacle(step: PartitionedStep, traced: TracedStep) -> str:
@@ -35,11 +35,11 @@ def find_obstacle(step: PartitionedStep, traced: TracedStep) -> str:
 
 
 def num_parts(step: PartitionedStep) -> int:
-    """Return in how many parts a step is computed."""
+    """Return the number of parts of a step."""
     return len(step.partition.layout.micro_batches)
 
 
 def num_bytes(traced: TracedStep) -> int:
     """Return the bytes of all variables that a step uses."""
     variables = traced.concrete.graph.variables
-    return sum((one.shape.num_elements() or 0) * one.dtype.size for one in variables)
+    return sum((v.shape.num_elements() or 0) * v.dtype.size for v in variables)

@@ -1,12 +1,12 @@
-"""A step computed whole, as it was traced: one function without parts, rules and writes.
+"""Reference: the step computed whole, as one function without parts, rules and writes.
 
 ::
 
     the traced step     read w ─► gradient ─► assign m ─► read m ─► assign w ─► result
     the function        read w ─► gradient                read m ─────────────► result
 
-Writes are left out, and what is read after one is read as it is. Both sides of a check do so; what
-they compute from the same values has to be equal all the same.
+Writes are left out, so reads behind them return the values from before the step. Both sides of a
+check do so, and must agree all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATELESS_DRAWS = {
     "RandomStandardNormal": "StatelessRandomNormal",
     "TruncatedNormal": "StatelessTruncatedNormal",
 }
-"""Drawn from seeds of the check's own: the program's generators are left as they are."""
+"""Operations that draw from seeds of the check, which leave the program's generators alone."""
 
 _READS = ("RngReadAndSkip",)
 
@@ -59,10 +59,10 @@ def needed_nodes(
     """Return the nodes that tensors are computed from, in an order in which they can run.
 
     Args:
-        graph: The step.
-        targets: The tensors.
-        sharding: One that computes nothing in parts.
-        inference: Where the symbols of sizes come from.
+        graph: Step.
+        targets: Tensors.
+        sharding: Sharding without parts.
+        inference: Sources of the symbols of sizes.
     """
     needed: set[Node] = set()
     stack = [tensor.node for tensor in targets]
@@ -87,10 +87,10 @@ def build_reference(
     except in bodies of loops and conditions.
 
     Args:
-        graph: The step.
-        inference: Where the symbols of sizes come from.
-        targets: The tensors; their nodes have to be among `known_nodes`.
-        keeps: What the nodes refer to by name.
+        graph: Step.
+        inference: Sources of the symbols of sizes.
+        targets: Tensors; their nodes have to be among `known_nodes`.
+        keeps: Object that keeps functions alive that nodes refer to by name.
     """
     whole = Sharding()
     whole.states = {tensor: REPLICATED for node in graph for tensor in node.outputs}
@@ -123,7 +123,7 @@ def _copy(
     if node.bodies:
         return copy_functional(builder, node, inputs)
     if node.op in _READS:
-        # The state before: what it returns.
+        # It returns the state from before.
         return builder.op("ReadVariableOp", inputs[:1], {"dtype": node.outputs[0].dtype})
     if node.op in _STATELESS_DRAWS:
         drawn = builder.constant(np.array([0, seed()]), tf.int32)

@@ -1,4 +1,4 @@
-"""The first run of a step, also computed on one device: how much do the results differ?
+"""Verification: the first run of a step is also computed on one device, and compared.
 
 ::
 
@@ -7,8 +7,8 @@
     every run      the partitioned step                                           v
     first run                             -> results, variables to the host -> compare, print
 
-It is a part of the graph of the step, so it is seen wherever a step runs: in Keras's ``fit``, in
-loops of one's own, in `evener.distribute`.
+It is a part of the graph of the step, so it runs wherever a step runs: in Keras's ``fit``, in
+custom loops, in `evener.distribute`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener.checking.differences import magnitude, relative_difference
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition.homes import HOST
 from evener.errors import EngineError, warn
 from evener.graph.nodes import Graph, Node, Tensor
 
 VARIABLE = "EVENER_VERIFY"
-"""Of the environment: decides for steps whose ``verify`` is None."""
+"""Environment variable that decides for steps whose ``verify`` is None."""
 LARGEST_ROUNDING = 1e-4
 """A larger relative difference in a float32 step is more than rounding."""
 _SMALLEST = 1e-3
@@ -37,12 +38,11 @@ _HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """How a partitioned step differs from the same step on one device.
+    """Differences of a partitioned step and the same step on one device.
 
     Attributes:
-        results: The largest difference of what the step returns, relative to the largest number
-            of each tensor.
-        variables: The same of the variables after the step.
+        results: Largest difference of the results, relative to the largest number of each tensor.
+        variables: Largest difference of the variables after the step, relative in the same way.
     """
 
     results: float
@@ -56,7 +56,7 @@ class Verification:
 
 
 def chosen_verification(verify: bool | None) -> bool | None:
-    """Return how steps are verified: as asked for, else as ``EVENER_VERIFY`` says.
+    """Return the verification of steps: the one asked for, else that of ``EVENER_VERIFY``.
 
     Args:
         verify: True for the first run of every step, False for none, None for a few samples unless
@@ -82,7 +82,7 @@ class Verifier:
     """Compares the first run of a step with the same step on one device.
 
     Args:
-        when_compared: Called with the differences.
+        when_compared: Function that is called with the differences.
     """
 
     def __init__(self, when_compared: Callable[[Verification], None]) -> None:
@@ -99,12 +99,12 @@ class Verifier:
         """Run a step in the graph that is being made; in its first run, on one device as well.
 
         Args:
-            plain: Runs it on one device, and returns flat tensors.
-            partitioned: Runs it on all devices, and returns the same tensors.
-            variables: What the step may change.
+            plain: Function that runs it on one device, and returns flat tensors.
+            partitioned: Function that runs it on all devices, and returns the same tensors.
+            variables: Variables that the step may change.
 
         Returns:
-            What the partitioned step returns.
+            Results of the partitioned step.
         """
         is_first = self._on_host(self._begins, [], tf.bool)
 
@@ -149,7 +149,7 @@ class Verifier:
 
     def _keep(self, *arrays: np.ndarray) -> bool:
         # TensorFlow may use the memory again.
-        self._expected = [np.array(one) for one in arrays]
+        self._expected = [np.array(array) for array in arrays]
         return True
 
     def _compare(self, arrays: Sequence[np.ndarray], num_results: int) -> bool:
@@ -178,8 +178,8 @@ def can_run_twice(graph: Graph, variables: Collection[Tensor]) -> bool:
     """Return whether a step can be computed once more, and warn if not.
 
     Args:
-        graph: The step.
-        variables: Its arguments that are handles of variables, which are put back.
+        graph: Graph of the step.
+        variables: Arguments that are handles of variables, which are put back.
     """
     node = next(_not_put_back(graph.nodes, variables), None)
     if node is None:
@@ -213,46 +213,12 @@ def _not_put_back(nodes: Iterable[Node], variables: Collection[Tensor]) -> Itera
 
 
 def _numbers(tensors: Sequence[Any]) -> list[Any]:
-    return [one for one in tensors if one.dtype not in (tf.resource, tf.variant)]
+    return [tensor for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant)]
 
 
 def _largest(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
     # Numbers that are 0 but for rounding, such as the gradient of a bias before a normalisation,
     # are no measure of themselves.
-    least = _SMALLEST * max((magnitude(one) for one in expected), default=0.0)
+    least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
     pairs = zip(expected, actual, strict=True)
-    return max((difference(one, other, least) for one, other in pairs), default=0.0)
-
-
-def _is_inexact(array: np.ndarray) -> bool:
-    return array.dtype.kind in "fc" or array.dtype.name == "bfloat16"
-
-
-def magnitude(array: np.ndarray) -> float:
-    """Return the largest finite number of an array; 0 if its numbers are not of floating point."""
-    if not _is_inexact(array):
-        return 0.0
-    numbers = np.abs(array.astype(np.complex128))
-    return float(numbers[np.isfinite(numbers)].max(initial=0.0))
-
-
-def difference(one: np.ndarray, other: np.ndarray, least: float) -> float:
-    """Return the largest difference of two arrays, relative to the largest number of the first.
-
-    Args:
-        one: An array.
-        other: Another one, of the same meaning.
-        least: A smaller largest number counts as this one.
-    """
-    if one.shape != other.shape:
-        return float("inf")
-    if not _is_inexact(one):
-        return float(not np.array_equal(one, other))
-    left, right = one.astype(np.complex128), other.astype(np.complex128)
-    finite = np.isfinite(left)
-    if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
-        return float("inf")
-    if not finite.any():
-        return 0.0
-    scale = max(magnitude(one), least, float(np.finfo(np.float32).tiny))
-    return float(np.abs(left - right)[finite].max()) / scale
+    return max((relative_difference(*pair, least) for pair in pairs), default=0.0)

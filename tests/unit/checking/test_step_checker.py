@@ -16,10 +16,11 @@ import tensorflow as tf
 
 import evener
 from evener import Plan
-from evener.engine.spot_check import check
-from evener.engine.spot_check.check import SpotCheck, StepChecker, wait_for_checks
-from evener.engine.spot_check.cost import begins_after
-from evener.engine.spot_check.sides import Sides
+from evener.checking import step_checker
+from evener.checking.cost import begins_after
+from evener.checking.sides import Sides
+from evener.checking.spot_check import SpotCheck
+from evener.checking.step_checker import StepChecker, wait_for_checks
 from evener.errors import EngineError, EvenerWarning
 
 from .wrong_rules import WRONG_RULES
@@ -33,7 +34,7 @@ X = np.random.default_rng(0).normal(size=(12, 4)).astype("float32")
 def on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EVENER_VERIFY")
     # A check that costs more begins later, when the test has ended.
-    monkeypatch.setattr(check, "estimated_seconds", lambda *_, **__: 0.0)
+    monkeypatch.setattr(step_checker, "estimated_seconds", lambda *_, **__: 0.0)
 
 
 def loss_of(name: str) -> Any:
@@ -144,7 +145,7 @@ def test_the_warning_names_the_variable_and_the_line(monkeypatch: pytest.MonkeyP
         return weight.assign_sub(tf.reduce_mean(tf.cumsum(x * weight, 0) * x, 0))
 
     with pytest.warns(
-        EvenerWarning, match=r"(?s)scale_of_features.*test_check.py:\d+.*verify=True"
+        EvenerWarning, match=r"(?s)scale_of_features.*test_step_checker.py:\d+.*verify=True"
     ):
         found = checked(step, X)
     assert len(found.differences) >= 1
@@ -315,13 +316,13 @@ def test_rows_are_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_check_that_costs_much_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begins_after(0.6) == 0
     assert begins_after(2.0) == pytest.approx(140)
-    monkeypatch.setattr(check, "estimated_seconds", lambda *_, **__: 2.0)
+    monkeypatch.setattr(step_checker, "estimated_seconds", lambda *_, **__: 2.0)
     assert by_distribute("a mean of means") == []
     assert by_loop("a mean of means") == []
 
 
 def test_what_may_not_read_the_clock_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check._tf_private, "is_deterministic", lambda: True)
+    monkeypatch.setattr(step_checker._tf_private, "is_deterministic", lambda: True)
     monkeypatch.setattr(tf, "timestamp", None)
     assert [check.state for check in by_loop("a mean of means")] == ["agrees"]
 
@@ -350,7 +351,7 @@ PROGRAM = """
 import os, signal, sys, time
 import evener
 import tensorflow as tf
-from evener.engine.spot_check.check import StepChecker
+from evener.checking.step_checker import StepChecker
 compare = StepChecker._compare
 def slow(self, *arguments):
     time.sleep(2)

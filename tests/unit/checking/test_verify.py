@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import evener
-from evener.engine.verify import Verifier
+from evener.checking.verify import Verifier
 from evener.errors import EvenerWarning
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
