@@ -27,8 +27,7 @@ COMBINATIONS = (
 )
 SUITE = (
     "tests/unit/test_versions.py",
-    "tests/unit/engine/test_tf_private.py",
-    "tests/unit/tf_compat",
+    "tests/unit/_tf_private",
     "tests/exactness/test_models.py",
     "tests/exactness/test_batchnorm.py",
     "tests/exactness/test_batch_norm_per_device.py",

@@ -82,7 +82,7 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
             raise _Stop(StoppedCall(function=function, inputs=inputs))
 
     try:
-        with _tf_private.before_functions_run(watch):
+        with _tf_private.functions.before_functions_run(watch):
             call()
     except _Stop as stop:
         return stop.stopped
@@ -92,15 +92,15 @@ def stop_at(call: Callable[[], Any], wanted: Callable[[Any], bool]) -> StoppedCa
 def place(stopped: StoppedCall) -> Placed:
     """Return the function of a stopped call as TensorFlow places it."""
     given = (stopped.function, stopped.inputs)
-    graphs = _tf_private.placed_without_running(*given, optimized=True)
+    graphs = _tf_private.dry_run.placed_without_running(*given, optimized=True)
     if graphs is None:
         return _compiled(stopped)
-    written = _tf_private.placed_without_running(*given, optimized=False)
+    written = _tf_private.dry_run.placed_without_running(*given, optimized=False)
     return Placed(
         graph=graphs.post_optimization_graph,
         parts=tuple(graphs.partition_graphs),
         written=written.post_optimization_graph,
-        functions=_tf_private.function_graphs(stopped.function),
+        functions=_tf_private.functions.function_graphs(stopped.function),
         name=stopped.name,
         inputs=stopped.inputs,
     )
@@ -108,7 +108,7 @@ def place(stopped: StoppedCall) -> Placed:
 
 def _compiled(stopped: StoppedCall) -> Placed:
     """Return a function that XLA compiles: a single call, on one device."""
-    functions = _tf_private.function_graphs(stopped.function)
+    functions = _tf_private.functions.function_graphs(stopped.function)
     graph = tf.compat.v1.GraphDef()
     graph.library.CopyFrom(functions[stopped.name].as_graph_def().library)
     graph.library.function.add().CopyFrom(stopped.function.definition)

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from evener.auditing.gathered import GatheredOperation
 from evener.auditing.records import (
     KINDS,
     VERSION,
@@ -17,7 +18,6 @@ from evener.auditing.records import (
     Total,
     Traffic,
 )
-from evener.tf_compat.gathered import GatheredOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ def _is_known(op_type: str) -> bool:
     """Return whether TensorFlow has a kernel for an operation, not only XLA."""
     return any(
         kernel.device_type in ("CPU", *_ON_GPUS)
-        for kernel in _tf_private.registered_kernels(op_type)
+        for kernel in _tf_private.operation_types.registered_kernels(op_type)
     )
 
 
@@ -134,12 +134,15 @@ def _dtype_suffix(dtypes: Mapping[str, str]) -> str:
 
 @functools.cache
 def _has_gpu_kernels() -> bool:
-    return any(kernel.device_type == "GPU" for kernel in _tf_private.registered_kernels("MatMul"))
+    return any(
+        kernel.device_type == "GPU"
+        for kernel in _tf_private.operation_types.registered_kernels("MatMul")
+    )
 
 
 @functools.cache
 def _installed(op_type: str) -> tuple[Kernel, ...]:
-    definition = _tf_private.operation_definition(op_type)
+    definition = _tf_private.operation_types.operation_definition(op_type)
     return merged(
         Kernel(
             dtypes={
@@ -150,7 +153,7 @@ def _installed(op_type: str) -> tuple[Kernel, ...]:
             },
             on_host=_is_on_host(kernel, definition),
         )
-        for kernel in _tf_private.registered_kernels(op_type)
+        for kernel in _tf_private.operation_types.registered_kernels(op_type)
         if kernel.device_type in _ON_GPUS and not kernel.label
     )
 
@@ -207,7 +210,11 @@ def table() -> dict[str, tuple[Kernel, ...]]:
 
 def installed() -> dict[str, tuple[Kernel, ...]]:
     """Return the GPU kernels of the installed TensorFlow, in the form of `table`."""
-    return {name: _installed(name) for name in _tf_private.operation_names() if _is_known(name)}
+    return {
+        name: _installed(name)
+        for name in _tf_private.operation_types.operation_names()
+        if _is_known(name)
+    }
 
 
 def packed_table() -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from evener.auditing.fields import AuditFields
+from evener.auditing.gathered import GatheredOperation
 from evener.auditing.records import VERSION, Collective, Copy, Fallback, Line, Operation
 from evener.errors import PlacementError
-from evener.tf_compat.gathered import GatheredOperation
 
 T = TypeVar("T")
 

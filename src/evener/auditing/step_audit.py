@@ -12,12 +12,12 @@ import tensorflow as tf
 from evener.auditing import device_names, kernels
 from evener.auditing.drawn_batch import draw_batches
 from evener.auditing.dry_run import StoppedCall, place, stop_at
+from evener.auditing.gathered import read_gathered
 from evener.auditing.graph_reader import GraphReader
 from evener.auditing.keras_step import stopped_fit
 from evener.auditing.result import Audit
 from evener.auditing.tracing import traced, unchanged_random_state
 from evener.errors import PlacementError
-from evener.tf_compat.gathered import read_gathered
 
 
 def audit(fn: Any, *args: Any, assume_gpus: bool = False, **kwargs: Any) -> Audit:

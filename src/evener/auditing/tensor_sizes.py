@@ -97,5 +97,5 @@ def _bare(node: Any) -> Any:
 def _placeholder(tensor: Any) -> tf.Tensor:
     placeholder = tf.compat.v1.placeholder(tensor.dtype, tensor.shape)
     if tensor.dtype == tf.resource:
-        _tf_private.copy_handle_data(tensor, placeholder)
+        _tf_private.graphs.copy_handle_data(tensor, placeholder)
     return placeholder

@@ -18,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.checking.reference import build_reference, known_nodes
 from evener.engine.partition import PartitionedStep
 from evener.engine.partition.functions import (
@@ -29,7 +30,6 @@ from evener.engine.partition.tasks import TaskFunction
 from evener.engine.partition.units import sources_of
 from evener.engine.trace.step import TracedStep
 from evener.graph.nodes import Node, Tensor
-from evener.tf_compat import graphs
 
 _NOT_COMPARED = (tf.resource, tf.variant, tf.string)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from evener import _tf_private
+from evener._tf_private import random_numbers, variables
 from evener.checking.comparison import compare_samples, is_value_of_outer_graph
 from evener.checking.cost import begins_after, estimated_seconds
 from evener.checking.obstacle import find_obstacle, num_bytes, num_parts
@@ -84,7 +84,7 @@ class StepChecker:
             variable_bytes=num_bytes(traced),
         )
         # Nothing may read the clock where all operations have to be deterministic.
-        self._is_timed = not _tf_private.is_deterministic()
+        self._is_timed = not random_numbers.is_deterministic()
         self._delay = begins_after(seconds)
         self._begin = time.time() + self._delay if self._is_timed else 0.0
 
@@ -108,7 +108,7 @@ class StepChecker:
             return
         if self._due is None:
             with tf.init_scope(), tf.device(HOST):
-                self._due = _tf_private.plain_variable(self._begin, tf.float64)
+                self._due = variables.plain_variable(self._begin, tf.float64)
         due = self._due
         outer = list(filter(is_value_of_outer_graph, self._traced.captures))
 

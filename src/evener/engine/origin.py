@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 def user_line() -> Line:
     """Return the innermost line of a person's own code, through what AutoGraph has rewritten."""
-    for file, number in reversed(_tf_private.stack()):
+    for file, number in reversed(_tf_private.source_lines.stack()):
         if is_own(file):
             return Line(file, number)
     return Line("<unknown>", 0)

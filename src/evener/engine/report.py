@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from evener.auditing.gathered import GatheredOperation
 from evener.devices.names import device_name
 from evener.engine.flops.flops import node_flops
 from evener.engine.partition import PartitionedStep
@@ -15,7 +16,6 @@ from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_lea
 from evener.engine.trace.inference import Inference
 from evener.graph.nodes import Node, Tensor
 from evener.own_code import is_own, short_path
-from evener.tf_compat.gathered import GatheredOperation
 
 COUNTED_SAMPLES = 32
 """Samples of the batch for which floating-point operations are counted."""

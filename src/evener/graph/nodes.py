@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private import graphs, operation_types
 from evener.graph.definitions import in_order, static_shape
 from evener.graph.dims import Size
-from evener.tf_compat import graphs
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
@@ -137,7 +137,7 @@ class Node:
     @property
     def is_stateful(self) -> bool:
         """Whether it reads or changes state, so that its place in the order matters."""
-        return graphs.is_stateful(self.op)
+        return operation_types.is_stateful(self.op)
 
     @property
     def has_side_effect(self) -> bool:
@@ -297,7 +297,7 @@ class _Reader:
             else:
                 inputs.append(self._tensors[name])
         xla = self._xla
-        is_operation = graphs.is_operation(definition.op)
+        is_operation = operation_types.is_operation(definition.op)
         if definition.op in CALLS or not is_operation:
             name = definition.attr["f"].func.name if is_operation else definition.op
             body = self._functions.find(name)
@@ -323,7 +323,7 @@ class _Reader:
             definition.op,
             inputs,
             definition.attr,
-            dtypes=graphs.output_dtypes(definition),
+            dtypes=operation_types.output_dtypes(definition),
             device=definition.device,
             static_shapes=shapes,
             source=(func_graph, definition.name),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from evener._tf_private import operation_types
 from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.builder import Builder
@@ -20,7 +21,6 @@ from evener.ops.states import (
     State,
     Unset,
 )
-from evener.tf_compat import graphs
 
 Lower: TypeAlias = "Callable[[Builder, Node, Sequence[str]], Sequence[str]]"
 """Adds what a part computes in place of an operation: builder, node, inputs -> outputs."""
@@ -148,7 +148,7 @@ class Rule:
         return decision
 
     def _of_tensors(self, node: Node) -> list[Takes]:
-        counts = graphs.input_counts(node.op, node.attrs)
+        counts = operation_types.input_counts(node.op, node.attrs)
         pairs = zip(self.inputs, counts, strict=True)
         return [taken for taken, count in pairs for _ in range(count)]
 

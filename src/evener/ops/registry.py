@@ -22,12 +22,12 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from evener._tf_private import operation_types
 from evener.graph.dims import Size
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.decision import Decide, Rule, Takes
 from evener.ops.known import UnknownError
-from evener.tf_compat import graphs
 
 Shape: TypeAlias = tuple[Size, ...]
 Shapes: TypeAlias = "Sequence[Shape | None] | None"
@@ -233,7 +233,7 @@ def _sharding(
 ) -> Callable[[Decide], Decide]:
     def register(function: Decide) -> Decide:
         for op in ops:
-            names = graphs.input_names(op)
+            names = operation_types.input_names(op)
             takes = (inputs,) * len(names) if isinstance(inputs, Takes) else tuple(inputs)
             assert len(takes) == len(names), f"{op} has the inputs {names}, not {takes}"
             _set(op, field, Rule(decide=function, inputs=takes, inexact=inexact))

@@ -41,7 +41,7 @@ def install(innermost: Callable[[], str]) -> None:
         for kind in (keras.Operation, keras.Layer):
             kind.__init__ = _init_in_pinned_block(kind.__init__, innermost)
         keras.Layer.add_weight = _add_weight_on_pinned_device(keras.Layer.add_weight)
-        _tf_private.keep_devices_of_waiting_variables()
+        _tf_private.variables.keep_devices_of_waiting_variables()
 
 
 def pin_layer(layer: keras.Layer, device: str) -> None:
@@ -53,7 +53,9 @@ def pin_layer(layer: keras.Layer, device: str) -> None:
         PlacementError: PLACE-005 if a variable is in use.
     """
     layers = _unpinned_sublayers(layer)
-    move_variables([v for part in layers for v in _tf_private.own_variables(part)], device, layer)
+    move_variables(
+        [v for part in layers for v in _tf_private.layers.own_variables(part)], device, layer
+    )
     _set_device(layer, device)
 
 
@@ -65,7 +67,7 @@ def _set_device(layer: Any, device: str) -> None:
 
 def _unpinned_sublayers(layer: keras.Layer) -> list[keras.Layer]:
     found = [layer]
-    for sublayer in _tf_private.sublayers(layer):
+    for sublayer in _tf_private.layers.sublayers(layer):
         if not pinned_device(sublayer):
             found.extend(_unpinned_sublayers(sublayer))
     return found
@@ -89,7 +91,7 @@ def _add_weight_on_pinned_device(original: Callable[..., Any]) -> Callable[..., 
     @functools.wraps(original)
     def add_weight(self: Any, *args: Any, **kwargs: Any) -> Any:
         device = pinned_device(self)
-        if not device or _tf_private.current_device():
+        if not device or _tf_private.devices.current_device():
             return original(self, *args, **kwargs)
         with on_device(device):
             return original(self, *args, **kwargs)

@@ -25,7 +25,7 @@ def install() -> None:
         if getattr(keras.optimizers.Optimizer, "_evener_colocated_with_variables", False):
             return
         keras.optimizers.Optimizer._evener_colocated_with_variables = True
-        _tf_private.replace_optimizer_steps(
+        _tf_private.optimizers.replace_optimizer_steps(
             apply=wrap_with(_apply), slot=wrap_with(_slot), reduce=wrap_with(_reduce)
         )
 
@@ -62,4 +62,4 @@ def _reduce(original: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -
 def _compiled_by_xla() -> bool:
     if tf.executing_eagerly():
         return False
-    return _tf_private.in_xla(tf.compat.v1.get_default_graph())
+    return _tf_private.devices.in_xla(tf.compat.v1.get_default_graph())

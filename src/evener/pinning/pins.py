@@ -135,7 +135,7 @@ class Pin:
             raise _not_pinnable(given)
         if inspect.isroutine(given) or isinstance(given, functools.partial):
             return self._function(given)
-        if _tf_private.is_traced_function(given):
+        if _tf_private.functions.is_traced_function(given):
             return self._function(given)
         raise _not_pinnable(given)
 

@@ -26,7 +26,7 @@ def on_device(device: str) -> Any:
     if device not in _existing:
         check_device_exists(device)
         _existing.add(device)
-    if not tf.executing_eagerly() and _tf_private.in_xla(tf.compat.v1.get_default_graph()):
+    if not tf.executing_eagerly() and _tf_private.devices.in_xla(tf.compat.v1.get_default_graph()):
         raise PlacementError(
             "PLACE-006",
             f"A layer or block is pinned to {device_name(device)} in a function that XLA compiles.",

@@ -31,7 +31,7 @@ def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) ->
         PlacementError: PLACE-005 if a variable is in use, PLACE-009 if it has copies on
             several devices; then no variable is moved.
     """
-    made = [v for v in variables if not _tf_private.waits_for(v, device)]
+    made = [v for v in variables if not _tf_private.variables.waits_for(v, device)]
     if any(isinstance(v.value, tf.distribute.DistributedValues) for v in made):
         raise PlacementError(
             "PLACE-009",
@@ -57,7 +57,7 @@ def move_variables(variables: Sequence[Any], device: str, layer: keras.Layer) ->
         )
     for variable in elsewhere:
         with tf.device(device):
-            old = _tf_private.renew_variable(variable)
+            old = _tf_private.variables.renew_variable(variable)
         registry = getattr(getattr(old, "_distribute_strategy", None), "owner_registry", None)
         if registry is not None:
             registry.forget(old)

@@ -14,10 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.partition.functions import Argument, TensorArgument
 from evener.engine.partition.tasks import TaskFunction
 from evener.graph.nodes import Tensor
-from evener.tf_compat import graphs
 
 _ROUND_SECONDS = 0.002
 """Approximate least difference between a loop of several calls and a loop of one call."""

@@ -59,7 +59,7 @@ def profile_model(
 
 def _check(model: Any) -> None:
     """Refuse a model that belongs to a strategy."""
-    if _tf_private.model_strategy(model) is not None:
+    if _tf_private.models.model_strategy(model) is not None:
         raise ProfileError(
             "PROF-061",
             f"The model {model.name!r} belongs to a strategy.",

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from evener._tf_private.models import build_from_specs
+from evener._tf_private.variables import unallocated_variables
 from evener.engine.trace.step import TracedStep, trace_step
 from evener.errors import ProfileError
-from evener.tf_compat.building import build_from_specs
-from evener.tf_compat.unallocated import unallocated_variables
 
 
 def trace_keras_step(

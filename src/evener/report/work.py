@@ -140,7 +140,7 @@ class SingleDevice:
 
 def training_devices_of(model: keras.Model) -> TrainingDevices:
     """Return the devices that train a model."""
-    strategy = _tf_private.model_strategy(model)
+    strategy = _tf_private.models.model_strategy(model)
     return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
 
 

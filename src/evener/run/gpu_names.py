@@ -92,7 +92,7 @@ def answer_as_gpus(
         sys.modules[f"tensorflow.{name}"] = _attribute(tf, name)
     own: Any = evener
     own.pin = replacements.of_pin(own.pin)
-    _tf_private.replace_local_devices(replacements.of_local_devices)
+    _tf_private.devices.replace_local_devices(replacements.of_local_devices)
     if not are_trained_on:
         for kind, arguments in _strategies():
             kind.__init__ = replacements.of_strategy_init(kind.__init__, arguments)

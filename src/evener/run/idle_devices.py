@@ -50,7 +50,7 @@ class IdleDevices:
 
     def watch(self) -> None:
         """Count from now on, until the process ends."""
-        _tf_private.around_functions_run(self._counting)
+        _tf_private.functions.around_functions_run(self._counting)
         self._tapes.watch()
 
     @contextlib.contextmanager
@@ -197,7 +197,7 @@ def _is_partitioned(function: Any, strategy: Strategy) -> bool | None:
     Returns:
         None for a function that does not train, or whose devices the script names itself.
     """
-    graphs = _tf_private.function_graphs(function).values()
+    graphs = _tf_private.functions.function_graphs(function).values()
     if any(getattr(graph, "_evener_functions", ()) for graph in graphs):
         return True
     if not trains(function):

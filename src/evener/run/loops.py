@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.datasets import running_bodies
 from evener.own_code import is_own
 from evener.run.advice import advice_for
 from evener.run.hoisting import Hoister
@@ -26,7 +27,6 @@ from evener.run.replace import instead_of
 from evener.run.user_line import UserLine, callers, line_of, user_line
 from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
-from evener.tf_compat.dataset_loops import running_bodies
 
 # An optimizer that these modules call is part of `fit`.
 _TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
@@ -81,10 +81,10 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             and _is_outside(strategy)
             and is_own(caller.f_code.co_filename)
             and not tf.config.functions_run_eagerly()
-            and not _tf_private.tape_is_recording()
+            and not _tf_private.tapes.tape_is_recording()
         )
 
-    _tf_private.replace_traced_call(wrap)
+    _tf_private.functions.replace_traced_call(wrap)
 
 
 def _notice_steps(strategy: Strategy, notes: Notes, hoister: Hoister | None) -> None:

@@ -37,9 +37,9 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
             return contextlib.nullcontext()
         return tf.variable_creator_scope(create)
 
-    _tf_private.around_new_variables(owner_scope)
+    _tf_private.variables.around_new_variables(owner_scope)
     # Of models that are no keras.Model, but a layer with a trainer.
-    for kind in (keras.Model, _tf_private.Trainer):
+    for kind in (keras.Model, _tf_private.models.Trainer):
         kind.__init__ = _init_in_scope(kind.__init__, strategy, notes)
 
 

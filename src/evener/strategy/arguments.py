@@ -183,7 +183,7 @@ def read_arguments(args: Any, in_axes: Any = FOUND) -> Arguments:
 def _stand_in(leaf: Any) -> Any:
     if isinstance(leaf, tf.Tensor):
         return _TENSOR
-    if isinstance(leaf, _tf_private.CompositeTensor) and not isinstance(leaf, tf.Variable):
+    if isinstance(leaf, _tf_private.tensors.CompositeTensor) and not isinstance(leaf, tf.Variable):
         return _Composite(leaf)
     return leaf
 

@@ -9,6 +9,8 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.datasets import running_bodies
+from evener._tf_private.shapes import noticing_unknown_sizes
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
 from evener.devices.names import tf_device
@@ -37,8 +39,6 @@ from evener.strategy.own_loops import warn_of_one_device
 from evener.strategy.plans import data_parallel_plan, refuse_with_plan, use_devices_of, used_devices
 from evener.strategy.prepared import PreparedStep
 from evener.strategy.sharing import Sharing
-from evener.tf_compat.dataset_loops import running_bodies
-from evener.tf_compat.shapes import noticing_unknown_sizes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -191,7 +191,7 @@ class DistributedStep(Generic[P, R]):
     ) -> None:
         self._layout = layout
         self._paths = paths
-        self._step = _tf_private.body_of(step)
+        self._step = _tf_private.functions.body_of(step)
         self._signature = signature or getattr(step, "input_signature", None)
         functools.update_wrapper(self, self._step, updated=())
         self._names = layout.devices
@@ -262,7 +262,7 @@ class DistributedStep(Generic[P, R]):
                 in_axes = (in_axes[0], dict.fromkeys(kwargs))
         arguments = read_arguments((args, kwargs), in_axes)
         num_samples = arguments.num_samples
-        is_recorded = _tf_private.tape_is_recording()
+        is_recorded = _tf_private.tapes.tape_is_recording()
         if is_recorded:
             _warn_of_tape()
         if is_recorded or (tf.executing_eagerly() and tf.config.functions_run_eagerly()):
@@ -295,7 +295,7 @@ class DistributedStep(Generic[P, R]):
 
     def _takes_its_batches(self, arguments: Any) -> bool:
         """Return whether a step is given no batch, but may loop over data."""
-        if _tf_private.tape_is_recording():
+        if _tf_private.tapes.tape_is_recording():
             return False
         if not tf.executing_eagerly():
             return feeds_itself(arguments)

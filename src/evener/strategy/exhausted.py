@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from evener.auditing.gathered import GatheredOperation
 from evener.devices.names import device_name
 from evener.errors import EngineError
-from evener.tf_compat.gathered import GatheredOperation
 from evener.units import format_bytes
 
 _DEVICE = re.compile(r"/device:[A-Z]+:\d+")

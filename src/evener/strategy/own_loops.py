@@ -63,5 +63,5 @@ def _cause(report: StepReport) -> str:
 def _trains(graph: Any) -> bool:
     """Return whether a traced function, or one that it calls, writes a trainable variable."""
     trained = {graph.capture(variable.handle).ref() for variable in graph.trainable_variables}
-    written = (_tf_private.written_resources(one) for one in graph.get_operations())
+    written = (_tf_private.graphs.written_resources(one) for one in graph.get_operations())
     return any(resource.ref() in trained for some in written for resource in some)

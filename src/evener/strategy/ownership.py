@@ -65,12 +65,12 @@ class OwnerRegistry:
     def create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         """Make a variable on its owner, register it, and return it."""
         beside = kwargs.pop("colocate_with", None)
-        made = _tf_private.keras_variable_being_made(kwargs.get("initial_value"))
+        made = _tf_private.variables.keras_variable_being_made(kwargs.get("initial_value"))
         path = made.path if made is not None else kwargs.get("name") or "variable"
         if beside is not None:
             device = device_name(beside.device)
-        elif _tf_private.explicit_device():
-            device = device_name(_tf_private.explicit_device())
+        elif _tf_private.devices.explicit_device():
+            device = device_name(_tf_private.devices.explicit_device())
         else:
             device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
         with tf.device(tf_device(device)):

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.auditing.gathered import write_gathered
 from evener.checking.spot_check import SpotCheck
 from evener.checking.step_checker import StepChecker
 from evener.checking.verify import Verifier, can_run_twice
@@ -27,7 +28,6 @@ from evener.graph.nodes import Graph
 from evener.ops.states import Sharded
 from evener.strategy.arguments import Arguments
 from evener.strategy.sharing import Sharing
-from evener.tf_compat.gathered import write_gathered
 
 
 class PreparedStep:
@@ -66,9 +66,9 @@ class PreparedStep:
     ) -> None:
         def flat(*tensors: Any) -> Any:
             args, kwargs = arguments.pack(tensors)
-            return _tf_private.autographed(step)(*args, **kwargs)
+            return _tf_private.autograph.autographed(step)(*args, **kwargs)
 
-        _tf_private.leave_to_autograph(flat)
+        _tf_private.autograph.leave_to_autograph(flat)
 
         self.specs = tuple(specs)
         self._traced = trace_step(
@@ -99,7 +99,7 @@ class PreparedStep:
         several = self._num_replicas > 1 or (sharing is not None and sharing.counts)
         is_timed = sharing is not None and several and self._traced.trains
         # Nothing may read the clock where all operations have to be deterministic.
-        is_timed = is_timed and not _tf_private.is_deterministic()
+        is_timed = is_timed and not _tf_private.random_numbers.is_deterministic()
         self._recorder = sharing if is_timed else None
         self.memory_limits: MemoryLimits | None = None
         if sharing is not None and sharing.has_memory_limits and self._traced.trains:

@@ -2,7 +2,7 @@
 
 A program sees one device. Keras's own ``fit``, ``evaluate`` and ``predict`` call ``run``, and so
 does a loop of one's own; ``run`` partitions what it is given. There is no step of ours; what is
-changed in Keras stands in one list, `evener.tf_compat.patches.PATCHES`.
+changed in Keras stands in one list, `evener._tf_private.strategies.PATCHES`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, Self
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.models import owns_a_model
+from evener._tf_private.strategies import patch_keras
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
 from evener.devices.names import tf_device
@@ -46,7 +48,6 @@ from evener.strategy.plans import (
 )
 from evener.strategy.sharing import Sharing
 from evener.strategy.whole_step import run_timed
-from evener.tf_compat.patches import owns_a_model, patch_keras
 
 HOST = "cpu:0"
 _STEPS = "_evener_steps"
@@ -314,15 +315,17 @@ class Strategy(tf.distribute.Strategy):
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
         first = tf_device(self._replica_devices[0])
-        is_function = _tf_private.is_traced_function(fn) and not tf.config.functions_run_eagerly()
+        is_function = (
+            _tf_private.functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
+        )
         if not tf.executing_eagerly() and not is_function:
-            fn = _tf_private.autographed(fn)
+            fn = _tf_private.autograph.autographed(fn)
         if self._is_running():
             return fn(*args, **kwargs)
         # XLA takes variables of one device alone; metrics may be on the first.
-        is_compiled_elsewhere = not self.is_plain and _tf_private.is_compiled(fn)
+        is_compiled_elsewhere = not self.is_plain and _tf_private.functions.is_compiled(fn)
         if self.is_partitioned or is_compiled_elsewhere:
-            if _tf_private.in_xla(tf.compat.v1.get_default_graph()):
+            if _tf_private.devices.in_xla(tf.compat.v1.get_default_graph()):
                 self._refuse_xla()
             elif tf.executing_eagerly() and not is_function:
                 self._warn_about_eager_run()
@@ -334,7 +337,7 @@ class Strategy(tf.distribute.Strategy):
                 return run_timed(run_once, args, kwargs, device=first, recorder=self._sharing)
             return run_once(args=args, kwargs=kwargs)
 
-    _tf_private.leave_to_autograph(run)
+    _tf_private.autograph.leave_to_autograph(run)
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
@@ -394,7 +397,7 @@ class Strategy(tf.distribute.Strategy):
         Raises:
             EngineError: ENG-092 while a tape records, which cannot differentiate parts.
         """
-        if not _tf_private.tape_is_recording():
+        if not _tf_private.tapes.tape_is_recording():
             return self.run(fn, args=args, kwargs=kwargs)
         devices = ", ".join(self._plan.device_names)
         raise EngineError(
@@ -417,7 +420,7 @@ class Strategy(tf.distribute.Strategy):
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
         if self not in steps:
-            converted = _tf_private.autographed_always(_tf_private.body_of(fn))
+            converted = _tf_private.autograph.autographed_always(_tf_private.functions.body_of(fn))
             steps[self] = self._distributed(converted, signature=fn)
         return steps[self]
 

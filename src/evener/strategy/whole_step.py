@@ -46,7 +46,9 @@ def run_timed(
         recorder: Takes the begin of the step, its samples and its seconds.
     """
     graph: Any = tf.compat.v1.get_default_graph()
-    cannot_be_timed = _tf_private.is_deterministic() or _tf_private.in_xla(graph)
+    cannot_be_timed = _tf_private.random_numbers.is_deterministic() or _tf_private.devices.in_xla(
+        graph
+    )
     found = None if cannot_be_timed else _with_batch((args, kwargs))
     if found is None:
         return run_once(args=args, kwargs=kwargs)
@@ -54,7 +56,7 @@ def run_timed(
     if "CPU" in device:
         args, kwargs = found.waiting_for(began)
     first = len(graph.get_operations())
-    with _tf_private.trained_variables() as trained:
+    with _tf_private.functions.trained_variables() as trained:
         results = run_once(args=args, kwargs=kwargs)
     writes = _writes(graph, graph.get_operations()[first:], trained)
     if writes is None:
@@ -99,7 +101,7 @@ def _writes(
 ) -> list[tf.Operation] | None:
     """Return the operations that write variables; None if they write none that is trained."""
     handles = {graph.capture(variable.handle).ref() for variable in trained}
-    written = [(one, _tf_private.written_resources(one)) for one in operations]
+    written = [(one, _tf_private.graphs.written_resources(one)) for one in operations]
     if not any(resource.ref() in handles for _, some in written for resource in some):
         return None
     return [one for one, some in written if some]

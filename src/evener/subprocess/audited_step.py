@@ -38,7 +38,7 @@ class FirstStep:
 
         self._detect_eager_optimizers()
         loops = EagerLoops(lambda line: self.answer("eager", line=line))
-        with _tf_private.before_functions_run(self._before_function), loops.watching():
+        with _tf_private.functions.before_functions_run(self._before_function), loops.watching():
             returned = program()
         loops.ended()
         return returned

@@ -42,7 +42,7 @@ def step_of(
             function that could be called.
     """
     function = _found(load, module, name)
-    if _tf_private.is_traced_function(function):
+    if _tf_private.functions.is_traced_function(function):
         answer(_audited(request, function, _inputs(function, request)))
     if not callable(function):
         raise _not_callable(request.target, f"it is a {type(function).__name__}")

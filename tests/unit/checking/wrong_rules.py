@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import operation_types
 from evener.graph.nodes import Node
 from evener.ops.decision import (
     PARTIALS,
@@ -25,7 +26,6 @@ from evener.ops.states import (
     State,
     part_sizes,
 )
-from evener.tf_compat import graphs
 
 Decide = Callable[[Node, Sequence[State]], Decision | None]
 
@@ -48,7 +48,7 @@ class WrongRule:
 
     def install(self, monkeypatch: Any) -> None:
         """Put it in the place of the rule."""
-        takes = (ROWS | PARTIALS,) * len(graphs.input_names(self.op))
+        takes = (ROWS | PARTIALS,) * len(operation_types.input_names(self.op))
         field = "partial_rule" if self.is_partial else "rule"
         wrong = {field: Rule(decide=self.decide, inputs=takes)}
         monkeypatch.setitem(OPERATIONS, self.op, replace(operation(self.op), **wrong))

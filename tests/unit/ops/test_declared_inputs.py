@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from evener._tf_private import graphs, operation_types
 from evener.engine.sharding.propagate import decide
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import (
@@ -17,7 +18,6 @@ from evener.ops.decision import (
 )
 from evener.ops.registry import OPERATIONS, rule
 from evener.ops.states import FIRST, REPLICATED, SUM, Partial, State
-from evener.tf_compat import graphs
 
 FIELDS = ("rule", "partial_rule", "inside_rule")
 TABLES = [
@@ -48,14 +48,16 @@ OF_SAMPLES = {
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
 def test_every_input_is_declared(table: dict[str, Rule]) -> None:
     for op, found in table.items():
-        assert len(found.inputs) == len(graphs.input_names(op)), op
+        assert len(found.inputs) == len(operation_types.input_names(op)), op
 
 
 @pytest.mark.parametrize("table", TABLES, ids=["rules", "partial", "inside"])
 def test_sizes_and_positions_are_those_of_the_whole_batch(table: dict[str, Rule]) -> None:
     fixed = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
     for op, found in table.items():
-        for arg, takes in zip(graphs.op_definition(op).input_arg, found.inputs, strict=True):
+        for arg, takes in zip(
+            operation_types.op_definition(op).input_arg, found.inputs, strict=True
+        ):
             is_number = arg.type in fixed or arg.type_attr in NUMBER_TYPES
             if is_number and (op, arg.name) not in OF_SAMPLES:
                 assert takes == WHOLE, f"{op}: {arg.name}"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from evener._tf_private import operation_types
 from evener.ops.registry import OPERATIONS
-from evener.tf_compat import graphs
 from exactness.steps.case import CASES
 from multi_device.public_names.namespaces import recipes
 from multi_device.public_names.verdicts import Call
@@ -52,7 +52,7 @@ def operations_of(function: Any, arguments: Any) -> Iterator[str]:
     yield from (node.op for node in graph.node)
     for called in graph.library.function:
         # A call of a function in a function names it as its operation.
-        yield from (node.op for node in called.node_def if graphs.is_operation(node.op))
+        yield from (node.op for node in called.node_def if operation_types.is_operation(node.op))
 
 
 def without_entry(function: Any, arguments: Any) -> set[str]:
@@ -60,7 +60,7 @@ def without_entry(function: Any, arguments: Any) -> set[str]:
 
 
 def test_what_is_listed_has_no_entry() -> None:
-    assert [op for op in LISTED if op in OPERATIONS or not graphs.is_operation(op)] == []
+    assert [op for op in LISTED if op in OPERATIONS or not operation_types.is_operation(op)] == []
 
 
 @pytest.mark.sampled(20)

@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
+from evener._tf_private import graphs
 from evener.devices.names import device_name
 from evener.errors import EngineError, EvenerWarning, PlanError
 from evener.plan import Plan
 from evener.strategy import Strategy
 from evener.strategy import distribute as distribute_module
-from evener.tf_compat import graphs
 
 DEVICES = ["cpu:0", "cpu:1", "cpu:2"]
 

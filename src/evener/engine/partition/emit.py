@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.partition.build import build_task
 from evener.engine.partition.functions import (
     Argument,
@@ -33,7 +34,6 @@ from evener.ops.states import (
     Sharded,
     serves,
 )
-from evener.tf_compat import graphs
 
 
 class PartitionedStep:

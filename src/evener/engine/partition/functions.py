@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private import graphs, operation_types
 from evener.engine.trace.inference import Inference
 from evener.graph.dims import Dim, Size, symbols_of
 from evener.graph.nodes import Tensor
 from evener.ops.states import State
-from evener.tf_compat import graphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class FunctionBuilder:
             self._origins[function] = graph
             node.experimental_debug_info.original_node_names.append(original)
             node.experimental_debug_info.original_func_names.append(function)
-        return [f"{node.name}:{output}" for output in graphs.output_names(op, node.attr)]
+        return [f"{node.name}:{output}" for output in operation_types.output_names(op, node.attr)]
 
     def op(
         self,
@@ -181,7 +181,7 @@ class FunctionBuilder:
                 those that the operation does not have are left out.
             private: Attributes that TensorFlow's runtime reads, as protocol buffers.
         """
-        known = {a.name for a in graphs.op_definition(op).attr}
+        known = {a.name for a in operation_types.op_definition(op).attr}
         values = {key: _attribute(value) for key, value in attrs.items() if key in known}
         return self.copy(op, op, inputs, {**values, **(private or {})})
 

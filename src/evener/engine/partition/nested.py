@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.partition.functions import (
     FunctionBuilder,
     TensorArgument,
@@ -22,7 +23,6 @@ from evener.engine.trace.functional import CONDITIONS, LOOPS, num_leading
 from evener.graph.nodes import Graph, Node
 from evener.ops.decision import Decision, Sharding
 from evener.ops.states import REPLICATED, Numbers, State
-from evener.tf_compat import graphs
 
 
 def add_functional(

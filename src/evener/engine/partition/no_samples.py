@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.engine.partition.functions import (
     FunctionBuilder,
     InputArgument,
@@ -39,7 +40,6 @@ from evener.ops.states import (
     Unset,
     part_sizes,
 )
-from evener.tf_compat import graphs
 
 
 def branches_of(

@@ -182,5 +182,5 @@ def read_clock(after: Sequence[Any]) -> tf.Tensor:
     """
     with tf.device(HOST), tf.control_dependencies(after):
         now = tf.timestamp()
-    _tf_private.without_program_order(now.op)
+    _tf_private.graphs.without_program_order(now.op)
     return now

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from evener._tf_private.batch_norm import PER_PART_SCOPE
 from evener.graph.dims import Size
 from evener.graph.nodes import Node
 from evener.ops.axes import reduced_axes
@@ -21,7 +22,6 @@ from evener.ops.states import (
     State,
     is_shardable,
 )
-from evener.tf_compat.batch_norm import PER_PART_SCOPE
 
 
 def mean_per_part(node: Node, states: Sequence[State]) -> Decision | None:

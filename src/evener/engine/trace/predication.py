@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from evener._tf_private import graphs
 from evener.graph.nodes import Graph, Node, Tensor, constant_array
 from evener.ops.registry import TOTAL, Trait, has_trait
-from evener.tf_compat import graphs
 
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
 """What an operation writes that leaves a variable as it is, bit by bit."""

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.batch_norm import per_device_batch_norm
+from evener._tf_private.layers import recording_layers
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
 from evener.engine.trace.inference import Inference
@@ -18,8 +20,6 @@ from evener.engine.trace.known_branches import take_known_branches
 from evener.graph.dims import BATCH
 from evener.graph.nodes import Graph, Tensor
 from evener.pinning import colocation
-from evener.tf_compat.batch_norm import per_device_batch_norm
-from evener.tf_compat.layers import recording_layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +99,14 @@ def trace_step(
 
     def guarded(*arguments: Any) -> Any:
         try:
-            return _tf_private.autographed(function)(*arguments)
+            return _tf_private.autograph.autographed(function)(*arguments)
         except Exception as error:
-            raised.append(_tf_private.before_autograph_rewrites(error))
+            raised.append(_tf_private.autograph.before_autograph_rewrites(error))
             raise
 
     # An error of a person's code is not one of the engine's functions too: AutoGraph rewrites it
     # in each function that it has converted, and makes a StagingError of its own KeyError.
-    _tf_private.leave_to_autograph(guarded)
+    _tf_private.autograph.leave_to_autograph(guarded)
 
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})

@@ -126,5 +126,5 @@ def zeros_like(original: Callable[..., Any], tensor: Any, *more: Any) -> Any:
     if tf.executing_eagerly() or not isinstance(tensor, tf.Tensor):
         return original(tensor, *more)
     device = device_of_tensor(tensor)
-    with device_scope("" if device and _tf_private.in_xla(tensor.graph) else device):
+    with device_scope("" if device and _tf_private.devices.in_xla(tensor.graph) else device):
         return original(tensor, *more)

@@ -61,7 +61,7 @@ def calls_functions(operation: tf.Operation) -> bool:
 
 
 def _unless_xla(graph: Any, device: str) -> str:
-    return "" if device and _tf_private.in_xla(graph) else device
+    return "" if device and _tf_private.devices.in_xla(graph) else device
 
 
 def device_of_tensor(tensor: Any) -> str:
@@ -79,7 +79,7 @@ def device_of_tensor(tensor: Any) -> str:
         return device_of_tensor(tensor.op.inputs[0])
     if tensor.op.type not in _CAPTURED:
         return ""
-    outer = _tf_private.outer_tensor(tensor)
+    outer = _tf_private.graphs.outer_tensor(tensor)
     # An eager tensor always has a device.
     return "" if outer is None else outer.device or device_of_tensor(outer)
 

@@ -26,19 +26,19 @@ def install() -> None:
         if getattr(tf.GradientTape, _INSTALLED, False):
             return
         setattr(tf.GradientTape, _INSTALLED, True)
-        _tf_private.replace_recording(
+        _tf_private.tapes.replace_recording(
             record_gradient=wrap_with(tape_recording.record_gradient),
             record_operation=wrap_with(tape_recording.record_operation),
             execute_fast=wrap_with(tape_recording.execute_fast),
             begin_tape=wrap_with(_begin_tape),
         )
-        _tf_private.replace_backward(
+        _tf_private.tapes.replace_backward(
             gradient_function=wrap_with(backward.gradient_function),
             tape_gradient=wrap_with(backward.tape_gradient),
             symbolic=wrap_with(backward.symbolic_gradient),
             zeros_like=wrap_with(backward.zeros_like),
         )
-        _tf_private.replace_tape_arithmetic(
+        _tf_private.tapes.replace_tape_arithmetic(
             aggregate=wrap_with(deferred.aggregate),
             fill=wrap_with(deferred.fill),
             num_elements=wrap_with(deferred.num_elements),

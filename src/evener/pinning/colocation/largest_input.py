@@ -74,7 +74,9 @@ def eager_device(arguments: Iterable[Any]) -> str:
         argument.handle if isinstance(argument, tf.Variable) else argument
         for argument in _flat(arguments)
     ]
-    return _device_of_largest([value for value in values if _tf_private.is_eager_tensor(value)])
+    return _device_of_largest(
+        [value for value in values if _tf_private.tensors.is_eager_tensor(value)]
+    )
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:

@@ -55,8 +55,8 @@ def execute_fast(
 ) -> Any:
     """Run an eager operation; on the slower path if a tape has to record its device."""
     if context.device_name is not None:
-        if _tf_private.tape_is_recording():
-            raise _tf_private.FallBack
+        if _tf_private.tapes.tape_is_recording():
+            raise _tf_private.tapes.FallBack
         return original(context, op_name, name, *arguments)
     device = eager_device(arguments)
     if not device:
@@ -67,7 +67,7 @@ def execute_fast(
 
 def _requested_device(outputs: Any) -> str:
     if tf.executing_eagerly():
-        return _tf_private.explicit_device()
+        return _tf_private.devices.explicit_device()
     flat = outputs if isinstance(outputs, list | tuple) else [outputs]
     for value in flat:
         operation = value if isinstance(value, tf.Operation) else getattr(value, "op", None)

@@ -290,5 +290,5 @@ def keep_operation_seeds() -> Callable[[], None]:
     The states of `random` and `numpy.random` are left alone: what draws from them is not hoisted,
     and threads that prepare data may draw at the same time.
     """
-    state = _tf_private.operation_seeds()
-    return functools.partial(_tf_private.set_operation_seeds, state)
+    state = _tf_private.random_numbers.operation_seeds()
+    return functools.partial(_tf_private.random_numbers.set_operation_seeds, state)

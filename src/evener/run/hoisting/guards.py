@@ -68,7 +68,7 @@ class Guards:
         waiting = collections.deque((value, path, True) for path, value in roots)
         while waiting:
             value, path, is_named = waiting.popleft()
-            value = _tf_private.unwrapped(value)
+            value = _tf_private.tensors.unwrapped(value)
             if isinstance(value, _ATOMS) or id(value) in self._seen:
                 continue
             self._seen[id(value)] = value

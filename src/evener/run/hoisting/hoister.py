@@ -150,7 +150,7 @@ class Hoister:
         return (
             tf.executing_eagerly()
             and os.getpid() == self._process
-            and not _tf_private.tape_is_recording()
+            and not _tf_private.tapes.tape_is_recording()
             and not tf.config.functions_run_eagerly()
             and self._is_outside()
         )

@@ -65,7 +65,7 @@ def _has_value(value: Any) -> bool:
     # isinstance() would ask lazily imported modules, which are among all objects, for their class.
     return (
         issubclass(type(value), tf.Variable)
-        and _tf_private.is_eager_tensor(getattr(value, "handle", None))
+        and _tf_private.tensors.is_eager_tensor(getattr(value, "handle", None))
         and bool(value.is_initialized())
     )
 

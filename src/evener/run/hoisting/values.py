@@ -94,7 +94,7 @@ def is_tensor(value: Any) -> bool:
 
 def is_composite(value: Any) -> bool:
     """Return whether a value is a ragged or sparse tensor, or slices of a gradient."""
-    return isinstance(value, _tf_private.CompositeTensor) and not isinstance(
+    return isinstance(value, _tf_private.tensors.CompositeTensor) and not isinstance(
         value, tf.Variable | tf.data.Dataset | tf.data.Iterator
     )
 

@@ -102,7 +102,7 @@ def traced(region: Region, variant: Variant, body: Body) -> Any:
             if variant.num_traces > _MOST_TRACES:
                 raise CannotHoist("it is traced anew for every size of a batch")
             given = [_given(scope, i, one, tensors) for i, one in enumerate(structures)]
-            with _tf_private.symbolic_lengths():
+            with _tf_private.tensors.symbolic_lengths():
                 results = body(*given)
             known = variant.reads.guards.known
             apart, flat = results_apart(results, given, known, expression_of)

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
+from evener._tf_private import graphs
 from evener.engine.partition.functions import FunctionBuilder, NumberArgument, TensorArgument
 from evener.engine.trace.inference import Inference
 from evener.graph.dims import BATCH, evaluate, product, symbol
 from evener.graph.nodes import Node
 from evener.ops.states import REPLICATED
-from evener.tf_compat import graphs
 
 T = symbol("T")
 NAMES = ("B", "T", "b", "o")

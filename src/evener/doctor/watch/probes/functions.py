@@ -38,14 +38,14 @@ class Functions:
 
     def watch(self) -> None:
         """Begin to notice calls."""
-        _tf_private.replace_traced_function(self._around_init, self._around_call)
+        _tf_private.functions.replace_traced_function(self._around_init, self._around_call)
         for owner, name, around in (
             (_defining(tf.distribute.Strategy, "run"), "run", self._around_run),
             (tf.GradientTape, "gradient", self._around_gradient),
             (keras.optimizers.Optimizer, "apply", self._around_apply),
         ):
             replacement = around(getattr(owner, name))
-            _tf_private.leave_to_autograph(replacement)
+            _tf_private.autograph.leave_to_autograph(replacement)
             setattr(owner, name, replacement)
 
     def use(self, strategy: Any) -> None:
@@ -82,7 +82,7 @@ class Functions:
                     if record is not None:
                         self._note_trace(record, num_new, args, kwargs)
 
-        _tf_private.leave_to_autograph(call)
+        _tf_private.autograph.leave_to_autograph(call)
         return call
 
     def _around_run(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,8 +147,10 @@ def shortly(value: Any) -> str:
     if tf.is_tensor(value) or isinstance(value, tf.Variable | keras.Variable):
         dtype = getattr(value.dtype, "name", value.dtype)
         return f"{dtype}{list(value.shape) if _has_rank(value) else '[?]'}"
-    if _tf_private.is_per_replica(value):
-        return f"PerReplica({', '.join(map(shortly, _tf_private.local_values(value)))})"
+    if _tf_private.distribution.is_per_replica(value):
+        return (
+            f"PerReplica({', '.join(map(shortly, _tf_private.distribution.local_values(value)))})"
+        )
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shortly, value))}]"
     if isinstance(value, dict):

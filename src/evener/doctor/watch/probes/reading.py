@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import evener
 from evener import _tf_private
 from evener.doctor.watch.probes.events import Events
 from evener.doctor.watch.probes.progress import Progress
@@ -25,7 +26,7 @@ _TRAINING = tuple(
     f"{_KERAS}src{os.sep}{part}"
     for part in ("trainers", "callbacks", f"backend{os.sep}tensorflow{os.sep}trainer.py")
 )
-_EVENER = str(Path(_tf_private.__file__ or "").parent) + os.sep
+_EVENER = str(Path(evener.__file__ or "").parent) + os.sep
 _PASSED = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (tf, np))
 
 
@@ -44,7 +45,7 @@ class Reading:
 
     def watch(self) -> None:
         """Begin to notice reads."""
-        _tf_private.replace_host_reads(self._counted)
+        _tf_private.tensors.replace_host_reads(self._counted)
 
     def write(self) -> None:
         """Write all reads so far."""

@@ -37,7 +37,7 @@ class Waiting:
 
     def watch(self) -> None:
         """Begin to time all iterators."""
-        _tf_private.replace_next_batches(self._timed)
+        _tf_private.datasets.replace_next_batches(self._timed)
 
     def seconds(self) -> float:
         """Return how long was waited in all so far."""
@@ -63,7 +63,7 @@ class Waiting:
             finally:
                 self._here.inside = False
 
-        _tf_private.leave_to_autograph(draw)
+        _tf_private.autograph.leave_to_autograph(draw)
         return draw
 
     def _in_python(self, draw: Callable[[], Any]) -> Any:
@@ -94,8 +94,8 @@ class Waiting:
         if self._in_graphs is None:
             with tf.init_scope(), tf.device("CPU:0"):
                 self._in_graphs = (
-                    _tf_private.plain_variable(0.0, tf.float64),
-                    _tf_private.plain_variable(0, tf.int64),
+                    _tf_private.variables.plain_variable(0.0, tf.float64),
+                    _tf_private.variables.plain_variable(0, tf.int64),
                 )
         return self._in_graphs
 
@@ -109,7 +109,7 @@ def _num_samples(batch: Any) -> Any:
     structure = tf.nest.flatten(batch)
     if not structure:
         return None
-    parts = _tf_private.local_values(structure[0])
+    parts = _tf_private.distribution.local_values(structure[0])
     if not all(tf.is_tensor(part) and part.shape.rank for part in parts):
         return None
     if all(part.shape[0] is not None for part in parts):

@@ -1,11 +1,7 @@
-"""Reading TensorFlow's graphs as protocol buffers, and making functions of them.
-
-Tests: ``tests/unit/tf_compat/test_graphs.py``.
-"""
+"""Graphs as protocol buffers, functions made of them, and the order of their operations."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +10,13 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import function_def_to_graph, op_def_registry
+from tensorflow.python.framework import (
+    auto_control_deps_utils,
+    function_def_to_graph,
+)
+from tensorflow.python.ops import (
+    handle_data_util,
+)
 
 AttrValue = attr_value_pb2.AttrValue
 FunctionDef = function_pb2.FunctionDef
@@ -32,89 +34,6 @@ If it changes: such a body uses one device, or cannot be placed.
 """
 
 _NUMBERS = itertools.count()
-
-
-@functools.cache
-def op_definition(op_type: str) -> Any:
-    """Return the definition of a type of operation.
-
-    Why: it says which outputs an operation has and whether it is stateful. There is no public
-    registry. If it changes: no step can be partitioned.
-    """
-    definition = op_def_registry.get(op_type)
-    if definition is None:
-        raise KeyError(op_type)
-    return definition
-
-
-@functools.cache
-def is_operation(op_type: str) -> bool:
-    """Return whether a type of operation is TensorFlow's, and not the name of a function.
-
-    Why: old parts of TensorFlow call a function by an operation that is named as it is.
-    If it changes: `tf.nn.ctc_loss` cannot be partitioned.
-    """
-    try:
-        return op_def_registry.get(op_type) is not None
-    except RuntimeError:
-        return False
-
-
-@functools.cache
-def is_stateful(op_type: str) -> bool:
-    """Return whether TensorFlow calls a type of operation stateful. See `op_definition`."""
-    return bool(op_definition(op_type).is_stateful)
-
-
-def output_dtypes(node: Any) -> list[tf.DType]:
-    """Return the dtypes of the outputs of a node definition. See `op_definition`."""
-    dtypes: list[int] = []
-    for arg in op_definition(node.op).output_arg:
-        if arg.type_list_attr:
-            dtypes.extend(node.attr[arg.type_list_attr].list.type)
-            continue
-        dtype = node.attr[arg.type_attr].type if arg.type_attr else arg.type
-        count = node.attr[arg.number_attr].i if arg.number_attr else 1
-        dtypes.extend([dtype] * count)
-    return [_dtype(number) for number in dtypes]
-
-
-def input_names(op_type: str) -> tuple[str, ...]:
-    """Return what the definition of a type of operation calls its inputs. See `op_definition`."""
-    return tuple(arg.name for arg in op_definition(op_type).input_arg)
-
-
-def input_counts(op_type: str, attrs: Any) -> list[int]:
-    """Return how many tensors a node has for each input of its definition. See `op_definition`."""
-    counts: list[int] = []
-    for arg in op_definition(op_type).input_arg:
-        if arg.type_list_attr:
-            counts.append(len(attrs[arg.type_list_attr].list.type))
-        else:
-            counts.append(attrs[arg.number_attr].i if arg.number_attr else 1)
-    return counts
-
-
-def output_names(op_type: str, attrs: Any) -> list[str]:
-    """Return what a function definition calls the outputs of a node: ``"y:0"``, ``"output:1"``.
-
-    Why: inside function definitions, outputs are named by the operation's definition.
-    If it changes: functions of parts are refused when they are registered.
-    """
-    names: list[str] = []
-    for arg in op_definition(op_type).output_arg:
-        count = 1
-        if arg.type_list_attr:
-            count = len(attrs[arg.type_list_attr].list.type)
-        elif arg.number_attr:
-            count = attrs[arg.number_attr].i
-        names.extend(f"{arg.name}:{k}" for k in range(count))
-    return names
-
-
-@functools.cache
-def _dtype(number: int) -> tf.DType:
-    return tf.as_dtype(number)
 
 
 class FunctionBodies:
@@ -177,7 +96,7 @@ class Function(atomic_function.AtomicFunction):
         definition: Its name is the function's.
         children: The functions that it calls.
         origins: The graphs that its nodes were traced in, by the names that the nodes give them.
-        keeps: What has to live as long as it does.
+        keeps: Object that has to live as long as it does.
     """
 
     def __init__(
@@ -190,7 +109,7 @@ class Function(atomic_function.AtomicFunction):
     ) -> None:
         context: Any = eager_context.context()
         context.add_function_def(definition)
-        deep = dict.fromkeys(one for child in children for one in (child, *child.children))
+        deep = dict.fromkeys(below for child in children for below in (child, *child.children))
         untyped: Any = None
         super().__init__(definition.signature.name, context, untyped, children=list(deep))
         self.origins = dict(origins or {})
@@ -231,7 +150,7 @@ def call(
     Args:
         function: The function.
         arguments: Its arguments.
-        dtypes: Of its results.
+        dtypes: Types of its results.
         stateful: Whether it reads or changes state.
         by_xla: Whether XLA compiles it, for each combination of shapes and sizes that it is given.
     """
@@ -283,7 +202,7 @@ def mark_read_only(operation: tf.Operation) -> None:
 
 def type_list(dtypes: Sequence[tf.DType]) -> Any:
     """Return an attribute that holds dtypes."""
-    return AttrValue(list=AttrValue.ListValue(type=[one.as_datatype_enum for one in dtypes]))
+    return AttrValue(list=AttrValue.ListValue(type=[dtype.as_datatype_enum for dtype in dtypes]))
 
 
 def unknown_shapes(count: int) -> Any:
@@ -302,3 +221,50 @@ def function_references(names: Sequence[str]) -> Any:
     """Return an attribute that holds several functions."""
     functions = [attr_value_pb2.NameAttrList(name=name) for name in names]
     return AttrValue(list=AttrValue.ListValue(func=functions))
+
+
+def outer_tensor(tensor: tf.Tensor) -> Any | None:
+    """Return the outer tensor that a tensor of a function's graph captures, or None.
+
+    Why: `FuncGraph.captures` makes the list of all captures anew after every further one, and
+    an optimizer that is traced captures thousands and asks for each.
+    If it changes: operations on captured variables do not find their device.
+    """
+    captures = getattr(tensor.graph, "function_captures", None)
+    if captures is None:
+        return None
+    # What was captured last is asked for most.
+    for key, inner in reversed(captures.by_val_internal.items()):
+        if inner is tensor:
+            return captures.by_val_external[key]
+    return None
+
+
+def without_program_order(operation: tf.Operation) -> None:
+    """Take an operation out of the order in which a function's stateful operations run.
+
+    Why: reading the clock is stateful, and TensorFlow runs stateful operations in the order of
+    the program: the clock would be read after other parts of the step, too late.
+    If it changes: the times of the parts are wrong, and so are the shares made from them.
+    """
+    order = getattr(operation.graph, "experimental_acd_manager", None)
+    if order is not None:
+        order.run_independently(operation)
+
+
+def written_resources(operation: tf.Operation) -> list[Any]:
+    """Return the inputs of an operation that are resources, such as variables, which it writes.
+
+    Why: whether a call of a function writes a variable or only reads it is known to TensorFlow's
+    order of stateful operations alone.
+    If it changes: steps on one device are not timed.
+    """
+    return list(auto_control_deps_utils.get_read_write_resource_inputs(operation)[1])
+
+
+def copy_handle_data(source: tf.Tensor, target: tf.Tensor) -> None:
+    """Copy the shape of a variable to a placeholder for it.
+
+    Why: sizes in a placed graph follow from it. If it changes: sizes of copies are unknown.
+    """
+    handle_data_util.copy_handle_data(source, target)

@@ -1,7 +1,4 @@
-"""Loops over a dataset or an iterator in a traced function, whose bodies somebody else may run.
-
-Tests: ``tests/unit/tf_compat/test_dataset_loops.py``.
-"""
+"""Datasets and their iterators: loops over them in traced functions, and the batches they give."""
 
 from __future__ import annotations
 
@@ -13,6 +10,9 @@ from typing import Any, TypeAlias
 
 from tensorflow.python.autograph.operators import control_flow
 from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.distribute import input_lib
+
+from evener._tf_private.patches import Wrap
 
 RunBody: TypeAlias = "Callable[[Callable[[Any], Any], Any], Any]"
 """Called with the body of a loop, as a function of a batch, and the batch; returns its results."""
@@ -86,3 +86,14 @@ def _run_by(run: RunBody, body: Any, get_state: Any, set_state: Any) -> Callable
         set_state(run(step, iterate))
 
     return run_body
+
+
+def replace_next_batches(wrap: Wrap) -> None:
+    """Replace the functions by which iterators of `tf.data` and `tf.distribute` give a batch.
+
+    Why: to time the wait for batches, in Python and in graphs. The classes have no public
+    names. If it changes: the doctor takes all pipelines to be quick.
+    """
+    for kind in (iterator_ops.OwnedIterator, input_lib.DistributedIteratorBase):
+        for name in ("__next__", "get_next", "get_next_as_optional"):
+            setattr(kind, name, wrap(getattr(kind, name)))

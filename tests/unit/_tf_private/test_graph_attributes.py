@@ -1,12 +1,12 @@
-"""Attributes of `evener.tf_compat.graphs` are what TensorFlow's operations take."""
+"""Attributes of `evener._tf_private.graphs` are what TensorFlow's operations take."""
 
 from __future__ import annotations
 
 import pytest
 import tensorflow as tf
 
-from evener.tf_compat import graphs
-from unit.tf_compat.functions import registered, registered_node, run_registered
+from evener._tf_private import graphs
+from unit._tf_private.functions import registered, registered_node, run_registered
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

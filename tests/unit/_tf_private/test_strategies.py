@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from evener import Strategy, _tf_private
+from evener._tf_private.strategies import PATCHES, patch_keras
 from evener.errors import EngineError
-from evener.tf_compat.patches import PATCHES, patch_keras
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
@@ -153,12 +153,12 @@ def test_one_device_that_is_not_the_first_compiles() -> None:
     assert losses[1] < losses[0]
 
 
-class TrainedLayer(_tf_private.Trainer, keras.layers.Dense):
+class TrainedLayer(_tf_private.models.Trainer, keras.layers.Dense):
     """A layer with Keras's trainer, which is no model."""
 
     def __init__(self) -> None:
         keras.layers.Dense.__init__(self, 24)
-        _tf_private.Trainer.__init__(self)
+        _tf_private.models.Trainer.__init__(self)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -1,7 +1,4 @@
-"""The Keras layer to which each operation of a graph belongs.
-
-Tests: ``tests/unit/tf_compat/test_layers.py``.
-"""
+"""Layers inside of layers, and the layer to which each operation of a graph belongs."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras.src.backend.common import global_state
 
@@ -61,3 +59,27 @@ def _path(layers: Sequence[Any]) -> str:
             names = [name for name in layer.override_parent.split("/") if name]
         names.append(layer.name)
     return "/".join(names)
+
+
+def all_layers(model: keras.Model) -> list[keras.Layer]:
+    """Return a model's layers at every depth, itself included."""
+    return list(model._flatten_layers(include_self=True, recursive=True))
+
+
+def sublayers(layer: keras.Layer) -> list[keras.Layer]:
+    """Return the layers that a layer holds itself, not those inside them.
+
+    Why: the path of a layer leads through the layers that hold it, and stages are named by
+    paths. If it changes: stages and recomputation find no layers inside of layers.
+    """
+    return list(getattr(layer, "_layers", ()))
+
+
+def own_variables(layer: keras.Layer) -> list[Any]:
+    """Return the Keras variables that a layer holds itself, with the seeds of its generators.
+
+    Why: a layer may be pinned away from the layers inside it, and the public list joins all.
+    If it changes: built layers cannot be pinned.
+    """
+    seeds = [generator.state for generator in layer._seed_generators]
+    return [*layer._trainable_variables, *layer._non_trainable_variables, *seeds]

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import keras
 import pytest
+import tensorflow as tf
+from keras import layers
 
-from evener.tf_compat.building import build_from_specs
+from evener import Strategy, _tf_private
+from evener._tf_private.models import build_from_specs
 
 BATCH = (keras.KerasTensor((None, 3)), keras.KerasTensor((None, 1)))
 
@@ -24,3 +27,16 @@ def test_what_cannot_be_built_is_left_to_the_step() -> None:
     model.compile("adam", "mse")
     build_from_specs(model, BATCH)
     assert model.built
+
+
+@pytest.fixture
+def strategy() -> Strategy:
+    return Strategy(devices=["cpu:0", "cpu:1"], shares="even")
+
+
+def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> None:
+    with strategy.scope():
+        model = keras.Sequential([layers.Dense(2)])
+        model.compile("adam", "mse")
+    _tf_private.models.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
+    assert model.built and model.optimizer.built

@@ -1,7 +1,4 @@
-"""BatchNormalization with the statistics of each device's samples: ``batch_norm="per_device"``.
-
-Tests: ``tests/exactness/test_batch_norm_per_device.py``.
-"""
+"""BatchNormalization with the statistics of each device's samples: ``batch_norm="per_device"``."""
 
 from __future__ import annotations
 
@@ -62,9 +59,9 @@ def _call(layer: Any, inputs: Any) -> Any:
     shape = [1] * len(inputs.shape)
     shape[axis] = inputs.shape[axis]
     axes = [k for k in range(len(shape)) if k != axis]
-    one, zero = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
-    gamma = _shaped(layer.gamma, shape, inputs.dtype) if layer.scale else one
-    beta = _shaped(layer.beta, shape, inputs.dtype) if layer.center else zero
+    ones, zeros = tf.ones(shape, inputs.dtype), tf.zeros(shape, inputs.dtype)
+    gamma = _shaped(layer.gamma, shape, inputs.dtype) if layer.scale else ones
+    beta = _shaped(layer.beta, shape, inputs.dtype) if layer.center else zeros
 
     @tf.custom_gradient
     def normalised(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
@@ -91,11 +88,11 @@ def normalise(
     The gradient is written out, so that its two means are taken of the same samples.
 
     Args:
-        x: Of any shape, floating.
-        gamma: The scale, of the rank of x, with size 1 along the axes.
-        beta: The offset, of the shape of gamma.
-        axes: Those that the statistics are taken over.
-        epsilon: Added to the variance.
+        x: Samples, of any shape and a floating-point type.
+        gamma: Scale, of the rank of x, with size 1 along the axes.
+        beta: Offset, of the shape of gamma.
+        axes: Axes that the statistics are taken over.
+        epsilon: Number that is added to the variance.
 
     Returns:
         The normalised samples with mean and variance, and the gradient.
@@ -117,7 +114,7 @@ def normalise(
             tf.reduce_sum(upstream, axes, keepdims=True),
         ]
         message = 'batch_norm="per_device" has no second derivative; leave it out.'
-        return [tf.raw_ops.PreventGradient(input=one, message=message) for one in gradients]
+        return [tf.raw_ops.PreventGradient(input=each, message=message) for each in gradients]
 
     return (normal * gamma + beta, mean, variance), gradient
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from evener.tf_compat import graphs
+from evener._tf_private import graphs
 
 
 def concrete(function: Any, *specs: Any) -> Any:

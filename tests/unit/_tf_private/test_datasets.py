@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.tf_compat.dataset_loops import running_bodies
+from evener import _tf_private
+from evener._tf_private.datasets import running_bodies
 
 
 def batches() -> tf.data.Dataset:
@@ -94,3 +95,42 @@ def test_nothing_is_handed_over_outside() -> None:
         pass
     total, count = tf.function(over_a_dataset)(batches())
     assert (int(total), int(count)) == (21, 3)
+
+
+def wrapped_by(replace: Callable[..., None], note: Callable[[Any, Any], None]) -> list[Any]:
+    """Replace functions by ones that take note; return the originals, to be put back."""
+    originals = []
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        originals.append(original)
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            note(args[0], result)
+            return result
+
+        return noted
+
+    replace(wrap)
+    return originals
+
+
+def test_iterators_give_batches_through_known_functions() -> None:
+    drawn: list[str] = []
+    data = tf.data.Dataset.range(8).batch(2)
+    plain = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    originals = wrapped_by(
+        _tf_private.datasets.replace_next_batches, lambda one, _: drawn.append(type(one).__name__)
+    )
+    try:
+        next(iter(data))
+        assert drawn == ["OwnedIterator"]
+        tf.function(lambda it: it.get_next())(iter(data))
+        assert drawn[1:] == ["OwnedIterator"]
+        drawn.clear()
+        next(iter(plain.experimental_distribute_dataset(data)))
+        assert drawn[-1] == "DistributedIterator"
+    finally:
+        back = iter(originals)
+        _tf_private.datasets.replace_next_batches(lambda _: next(back))

@@ -1,7 +1,4 @@
-"""Detects that a program reads a dimension that is unknown while it is traced.
-
-Tests: ``tests/unit/tf_compat/test_shapes.py``.
-"""
+"""Reads of dimensions that are unknown while a program is traced."""
 
 from __future__ import annotations
 

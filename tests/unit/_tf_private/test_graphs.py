@@ -1,4 +1,4 @@
-"""Parts of TensorFlow that `evener.tf_compat.graphs` uses exist and do what it says of them."""
+"""Uses of graphs as protocol buffers: TensorFlow still has them, and they do what is said."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from evener.tf_compat import graphs
-from unit.tf_compat.functions import concrete, registered
+from evener import _tf_private
+from evener._tf_private import graphs, operation_types
+from unit._tf_private.functions import concrete, registered
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 FLOATS = tf.TensorSpec([None, 3])
@@ -21,18 +22,18 @@ def definitions(function: Any, *specs: Any) -> dict[str, Any]:
 
 
 def test_definitions_of_operations_are_found() -> None:
-    definition = graphs.op_definition("Split")
+    definition = operation_types.op_definition("Split")
     assert [arg.name for arg in definition.input_arg] == ["split_dim", "value"]
     assert definition.output_arg[0].number_attr == "num_split"
     assert {attr.name for attr in definition.attr} == {"num_split", "T"}
     with pytest.raises((KeyError, RuntimeError)):
-        graphs.op_definition("NoSuchOperation")
+        operation_types.op_definition("NoSuchOperation")
 
 
 def test_operations_are_told_from_functions() -> None:
-    assert graphs.is_operation("MatMul")
-    assert not graphs.is_operation("__inference_step_12")
-    assert not graphs.is_operation("NoSuchOperation")
+    assert operation_types.is_operation("MatMul")
+    assert not operation_types.is_operation("__inference_step_12")
+    assert not operation_types.is_operation("NoSuchOperation")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_operations_are_told_from_functions() -> None:
     ],
 )
 def test_state_is_known(op: str, is_stateful: bool) -> None:
-    assert graphs.is_stateful(op) == is_stateful
+    assert operation_types.is_stateful(op) == is_stateful
 
 
 def test_dtypes_and_names_of_outputs() -> None:
@@ -87,8 +88,8 @@ def test_dtypes_and_names_of_outputs() -> None:
     }
     for name, (names, dtypes) in expected.items():
         node = nodes[name]
-        assert graphs.output_names(node.op, node.attr) == names
-        assert graphs.output_dtypes(node) == dtypes
+        assert operation_types.output_names(node.op, node.attr) == names
+        assert operation_types.output_dtypes(node) == dtypes
 
 
 def test_names_of_outputs_are_those_of_function_definitions() -> None:
@@ -104,7 +105,7 @@ def test_names_of_outputs_are_those_of_function_definitions() -> None:
     made = {
         f"{node.name}:{output}"
         for node in definition.node_def
-        for output in graphs.output_names(node.op, node.attr)
+        for output in operation_types.output_names(node.op, node.attr)
     }
     assert written and written <= made
     assert {name for name in written if "output:1" in name or "idx:0" in name}
@@ -263,3 +264,70 @@ def test_calls_that_only_read_are_not_ordered() -> None:
         assert [result.numpy().tolist() for result in run()] == [[1.0, 2.0]] * 2
         first, second = calls[is_marked][-2:]
         assert (first in second.control_inputs) != is_marked
+
+
+def test_clocks_are_taken_out_of_the_order_of_the_program() -> None:
+    def clocks(free: bool) -> list[tf.Operation]:
+        @tf.function(autograph=False)
+        def read() -> tuple[tf.Tensor, tf.Tensor]:
+            first, second = tf.timestamp(), tf.timestamp()
+            if free:
+                _tf_private.graphs.without_program_order(first.op)
+                _tf_private.graphs.without_program_order(second.op)
+            return first, second
+
+        graph = read.get_concrete_function().graph
+        return [op for op in graph.get_operations() if op.type == "Timestamp"]
+
+    assert clocks(free=False)[1].control_inputs
+    assert not clocks(free=True)[1].control_inputs
+
+
+def test_handle_data_tells_the_shape_behind_a_placeholder() -> None:
+    variable = tf.Variable(tf.ones([2, 3]))
+    with tf.Graph().as_default():
+        placeholder = tf.compat.v1.placeholder(tf.resource, [])
+        _tf_private.graphs.copy_handle_data(variable.handle, placeholder)
+        read = tf.raw_ops.ReadVariableOp(resource=placeholder, dtype=tf.float32)
+    assert read.shape == [2, 3]
+
+
+def test_what_a_captured_tensor_stands_for_is_found() -> None:
+    variable, outer = tf.Variable([1.0, 2.0]), tf.zeros([300])
+    found = []
+
+    @tf.function(autograph=False)
+    def read() -> tf.Tensor:
+        handle = tf.compat.v1.get_default_graph().capture(variable.handle)
+        total = tf.reduce_sum(outer) + tf.reduce_sum(variable)
+        captured = tf.compat.v1.get_default_graph().capture(outer)
+        found.extend(map(_tf_private.graphs.outer_tensor, (handle, captured, total)))
+        return total
+
+    read.get_concrete_function()
+    assert found[0] is variable.handle
+    assert found[1] is outer
+    assert found[2] is None
+    with tf.Graph().as_default():
+        assert _tf_private.graphs.outer_tensor(tf.constant(1.0)) is None
+
+
+def test_it_is_seen_which_variables_are_trained_and_written() -> None:
+    weight, count = tf.Variable(1.0), tf.Variable(0.0, trainable=False)
+    read = tf.function(lambda: weight + count)
+    written = []
+
+    @tf.function(autograph=False)
+    def step() -> None:
+        graph = tf.compat.v1.get_default_graph()
+        with _tf_private.functions.trained_variables() as trained:
+            weight.assign_sub(read())
+            count.assign_add(1.0)
+        assert [one is weight for one in trained] == [True]
+        handles = {graph.capture(one.handle).ref(): one for one in (weight, count)}
+        for operation in graph.get_operations():
+            for resource in _tf_private.graphs.written_resources(operation):
+                written.append(handles[resource.ref()])
+
+    step.get_concrete_function()
+    assert [one is weight for one in written] == [True, False]

@@ -1,7 +1,4 @@
-"""The gathered operations of a partitioned step, stored in its graph for audits.
-
-Tests: ``tests/multi_device/test_gathered_in_audits.py``.
-"""
+"""The gathered operations of a partitioned step, stored in its graph for audits."""
 
 from __future__ import annotations
 
@@ -51,5 +48,5 @@ def write_gathered(operations: Iterable[GatheredOperation]) -> None:
 
 def read_gathered(graphs: Iterable[tf.Graph]) -> tuple[GatheredOperation, ...]:
     """Return the operations stored in graphs, each once: functions of a graph share its store."""
-    found = (one for graph in graphs for one in graph.get_collection(_COLLECTION))
+    found = (stored for graph in graphs for stored in graph.get_collection(_COLLECTION))
     return tuple(dict.fromkeys(found))

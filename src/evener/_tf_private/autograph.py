@@ -1,0 +1,60 @@
+"""Conversion of functions by AutoGraph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+
+
+def autographed(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph converts it, if it converts the code around.
+
+    Why: loops and conditions on tensors in a function given to `strategy.run` must work as they
+    do under `MirroredStrategy`. If it changes: they raise in a graph.
+    """
+    autograph = tf.__internal__.autograph
+    return autograph.tf_convert(fn, autograph.control_status_ctx(), convert_by_default=False)
+
+
+def autographed_always(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph converts it, whatever it does with the code around.
+
+    Why: a person's `tf.function` is taken apart, and what was inside of it has to be
+    converted, but not the engine around it. If it changes: loops and conditions on tensors in
+    a traced function given to `strategy.run` raise.
+    """
+    unspecified = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
+    return tf.__internal__.autograph.tf_convert(fn, unspecified)
+
+
+def before_autograph_rewrites(error: Exception) -> Callable[[], Exception]:
+    """Return what gives an error back as it is now.
+
+    Why: AutoGraph marks an error in each converted function that it leaves, and makes another error
+    of a marked one: of a KeyError that it has made itself, a StagingError.
+    If it changes: errors of a person's code have another type than without evener.
+    """
+    name = "ag_error_metadata"
+    found = vars(error).get(name)
+
+    def as_it_was() -> Exception:
+        if found is not None:
+            vars(error)[name] = found
+        else:
+            vars(error).pop(name, None)
+        return error
+
+    return as_it_was
+
+
+def leave_to_autograph(function: Callable[..., Any]) -> None:
+    """Let AutoGraph call a function unconverted, but convert the functions that it calls.
+
+    Why: replacements of `strategy.run` or `tape.gradient` must not be converted, and the public
+    `do_not_convert` would exclude the program's step too.
+    If it changes: loops and conditions on tensors fail in programs that are watched.
+    """
+    function.autograph_info__ = {"artifact": True}  # pyright: ignore[reportFunctionMemberAccess]

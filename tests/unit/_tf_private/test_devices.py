@@ -1,0 +1,46 @@
+"""Devices that the code around asks for."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from evener import _tf_private
+
+
+def test_explicit_device_is_seen() -> None:
+    assert _tf_private.devices.explicit_device() == ""
+    with tf.device("/CPU:1"):
+        assert _tf_private.devices.explicit_device().endswith("CPU:1")
+
+
+def test_the_device_of_now_is_seen_in_graphs_too() -> None:
+    assert _tf_private.devices.current_device() == ""
+    with tf.device("/CPU:1"):
+        assert _tf_private.devices.current_device().endswith("CPU:1")
+        with tf.Graph().as_default(), tf.device("/CPU:2"):
+            assert _tf_private.devices.current_device().endswith("CPU:2")
+
+
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_a_graph_for_xla_is_known_while_it_is_traced(jit_compile: bool | None) -> None:
+    seen = []
+
+    @tf.function(jit_compile=jit_compile)
+    def traced() -> tf.Tensor:
+        seen.append(_tf_private.devices.in_xla(tf.compat.v1.get_default_graph()))
+        return tf.constant(1.0)
+
+    traced.get_concrete_function()
+    assert set(seen) == {bool(jit_compile)}
+
+
+def test_the_old_list_of_local_devices_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    device_lib = _tf_private.devices.device_lib
+    monkeypatch.setattr(device_lib, "list_local_devices", device_lib.list_local_devices)
+    _tf_private.devices.replace_local_devices(lambda original: lambda: [*original(), "one more"])
+    found = device_lib.list_local_devices()
+    assert found[0].name == "/device:CPU:0"
+    # What stands in for a GPU is written into a copy of these.
+    assert (found[0].device_type, found[0].physical_device_desc) == ("CPU", "")
+    assert found[-1] == "one more"

@@ -1,0 +1,96 @@
+"""Traced functions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from evener import _tf_private
+
+
+def test_the_call_of_traced_functions_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(tf.function(tf.reduce_sum))
+    monkeypatch.setattr(kind, "__call__", kind.__call__)
+    seen = []
+
+    def wrapper(original):
+        def call(function, *args, **kwargs):
+            seen.append(function)
+            return original(function, *args, **kwargs)
+
+        return call
+
+    _tf_private.functions.replace_traced_call(wrapper)
+    total = tf.function(tf.reduce_sum)
+    assert float(total([1.0, 2.0])) == 3.0
+    assert seen == [total]
+
+
+def test_compiled_functions_are_known() -> None:
+    assert _tf_private.functions.is_compiled(tf.function(lambda x: x, jit_compile=True))
+    assert not _tf_private.functions.is_compiled(tf.function(lambda x: x))
+    assert not _tf_private.functions.is_compiled(lambda x: x)
+
+
+def test_functions_run_inside_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    @contextlib.contextmanager
+    def wrap(function):
+        seen.append(f"begin {function.name.decode()}")
+        yield
+        seen.append("end")
+
+    kind = _tf_private.functions.atomic_function.AtomicFunction
+    monkeypatch.setattr(kind, "call_flat", kind.call_flat)
+    _tf_private.functions.around_functions_run(wrap)
+    inner = tf.function(lambda x: x + 1.0)
+    outer = tf.function(lambda x: inner(x) * 2.0)
+    assert float(outer(tf.constant(1.0))) == 4.0
+    begin, end = seen
+    assert begin.startswith("begin __inference_") and end == "end"
+
+
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_the_body_of_what_xla_compiles_is_the_function_itself(jit_compile: bool | None) -> None:
+    def body() -> tf.Tensor:
+        return tf.constant(1.0)
+
+    function = tf.function(body, jit_compile=jit_compile)
+    assert _tf_private.functions.body_of(function) is (function if jit_compile else body)
+    assert _tf_private.functions.body_of(body) is body
+
+
+def test_traced_functions_are_made_and_called_through_known_functions() -> None:
+    seen: list[str] = []
+
+    def replace(kind: str) -> Callable[..., Any]:
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            originals.append(original)
+
+            @functools.wraps(original)
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                seen.append(kind)
+                return original(*args, **kwargs)
+
+            _tf_private.autograph.leave_to_autograph(noted)
+            return noted
+
+        return wrap
+
+    originals: list[Any] = []
+    _tf_private.functions.replace_traced_function(replace("made"), replace("called"))
+    try:
+        inner = tf.function(lambda x: x + 1)
+        assert seen == ["made"]
+        outer = tf.function(lambda x: inner(x) if x > 0 else x)
+        assert int(outer(tf.constant(1))) == 2
+        assert seen == ["made", "made", "called", "called"]
+    finally:
+        made, called = originals
+        _tf_private.functions.replace_traced_function(lambda _: made, lambda _: called)

@@ -1,0 +1,9 @@
+"""Source lines of the program."""
+
+from __future__ import annotations
+
+from evener import _tf_private
+
+
+def test_the_stack_ends_in_this_file() -> None:
+    assert any(file == __file__ for file, _ in _tf_private.source_lines.stack())

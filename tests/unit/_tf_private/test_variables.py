@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from evener import Strategy, _tf_private
+from evener._tf_private.variables import unallocated_variables
+
+
+def test_a_variable_has_a_shape_and_no_value() -> None:
+    with unallocated_variables():
+        variable = tf.Variable(lambda: tf.ones([1 << 20, 1 << 20]), name="large", trainable=False)
+    assert variable.shape == (1 << 20, 1 << 20)
+    assert variable.dtype == tf.float32
+    assert not variable.trainable
+    assert variable.read_value().shape == (0,)
+
+
+def test_a_value_that_is_there_gives_its_shape() -> None:
+    with unallocated_variables():
+        variable = tf.Variable([[1, 2]], dtype=tf.int64)
+    assert (variable.shape, variable.dtype) == ((1, 2), tf.int64)
+
+
+def test_outside_variables_are_as_ever() -> None:
+    with unallocated_variables():
+        pass
+    assert tf.Variable(2.0).numpy() == 2.0
+
+
+@pytest.fixture
+def strategy() -> Strategy:
+    return Strategy(devices=["cpu:0", "cpu:1"], shares="even")
+
+
+def test_the_keras_variable_behind_an_initial_value_is_found() -> None:
+    seen = []
+
+    def creator(next_creator, **kwargs):
+        seen.append(_tf_private.variables.keras_variable_being_made(kwargs["initial_value"]))
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(creator):
+        layer = layers.Dense(2, name="here")
+        layer.build((None, 3))
+    assert [variable.path for variable in seen] == ["here/kernel", "here/bias"]
+    assert tuple(seen[0].shape) == (3, 2)
+    assert _tf_private.variables.keras_variable_being_made(tf.zeros([2])) is None
+
+
+def test_new_variables_are_made_inside_the_context(monkeypatch) -> None:
+    made = []
+
+    def creator(next_creator, **kwargs):
+        made.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    monkeypatch.setattr(keras.Variable, "_initialize", keras.Variable._initialize)
+    _tf_private.variables.around_new_variables(lambda: tf.variable_creator_scope(creator))
+    keras.utils.clear_session(free_memory=False)
+    layer = layers.Dense(2, name="here")
+    layer.build((None, 3))
+    optimizer = keras.optimizers.SGD(momentum=0.9)
+    optimizer.build(layer.trainable_variables)
+    assert made[:2] == ["kernel", "bias"]
+    assert any("momentum" in name for name in made)
+
+
+def test_a_plain_variable_has_no_owner(strategy: Strategy) -> None:
+    with strategy.scope():
+        variable = _tf_private.variables.plain_variable([1.0], tf.float32)
+    assert not strategy.owner_registry.holds(variable)
+    assert not variable.trainable
+
+
+def test_variables_that_wait_keep_their_device() -> None:
+    import evener
+
+    evener.pin("cpu:1")  # Puts it in place.
+
+    class Late(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layers.Dense(2)
+
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            with tf.device("/CPU:2"):
+                return self.inner(x)
+
+    model = Late()
+    model(tf.ones([1, 3]))
+    assert model.inner.kernel.value.device.endswith("CPU:2")
+
+
+def test_a_variable_is_made_anew_on_another_device() -> None:
+    variable = keras.Variable([1.0, 2.0], trainable=False)
+    with tf.device("/CPU:1"):
+        old = _tf_private.variables.renew_variable(variable)
+    assert old.device.endswith("CPU:0")
+    assert variable.value.device.endswith("CPU:1")
+    assert variable.numpy().tolist() == [1.0, 2.0]
+    assert not variable.value.trainable
+    assert not _tf_private.variables.waits_for(variable, "/CPU:2")
