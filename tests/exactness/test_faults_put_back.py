@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from evener.engine.partition import tasks, values
+from evener.engine.partition import levels, values
 from evener.ops import arithmetic
 from evener.ops.decision import PARTIALS, Decision
 from evener.ops.registry import OPERATIONS
@@ -20,7 +20,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def sizes_of_parts(patch: pytest.MonkeyPatch) -> None:
     """A part takes the number of a size from what it holds, although that is its own maximum."""
-    for module in (tasks, values):
+    for module in (levels, values):
         patch.setattr(module, "is_known_to_parts", lambda source, state: True)
 
 

@@ -9,12 +9,6 @@ from pathlib import Path
 import grimp
 import pytest
 
-# Circles by type annotations that are still there; the list is to become empty.
-KNOWN_CIRCLES = (
-    ("evener.engine.trace.inference", "evener.engine.trace.first_sizes"),
-    ("evener.graph.nodes", "evener.graph.row_loop"),
-)
-
 
 @pytest.mark.parametrize("with_types", [False, True])
 def test_there_is_no_circle(with_types: bool) -> None:
@@ -26,17 +20,8 @@ def test_there_is_no_circle(with_types: bool) -> None:
     if with_types:
         # It lists the public names for IDEs, and holds the version.
         del imports["evener"]
-        for importer, imported in KNOWN_CIRCLES:
-            imports[importer].discard(imported)
     # Raises CycleError, with the files of a circle.
     TopologicalSorter(imports).prepare()
-
-
-def test_known_circles_are_circles() -> None:
-    graph = grimp.build_graph("evener", exclude_type_checking_imports=False, cache_dir=None)
-    for importer, imported in KNOWN_CIRCLES:
-        assert graph.direct_import_exists(importer=importer, imported=imported)
-        assert graph.chain_exists(importer=imported, imported=importer)
 
 
 def test_a_circle_is_seen() -> None:

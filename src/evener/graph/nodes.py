@@ -6,15 +6,17 @@ never touch TensorFlow's own objects.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs, operation_types
+from evener.graph.definitions import in_order, static_shape
 from evener.graph.dims import Size
-from evener.graph.row_loop import RowLoop
 
 CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
@@ -166,6 +168,46 @@ class Node:
         return f"{self.name}({self.op})"
 
 
+class Role(enum.Enum):
+    """Roles of the arguments of a loop over rows."""
+
+    COUNTER = enum.auto()
+    """The number of the round, from 0."""
+    SAME = enum.auto()
+    """Handed through."""
+    READ = enum.auto()
+    """A list that is handed through, of which a round reads its row."""
+    WRITTEN = enum.auto()
+    """A list of which a round writes its row, and may read it."""
+    PUSHED = enum.auto()
+    """A list that begins empty and grows by one row in every round."""
+    POPPED = enum.auto()
+    """A list that loses its last row in every round."""
+    SUM = enum.auto()
+    """What is added to in every round, and not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLoop:
+    """A loop whose rounds have one row each.
+
+    Attributes:
+        count: The number of rounds, and of elements in the lists of rows.
+        roles: Role of every argument.
+        tests: The comparisons of a counter with the number of rounds, in the condition.
+        at_rows: The reads and writes at the row of the round, with the number of the list.
+        made: Lists that the body makes, of as many elements, and adds to a list of rows.
+        indices: The lists that the counter is pushed to.
+    """
+
+    count: Size
+    roles: tuple[Role, ...]
+    tests: frozenset[Node]
+    at_rows: dict[Node, int]
+    made: frozenset[Node]
+    indices: frozenset[int]
+
+
 class Graph:
     """Nodes in an order in which they can run, with what goes in and comes out.
 
@@ -236,7 +278,7 @@ class _Reader:
         if arguments is not None:
             given = {t.op.name: a for t, a in zip(func_graph.inputs, arguments, strict=True)}
         by_name = {node.name: node for node in definition.node}
-        for definition_node in _in_order(by_name):
+        for definition_node in in_order(by_name):
             if definition_node.name in given:
                 self._tensors[definition_node.name] = given[definition_node.name]
                 self._ends[definition_node.name] = frozenset()
@@ -275,7 +317,7 @@ class _Reader:
             for index, tensor in enumerate(inputs):
                 self._enter(definition.name, index, tensor)
             return
-        shapes = [_static_shape(s) for s in definition.attr["_output_shapes"].list.shape]
+        shapes = [static_shape(s) for s in definition.attr["_output_shapes"].list.shape]
         node = Node(
             self._prefix + definition.name,
             definition.op,
@@ -297,35 +339,3 @@ class _Reader:
 
     def _enter(self, name: str, index: int, tensor: Tensor) -> None:
         self._tensors[name if index == 0 else f"{name}:{index}"] = tensor
-
-
-def _in_order(by_name: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield definitions of nodes after what they read.
-
-    The gradient of a loop adds inputs to operations that were there before them, so the order in
-    which a graph was made is not enough.
-    """
-    done: set[str] = set()
-    for first in by_name:
-        if first in done:
-            continue
-        stack = [(first, False)]
-        while stack:
-            name, is_ready = stack.pop()
-            if is_ready:
-                yield by_name[name]
-                continue
-            if name in done:
-                continue
-            done.add(name)
-            stack.append((name, True))
-            for text in reversed(by_name[name].input):
-                before = text.removeprefix("^").partition(":")[0]
-                if before not in done:
-                    stack.append((before, False))
-
-
-def _static_shape(proto: Any) -> tuple[int | None, ...] | None:
-    if proto.unknown_rank:
-        return None
-    return tuple(None if dim.size < 0 else dim.size for dim in proto.dim)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from evener.graph.dims import Size, symbols_of
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
-from evener.ops.decision import Decision
+from evener.ops.decision import Decide, Decision
 from evener.ops.known import rank_of, sharded
 from evener.ops.registry import InferRule, Shape, Shapes
 from evener.ops.states import FIRST, REPLICATED, Sharded, State, is_first, is_shardable
@@ -96,9 +96,7 @@ def replicated(count: int) -> tuple[State, ...]:
     return (REPLICATED,) * count
 
 
-def beside(
-    node: Node, states: Sequence[State], axes: Container[int], *, needs_samples: bool = False
-) -> Decision | None:
+def beside(node: Node, states: Sequence[State], axes: Container[int]) -> Decision | None:
     """Return the decision of an operation that works along some axes of its first input.
 
     The rows along other axes are those of the results.
@@ -106,11 +104,17 @@ def beside(
     state = sharded(states[0])
     if state.axis in axes:
         return None
-    return Decision(
-        inputs=(state, *replicated(len(states) - 1)),
-        outputs=(state,) * len(node.outputs),
-        needs_samples=needs_samples,
-    )
+    wanted = (state, *replicated(len(states) - 1))
+    return Decision(inputs=wanted, outputs=(state,) * len(node.outputs))
+
+
+def beside_last(count: int) -> Decide:
+    """Return the rule of operations that work along the last axes of their first input."""
+
+    def decide(node: Node, states: Sequence[State]) -> Decision | None:
+        return beside(node, states, last_axes(node.inputs[0], count))
+
+    return decide
 
 
 def last_axes(tensor: Tensor, count: int) -> range:
@@ -152,6 +156,15 @@ def first_batch_axis(shape: Shape) -> Sharded | None:
 def all_first(tensors: Sequence[Tensor]) -> bool:
     """Return whether the first axis of all tensors counts samples."""
     return all(is_shardable(tensor.shape, FIRST) for tensor in tensors)
+
+
+def per_image_of(*of_images: int) -> Decide:
+    """Return the rule of operations on the images of some inputs, by their indices."""
+
+    def decide(node: Node, states: Sequence[State]) -> Decision | None:
+        return per_image(node, states, of_images)
+
+    return decide
 
 
 def per_image(node: Node, states: Sequence[State], of_images: Collection[int]) -> Decision | None:

@@ -171,17 +171,15 @@ def _tile(node: Node, states: Sequence[State]) -> Decision | None:
 
 @shape_rule("Pad", "PadV2", "MirrorPad")
 def _pad_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, pads = shape_of(node.inputs[0]), matrix_of(node.inputs[1])
-    if pads is None:
-        return None
-    return [tuple(size + (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+    pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
+    return [tuple(size + (before + behind) for size, (before, behind) in pairs)]
 
 
 @value_rule("Pad", "PadV2")
 def _pad_value(table: SymbolTable, node: Node) -> Shapes:
     value, pads = numbers_of(node.inputs[0]), matrix_of(node.inputs[1])
-    fill = node.inputs[2].value if node.op == "PadV2" else (0,)
-    if fill is None or pads is None or node.inputs[0].rank != 1:
+    fill = numbers_of(node.inputs[2]) if node.op == "PadV2" else (0,)
+    if node.inputs[0].rank != 1:
         return None
     before, behind = pads[0]
     if not isinstance(before, int) or not isinstance(behind, int):
@@ -203,16 +201,13 @@ def _pad(node: Node, states: Sequence[State]) -> Decision | None:
 
 
 def _pads_nothing(node: Node, axis: int) -> bool:
-    pads = matrix_of(node.inputs[1])
-    return pads is not None and all(isinstance(pad, int) and pad == 0 for pad in pads[axis])
+    return all(isinstance(pad, int) and pad == 0 for pad in matrix_of(node.inputs[1])[axis])
 
 
 @shape_rule("MirrorPadGrad")
 def _pad_gradient_shape(table: SymbolTable, node: Node) -> Shapes:
-    shape, pads = shape_of(node.inputs[0]), matrix_of(node.inputs[1])
-    if pads is None:
-        return None
-    return [tuple(size - (row[0] + row[1]) for size, row in zip(shape, pads, strict=True))]
+    pairs = zip(shape_of(node.inputs[0]), matrix_of(node.inputs[1]), strict=True)
+    return [tuple(size - (before + behind) for size, (before, behind) in pairs)]
 
 
 @rule("MirrorPadGrad", inputs=(ROWS, WHOLE))

@@ -1,10 +1,11 @@
-"""Images: sizes, colours, transforms, crops and boxes."""
+"""Images: sizes, colours, transforms, crops and boxes; blocks of space as rows or channels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evener.graph.dims import Size, divide, has_batch, product
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import (
@@ -16,9 +17,10 @@ from evener.ops.axes import (
     last_axes,
     like_input,
     per_image,
+    per_image_of,
 )
 from evener.ops.decision import ROWS, WHOLE, Decision
-from evener.ops.known import shape_of
+from evener.ops.known import numbers_of, shape_of, sharded
 from evener.ops.own_rows import in_own_rows, with_own_rows
 from evener.ops.registry import Shapes, Trait, gathered, rule, shape_rule, traits
 from evener.ops.states import (
@@ -32,6 +34,7 @@ from evener.ops.states import (
     is_shardable,
     part_sizes,
 )
+from evener.ops.values import matrix_of
 
 ADJUST = "AdjustContrastv2 AdjustHue AdjustSaturation".split()
 
@@ -42,7 +45,8 @@ RESIZE = "ResizeBilinear ResizeNearestNeighbor ResizeBicubic ResizeArea".split()
 @rule("RGBToHSV", "HSVToRGB", "ExtractImagePatches", inputs=ROWS)
 @rule(*ADJUST, inputs=(ROWS, WHOLE))
 def _pixels(node: Node, states: Sequence[State]) -> Decision | None:
-    return beside(node, states, last_axes(node.inputs[0], 3), needs_samples=True)
+    decision = beside(node, states, last_axes(node.inputs[0], 3))
+    return None if decision is None else replace(decision, needs_samples=True)
 
 
 @rule(*RESIZE, "ResizeNearestNeighborGrad", inputs=(ROWS, WHOLE))
@@ -75,22 +79,10 @@ def _transform(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(FIRST, wanted, *others), outputs=(FIRST,), needs_samples=True)
 
 
-@rule("DrawBoundingBoxes", inputs=ROWS)
-@rule("DrawBoundingBoxesV2", inputs=(ROWS, ROWS, WHOLE))
-@rule("CombinedNonMaxSuppression", inputs=(ROWS, ROWS, WHOLE, WHOLE, WHOLE, WHOLE))
-def _boxes(node: Node, states: Sequence[State]) -> Decision | None:
-    return per_image(node, states, (0, 1))
-
-
 @rule("ExtractGlimpse", "ExtractGlimpseV2", inputs=(ROWS, WHOLE, ROWS))
 def _glimpse(node: Node, states: Sequence[State]) -> Decision | None:
     """Windows of every image; noise outside of it would be drawn by every part for itself."""
     return per_image(node, states, (0, 2)) if node.text_attr("noise") == "zero" else None
-
-
-@rule("ScaleAndTranslate", inputs=(ROWS, WHOLE, WHOLE, WHOLE))
-def _scale(node: Node, states: Sequence[State]) -> Decision | None:
-    return per_image(node, states, (0,))
 
 
 @rule("ScaleAndTranslateGrad", inputs=(ROWS, ROWS, WHOLE, WHOLE))
@@ -141,6 +133,10 @@ def _behind_images(table: SymbolTable, node: Node) -> Shapes:
     return [behind(table, tensor, shape[:1]) for tensor in node.outputs] if shape else None
 
 
+rule("DrawBoundingBoxes", inputs=ROWS)(per_image_of(0, 1))
+rule("DrawBoundingBoxesV2", inputs=(ROWS, ROWS, WHOLE))(per_image_of(0, 1))
+rule("CombinedNonMaxSuppression", inputs=(ROWS, ROWS, *[WHOLE] * 4))(per_image_of(0, 1))
+rule("ScaleAndTranslate", inputs=(ROWS, WHOLE, WHOLE, WHOLE))(per_image_of(0))
 shape_rule(*RESIZE, "ExtractImagePatches", "ImageProjectiveTransformV3")(batch_first)
 shape_rule(*ADJUST, "HSVToRGB", "RGBToHSV")(like_input(0))
 shape_rule("ScaleAndTranslateGrad")(like_input(1))
@@ -151,3 +147,47 @@ gathered(
     "NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5",
     "It compares, sorts or permutes the samples of a batch.",
 )
+
+
+@shape_rule("SpaceToBatchND", "BatchToSpaceND")
+def _blocks_shape(table: SymbolTable, node: Node) -> Shapes:
+    """Positions of every block become rows: ``block_row * B + sample``, or back."""
+    shape, block = shape_of(node.inputs[0]), numbers_of(node.inputs[1])
+    pads = matrix_of(node.inputs[2])
+    space = shape[1 : len(block) + 1]
+    sizes: list[Size] = []
+    is_forward = node.op == "SpaceToBatchND"
+    first = shape[0] * product(block) if is_forward else divide(shape[0], product(block))
+    for size, factor, row in zip(space, block, pads, strict=True):
+        edge = row[0] + row[1]
+        found = divide(size + edge, factor) if is_forward else size * factor - edge
+        if found is None:
+            found = table.new_symbol(node.outputs[0], len(sizes) + 1)
+        sizes.append(found)
+    return None if first is None else [(first, *sizes, *shape[len(block) + 1 :])]
+
+
+@rule("SpaceToBatchND", "BatchToSpaceND", inputs=(ROWS, WHOLE, WHOLE))
+def _blocks(node: Node, states: Sequence[State]) -> Decision | None:
+    """Positions of a block become blocks of the whole batch, one behind the other, or back."""
+    state, block, result = sharded(states[0]), numbers_of(node.inputs[1]), shape_of(node.outputs[0])
+    if state.axis != 0:
+        return None
+    count = product(block)
+    if not isinstance(count, int) or not is_shardable(node.inputs[0].shape, state):
+        return None
+    outer: Size | None = state.outer * count
+    if node.op == "BatchToSpaceND":
+        outer = divide(state.outer, count)
+    if outer is None or has_batch(outer) or not is_shardable(result, state.with_blocks(0, outer)):
+        return None
+    wanted = (state, REPLICATED, REPLICATED)
+    return Decision(inputs=wanted, outputs=(state.with_blocks(0, outer),), needs_samples=True)
+
+
+@rule("SpaceToDepth", "DepthToSpace", inputs=ROWS)
+def _blocks_of_space(node: Node, states: Sequence[State]) -> Decision | None:
+    return beside(node, states, (1, 2, 3))
+
+
+shape_rule("SpaceToDepth", "DepthToSpace")(batch_first)

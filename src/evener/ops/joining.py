@@ -44,7 +44,7 @@ from evener.ops.states import (
     is_shardable,
     rows_per_sample,
 )
-from evener.ops.values import matrices_of
+from evener.ops.values import matrix_of
 
 
 @shape_rule("Pack")
@@ -65,10 +65,9 @@ def _pack_value(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Pack")
 def _pack_matrix(node: Node) -> Matrix | None:
-    arrays = matrices_of(node.inputs)
-    if arrays is None or len({array.shape for array in arrays}) != 1:
-        return None
-    return np.stack(arrays, node.int_attr("axis"))
+    arrays = [matrix_of(tensor) for tensor in node.inputs]
+    is_even = len({array.shape for array in arrays}) == 1
+    return np.stack(arrays, node.int_attr("axis")) if is_even else None
 
 
 @rule("Pack", inputs=ROWS)
@@ -130,8 +129,8 @@ def _concat_value(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("ConcatV2")
 def _concat_matrix(node: Node) -> Matrix | None:
-    arrays, axes = matrices_of(node.inputs[:-1]), integers_of(node.inputs[-1])
-    return None if arrays is None else np.concatenate(arrays, axes[0])
+    (axis,) = integers_of(node.inputs[-1])
+    return np.concatenate([matrix_of(tensor) for tensor in node.inputs[:-1]], axis)
 
 
 @equal_sizes_rule("ConcatV2")
@@ -265,7 +264,7 @@ _TENSORS = {"Pack": slice(None), "ConcatV2": slice(-1), "Split": slice(1, None)}
 @partial_rule("Split", inputs=(WHOLE, PARTIALS))
 @partial_rule("SplitV", inputs=(PARTIALS, WHOLE, WHOLE))
 def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
-    """Elements in other places: all tensors are partial, and positions are those of the whole."""
+    """Elements in another order: all tensors are partial, and positions are those of the whole."""
     found = set(states[_TENSORS.get(node.op, slice(1))])
     if len(found) != 1 or not isinstance(state := found.pop(), Partial):
         return None
@@ -274,17 +273,17 @@ def rearranged_partial(node: Node, states: Sequence[State]) -> Decision | None:
 
 @value_rule("DynamicStitch", "ParallelDynamicStitch")
 def _stitch(table: SymbolTable, node: Node) -> Shapes:
-    """Numbers at given places, the later ones last; with it a sum's gradient finds its shape."""
+    """Numbers at given positions, the later ones last; with it a sum's gradient finds its shape."""
     count = len(node.inputs) // 2
-    places, data = node.inputs[:count], node.inputs[count:]
+    positions, data = node.inputs[:count], node.inputs[count:]
     found: dict[int, Size] = {}
-    for where, numbers in zip(places, data, strict=True):
+    for where, numbers in zip(positions, data, strict=True):
         if where.value is None or numbers.value is None or where.rank != numbers.rank:
             return None
-        for place, number in zip(where.value, numbers.value, strict=True):
-            if not isinstance(place, int):
+        for index, number in zip(where.value, numbers.value, strict=True):
+            if not isinstance(index, int):
                 return None
-            found[place] = number
+            found[index] = number
     if sorted(found) != list(range(len(found))):
         return None
     return [tuple(found[k] for k in range(len(found)))]

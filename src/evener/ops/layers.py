@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import alike, beside, broadcast, last_axes, leading, like_input
+from evener.ops.axes import alike, beside, beside_last, broadcast, leading, like_input
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.known import first_sharded, rank_of, shape_of, sharded
 from evener.ops.pooling import per_sample
@@ -45,11 +45,6 @@ def _channels(node: Node) -> int:
     return 1 if node.text_attr("data_format") == "NCHW" else rank - 1
 
 
-@rule("Softmax", "LogSoftmax", inputs=ROWS)
-def _softmax(node: Node, states: Sequence[State]) -> Decision | None:
-    return beside(node, states, last_axes(node.inputs[0], 1))
-
-
 @shape_rule("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits")
 def _cross_entropy_shape(table: SymbolTable, node: Node) -> Shapes:
     logits, labels = (t.shape for t in node.inputs)
@@ -82,6 +77,7 @@ def _normalized_shape(table: SymbolTable, node: Node) -> Shapes:
     return [(shape[0], *rest), *[None] * (len(node.outputs) - 1)]
 
 
+rule("Softmax", "LogSoftmax", inputs=ROWS)(beside_last(1))
 rule("LRN", "LRNGrad", inputs=ROWS)(per_sample)
 shape_rule("BatchNormWithGlobalNormalization", "BiasAdd", "LRN", "LRNGrad")(like_input(0))
 shape_rule("LogSoftmax", "Softmax")(like_input(0))

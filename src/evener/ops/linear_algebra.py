@@ -1,4 +1,4 @@
-"""Matrices of every row: inverses, diagonals, equations."""
+"""Matrices of every row: inverses, diagonals, equations, decompositions; spectra."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ from dataclasses import replace
 
 from evener.graph.nodes import Node, Tensor, constant_array
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import behind, beside, broadcast, last_axes, like_input
+from evener.ops.axes import behind, beside, beside_last, broadcast, last_axes, like_input
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.elementwise import operand_state
 from evener.ops.known import first_sharded, shape_of, sharded
 from evener.ops.registry import Shapes, gathered, rule, shape_rule
 from evener.ops.states import REPLICATED, Sharded, State, is_shardable
-
-
-@rule("MatrixInverse", "Cholesky", "MatrixDiagPart", inputs=ROWS)
-@rule("MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)
-@rule("MatrixBandPart", inputs=(ROWS, WHOLE, WHOLE))
-def _per_matrix(node: Node, states: Sequence[State]) -> Decision | None:
-    """One matrix after another, over all axes but the last two."""
-    return beside(node, states, last_axes(node.inputs[0], 2))
-
-
-@rule("MatrixDiag", inputs=ROWS)
-def _per_diagonal(node: Node, states: Sequence[State]) -> Decision | None:
-    return beside(node, states, last_axes(node.inputs[0], 1))
 
 
 def constant(tensor: Tensor) -> list[int] | None:
@@ -130,8 +117,48 @@ def _cross(node: Node, states: Sequence[State]) -> Decision | None:
     return Decision(inputs=(state, state), outputs=(state,))
 
 
+rule("MatrixDiag", inputs=ROWS)(beside_last(1))
+rule("MatrixInverse", "Cholesky", "MatrixDiagPart", inputs=ROWS)(beside_last(2))
+rule("MatrixDeterminant", "LogMatrixDeterminant", inputs=ROWS)(beside_last(2))
+rule("MatrixBandPart", inputs=(ROWS, WHOLE, WHOLE))(beside_last(2))
 shape_rule(
     "Cholesky", "Cross", "MatrixBandPart", "MatrixInverse", "MatrixSetDiag", "MatrixSetDiagV3"
 )(like_input(0))
 shape_rule("TridiagonalMatMul", "TridiagonalSolve")(like_input(-1))
 gathered("Diag DiagPart", "It relates every sample to every other one.")
+
+
+INNER_AXES = {
+    **dict.fromkeys("FFT IFFT RFFT IRFFT IsotonicRegression".split(), 1),
+    **dict.fromkeys("FFT2D IFFT2D RFFT2D IRFFT2D".split(), 2),
+    **dict.fromkeys("FFT3D IFFT3D RFFT3D IRFFT3D".split(), 3),
+    **dict.fromkeys("Eig SelfAdjointEigV2 Svd Qr Lu".split(), 2),
+    **dict.fromkeys("MatrixLogarithm MatrixSquareRoot MatrixExponential".split(), 2),
+}
+"""How many last axes of its input an operation works on; those in front it leaves as they are."""
+
+
+WITH_LENGTH = "RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D".split()
+
+
+ALONE = [op for op in INNER_AXES if op not in WITH_LENGTH]
+
+
+@shape_rule(*INNER_AXES)
+def _per_row_shape(table: SymbolTable, node: Node) -> Shapes:
+    shape, inner = shape_of(node.inputs[0]), INNER_AXES[node.op]
+    if len(shape) < inner:
+        return None
+    return [behind(table, tensor, shape[: len(shape) - inner]) for tensor in node.outputs]
+
+
+@rule(*ALONE, inputs=ROWS)
+@rule(*WITH_LENGTH, inputs=(ROWS, WHOLE))
+def _per_row(node: Node, states: Sequence[State]) -> Decision | None:
+    """Axes in front of those that the operation works on; what was not asked for is empty."""
+    decision = beside(node, states, last_axes(node.inputs[0], INNER_AXES[node.op]))
+    if decision is None:
+        return None
+    pairs = zip(node.outputs, decision.outputs, strict=True)
+    outputs = tuple(REPLICATED if t.shape == (0,) else state for t, state in pairs)
+    return replace(decision, outputs=outputs)

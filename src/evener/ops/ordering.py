@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import beside, last_axes, leading, like_input, replicated
+from evener.ops.axes import beside, beside_last, leading, like_input, replicated
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision
 from evener.ops.joining import rearranged_partial
 from evener.ops.known import first_sharded, integers_of, rank_of
@@ -39,12 +39,6 @@ def _top_k_shape(table: SymbolTable, node: Node) -> Shapes:
     return [(*shape[:-1], *count)] * 2
 
 
-@rule("TopKV2", inputs=(ROWS, WHOLE))
-@rule("TopK", inputs=ROWS)
-def _top_k(node: Node, states: Sequence[State]) -> Decision | None:
-    return beside(node, states, last_axes(node.inputs[0], 1))
-
-
 @rule("InTopKV2", inputs=(ROWS, ROWS, WHOLE))
 @rule("InTopK", inputs=ROWS)
 def _in_top_k(node: Node, states: Sequence[State]) -> Decision | None:
@@ -64,6 +58,8 @@ def _search(node: Node, states: Sequence[State]) -> Decision | None:
     return None
 
 
+rule("TopKV2", inputs=(ROWS, WHOLE))(beside_last(1))
+rule("TopK", inputs=ROWS)(beside_last(1))
 shape_rule("Cumprod", "Cumsum", "CumulativeLogsumexp")(like_input(0))
 shape_rule("Reverse", "ReverseSequence", "ReverseV2", "Roll")(like_input(0))
 shape_rule("InTopK", "InTopKV2", "LowerBound", "UpperBound")(like_input(1))

@@ -136,11 +136,11 @@ def _takes_all(node: Node) -> bool:
 def _axis_after(before: tuple[Size, ...], after: tuple[Size, ...], axis: int) -> int | None:
     """Return which axis counts samples after a reshape that leaves as many in front of it."""
     front, total = product(before[:axis]), divide(product(before), BATCH)
-    for place, size in enumerate(after):
-        if divide(size, BATCH) is None or product(after[:place]) != front:
+    for found, size in enumerate(after):
+        if divide(size, BATCH) is None or product(after[:found]) != front:
             continue
         behind = divide(product(after), BATCH)
-        return place if behind == total else None
+        return found if behind == total else None
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
-from evener.ops.axes import batch_first, behind, given_by_input, like_input, per_image
+from evener.ops.axes import batch_first, behind, given_by_input, like_input, per_image, per_image_of
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.known import shape_of
 from evener.ops.registry import Shapes, gathered, rule, shape_rule
@@ -61,11 +61,6 @@ def _pool_with_positions(node: Node, states: Sequence[State]) -> Decision | None
     return per_image(node, states, range(len(states)))
 
 
-@rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))
-def _gradient_of_fractional(node: Node, states: Sequence[State]) -> Decision | None:
-    return per_image(node, states, (0, 1, 2))
-
-
 @rule("FractionalAvgPoolGrad", inputs=(WHOLE, ROWS, WHOLE, WHOLE))
 def _gradient_of_fractional_average(node: Node, states: Sequence[State]) -> Decision | None:
     shape = shape_of(node.outputs[0])
@@ -87,6 +82,7 @@ def _fractional_shape(table: SymbolTable, node: Node) -> Shapes:
     return [behind(table, node.outputs[0], shape[:1]), None, None] if shape else None
 
 
+rule("FractionalMaxPoolGrad", inputs=(ROWS, ROWS, ROWS, WHOLE, WHOLE))(per_image_of(0, 1, 2))
 shape_rule("MaxPool", "MaxPoolV2", "MaxPool3D", "AvgPool", "AvgPool3D")(batch_first)
 shape_rule(
     "MaxPoolGrad",

@@ -47,15 +47,15 @@ def _reshape_shape(table: SymbolTable, node: Node) -> Shapes:
     wanted, shape = numbers_of(node.inputs[1]), node.inputs[0].shape
     wanted = without_minus_one(table, node.outputs[0], wanted, shape)
     if -1 in wanted:
-        place = wanted.index(-1)
+        open_axis = wanted.index(-1)
         rest = None
         if shape is not None:
             known = product(s for s in wanted if s != -1)
             rest = divide(_as_number(table, product(shape)), known)
             rest = divide(product(shape), known) if rest is None else rest
         if rest is None:
-            rest = table.new_symbol(node.outputs[0], place)
-        wanted = (*wanted[:place], rest, *wanted[place + 1 :])
+            rest = table.new_symbol(node.outputs[0], open_axis)
+        wanted = (*wanted[:open_axis], rest, *wanted[open_axis + 1 :])
     return [wanted if shape is None else _with_samples(table, shape, wanted)]
 
 
@@ -76,9 +76,9 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
     is_given = all(isinstance(size, int) for size in (*numbers, *after))
     if table.num_samples is None or len(counting) != 1 or not is_given:
         return after
-    (place,) = counting
-    rows = divide(before[place], symbol("B"))
-    front, behind = product(numbers[:place]), product(numbers[place + 1 :])
+    (counted,) = counting
+    rows = divide(before[counted], symbol("B"))
+    front, behind = product(numbers[:counted]), product(numbers[counted + 1 :])
     for axis, size in enumerate(after):
         outer = divide(front, product(after[:axis]))
         inner = None if rows is None else divide(rows * behind, product(after[axis + 1 :]))
@@ -90,14 +90,13 @@ def _with_samples(table: SymbolTable, before: Shape, after: Shape) -> Shape:
 
 @value_rule("Reshape")
 def _reshape_value(table: SymbolTable, node: Node) -> Shapes:
-    if node.outputs[0].rank not in (0, 1):
+    source = node.inputs[0]
+    if node.outputs[0].rank not in (0, 1) or not source.dtype.is_integer:
         return None
-    value = node.inputs[0].value
-    if value is None and node.inputs[0].dtype.is_integer:
-        # Of a matrix of sizes.
-        array = matrix_of(node.inputs[0])
-        value = None if array is None or array.size > LARGEST_VALUE else _numbers(array.ravel())
-    return [value]
+    if source.value is not None:
+        return [source.value]
+    array = matrix_of(source)
+    return [_numbers(array.ravel())] if array.size <= LARGEST_VALUE else None
 
 
 def _numbers(array: Iterable[Any]) -> Shape:
@@ -112,8 +111,6 @@ def _scalar_to_vector(table: SymbolTable, node: Node) -> Shapes:
 @matrix_rule("Reshape", "ExpandDims")
 def _reshape_matrix(node: Node) -> Matrix | None:
     array, shape = matrix_of(node.inputs[0]), shape_of(node.outputs[0])
-    if array is None:
-        return None
     sizes = [size for size in shape if isinstance(size, int)]
     if len(sizes) < len(shape) or math.prod(sizes) != array.size:
         return None
@@ -142,7 +139,7 @@ def reshaped(before: Shape, after: Shape, state: Sharded) -> Sharded | None:
     ::
 
         before   P , [outer, B, inner] , Q        product of the axes before and behind: P, Q
-        after    P', [outer', B, inner'] , Q'     the same place if P*outer = P'*outer'
+        after    P', [outer', B, inner'] , Q'     the same axis if P*outer = P'*outer'
                                                             and inner*Q = inner'*Q'
     """
     rows = rows_per_sample(before[state.axis], state)
@@ -204,8 +201,7 @@ def _transpose_shape(table: SymbolTable, node: Node) -> Shapes:
 
 @matrix_rule("Transpose")
 def _transpose_matrix(node: Node) -> Matrix | None:
-    array = matrix_of(node.inputs[0])
-    return None if array is None else array.transpose(integers_of(node.inputs[1]))
+    return matrix_of(node.inputs[0]).transpose(integers_of(node.inputs[1]))
 
 
 @rule("Transpose", "ConjugateTranspose", inputs=(ROWS, WHOLE))

@@ -71,12 +71,12 @@ def _invert(table: SymbolTable, node: Node) -> Shapes:
 
 @value_rule("ListDiff")
 def _list_difference(table: SymbolTable, node: Node) -> Shapes:
-    """The numbers of the first list that are not in the second, and their places."""
+    """The numbers of the first list that are not in the second, and their indices."""
     numbers, without = (numbers_of(t) for t in node.inputs)
     if not all(isinstance(number, int) for number in (*numbers, *without)):
         return None
-    kept = [place for place, number in enumerate(numbers) if number not in without]
-    return [tuple(numbers[place] for place in kept), tuple(kept)]
+    kept = [index for index, number in enumerate(numbers) if number not in without]
+    return [tuple(numbers[index] for index in kept), tuple(kept)]
 
 
 shape_rule("Rank", "Size")(scalar)

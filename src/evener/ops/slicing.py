@@ -63,10 +63,9 @@ def _slice_value(table: SymbolTable, node: Node) -> Shapes:
 @matrix_rule("Slice")
 def _slice_matrix(node: Node) -> Matrix | None:
     array, begin, size = matrix_of(node.inputs[0]), *map(integers_of, node.inputs[1:])
-    if array is None or min(begin, default=0) < 0:
-        return None
     pairs = zip(begin, size, strict=True)
-    return array[tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)]
+    taken = tuple(slice(k, None if count == -1 else k + count) for k, count in pairs)
+    return array[taken] if min(begin, default=0) >= 0 else None
 
 
 @rule("Slice", inputs=(ROWS, WHOLE, WHOLE))
@@ -75,8 +74,7 @@ def _slice(node: Node, states: Sequence[State]) -> Decision | None:
     begin, size = node.inputs[1].value, node.inputs[2].value
     if begin is None or size is None:
         return None
-    span = TakenSlice(state.axis)
-    span.begin, span.length = begin[state.axis], result[state.axis]
+    span = TakenSlice(state.axis, begin=begin[state.axis], length=result[state.axis])
     target = _blocks(span, shape[state.axis], state, state.axis)
     if target is None or not is_shardable(result, target):
         return None
@@ -172,7 +170,7 @@ def _blocks(samples: TakenSlice, size: Size, state: Sharded, axis: int) -> Shard
 def _part_slices(
     taken: Sequence[TakenSlice | None], state: Sharded
 ) -> tuple[tuple[Size, ...], tuple[Size, ...], tuple[Size, ...]]:
-    """Return begins, ends and strides with the numbers of the part, without negative places."""
+    """Return begins, ends and strides with the numbers of the part, none of them negative."""
     begins: list[Size] = []
     ends: list[Size] = []
     strides: list[Size] = []
@@ -196,7 +194,7 @@ def _part_slices(
 
 
 def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
-    """The same operation with all places said in numbers."""
+    """The same operation with all positions in numbers."""
 
     def lower(builder: Builder, node: Node, inputs: Sequence[str]) -> Sequence[str]:
         shrink = sum(1 << k for k, span in enumerate(taken) if span is not None and span.is_index)
@@ -210,7 +208,7 @@ def _with_plain_masks(taken: Sequence[TakenSlice | None], op: str) -> Lower:
 
 @rule("StridedSliceGrad", inputs=(WHOLE, WHOLE, WHOLE, WHOLE, ROWS))
 def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    """Zeros of the shape that was sliced, with the gradient in the places of the slice."""
+    """Zeros of the shape that was sliced, with the gradient in the rows of the slice."""
     result, gradient, state = (
         shape_of(node.outputs[0]),
         shape_of(node.inputs[4]),
@@ -247,7 +245,7 @@ def _gradient_of_strided_slice(node: Node, states: Sequence[State]) -> Decision 
 
 
 def _in_part(size: Size, state: Sharded) -> Size:
-    """Return in a part a place or a length that is whole blocks of the rows."""
+    """Return a position or a length in a part that is whole blocks of the rows."""
     rows = 0 if size == 0 else divide(size, state.rows)
     assert rows is not None
     return state.in_part * rows
@@ -255,7 +253,7 @@ def _in_part(size: Size, state: Sharded) -> Size:
 
 @rule("XlaDynamicUpdateSlice", inputs=(ROWS, ROWS, WHOLE))
 def _update_slice(node: Node, states: Sequence[State]) -> Decision | None:
-    """All samples get an update, at the same place of the other axes."""
+    """All samples get an update, at the same positions of the other axes."""
     shape, update = map(shape_of, node.inputs[:2])
     begin, state = numbers_of(node.inputs[2]), first_sharded(states[:2])
     if begin[state.axis] != 0 or shape[state.axis] != update[state.axis]:

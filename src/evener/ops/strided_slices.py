@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from evener.graph.dims import Dim, Size, divide, is_at_least
 from evener.graph.nodes import Node
 from evener.ops.registry import Shape
 
 
+@dataclass(slots=True)
 class TakenSlice:
     """Rows that a strided slice takes of one axis.
 
@@ -19,15 +22,12 @@ class TakenSlice:
         is_whole: Whether it takes all rows in their order.
     """
 
-    __slots__ = ("axis", "begin", "is_index", "is_whole", "length", "stride")
-
-    def __init__(self, axis: int) -> None:
-        self.axis = axis
-        self.begin: Size | None = None
-        self.stride = 1
-        self.length: Size | None = None
-        self.is_index = False
-        self.is_whole = False
+    axis: int
+    begin: Size | None = None
+    stride: int = 1
+    length: Size | None = None
+    is_index: bool = False
+    is_whole: bool = False
 
 
 def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
@@ -74,9 +74,7 @@ def slices(node: Node, shape: Shape) -> list[TakenSlice | None] | None:
 
 
 def _whole(axis: int, shape: Shape) -> TakenSlice:
-    found = TakenSlice(axis)
-    found.begin, found.length, found.is_whole = 0, shape[axis], True
-    return found
+    return TakenSlice(axis, begin=0, length=shape[axis], is_whole=True)
 
 
 def _taken(
@@ -88,8 +86,7 @@ def _taken(
     *,
     is_index: bool,
 ) -> TakenSlice:
-    found = TakenSlice(axis)
-    found.stride, found.is_index = stride, is_index
+    found = TakenSlice(axis, stride=stride, is_index=is_index)
     if is_index:
         found.length = 1
         found.begin = None if begin is None else _from_front(begin[0], size)
@@ -125,28 +122,28 @@ def _taken(
     return found
 
 
-def _from_front(place: Size | None, size: Size) -> Size | None:
-    if isinstance(place, int) and place < 0:
-        return size + place
-    return place
+def _from_front(position: Size | None, size: Size) -> Size | None:
+    if isinstance(position, int) and position < 0:
+        return size + position
+    return position
 
 
-def _is_within(place: Size, size: Size) -> bool:
-    """Whether a place is in an axis of symbolic size for certain: not behind its end."""
-    if place == 0 or place == size:
+def _is_within(position: Size, size: Size) -> bool:
+    """Return whether a position is in an axis of symbolic size for certain: not behind its end."""
+    if position == 0 or position == size:
         return True
     # k*B of n*B rows.
-    quotient = divide(place, size) if place != 0 else 0
+    quotient = divide(position, size) if position != 0 else 0
     if isinstance(quotient, int):
         return 0 <= quotient <= 1
-    inverse = divide(size, place)
-    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(place, size)
+    inverse = divide(size, position)
+    return (isinstance(inverse, int) and inverse >= 1) or _is_fraction(position, size)
 
 
-def _is_fraction(place: Size, size: Size) -> bool:
-    if not isinstance(place, Dim) or not isinstance(size, Dim):
+def _is_fraction(position: Size, size: Size) -> bool:
+    if not isinstance(position, Dim) or not isinstance(size, Dim):
         return False
-    if len(place.terms) != 1 or len(size.terms) != 1:
+    if len(position.terms) != 1 or len(size.terms) != 1:
         return False
-    ((monomial, k),), ((other, n),) = place.terms.items(), size.terms.items()
+    ((monomial, k),), ((other, n),) = position.terms.items(), size.terms.items()
     return monomial == other and 0 <= k <= n

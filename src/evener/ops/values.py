@@ -12,6 +12,7 @@ import numpy as np
 
 from evener.graph.dims import Size
 from evener.graph.nodes import Tensor, constant_array
+from evener.ops.known import UnknownError
 from evener.ops.registry import Matrix, operation
 
 LARGEST_VALUE = 64
@@ -22,17 +23,19 @@ LARGEST = 256
 """Matrices with more numbers are not read."""
 
 
-def matrix_of(tensor: Tensor) -> Matrix | None:
-    """Return an array of the symbolic numbers in a tensor of integers, or None."""
-    constant = constant_array(tensor)
+def matrix_of(tensor: Tensor) -> Matrix:
+    """Return an array of the symbolic numbers in a tensor of integers, if they are known."""
+    constant, reader = constant_array(tensor), operation(tensor.node.op).matrix
+    found: Matrix | None = None
     if constant is not None:
-        return constant.astype(object) if constant.size <= LARGEST else None
-    if tensor.rank in (0, 1) and tensor.value is not None:
-        return matrix_with(tensor.value, () if tensor.rank == 0 else (len(tensor.value),))
-    reader = operation(tensor.node.op).matrix
-    if reader is None or not tensor.dtype.is_integer:
-        return None
-    return reader(tensor.node)
+        found = constant.astype(object) if constant.size <= LARGEST else None
+    elif tensor.rank in (0, 1) and tensor.value is not None:
+        found = matrix_with(tensor.value, () if tensor.rank == 0 else (len(tensor.value),))
+    elif reader is not None and tensor.dtype.is_integer:
+        found = reader(tensor.node)
+    if found is None:
+        raise UnknownError
+    return found
 
 
 def matrix_with(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
@@ -40,13 +43,6 @@ def matrix_with(numbers: Sequence[Size], shape: Sequence[int]) -> Matrix:
     found = np.empty(len(numbers), dtype=object)
     found[:] = list(numbers)
     return found.reshape(tuple(shape))
-
-
-def matrices_of(tensors: Sequence[Tensor]) -> list[Matrix] | None:
-    """Return the numbers in each of some tensors; None if one of them is not known."""
-    found = [matrix_of(tensor) for tensor in tensors]
-    known = [array for array in found if array is not None]
-    return known if len(known) == len(found) else None
 
 
 def truth_of(tensor: Tensor) -> bool | None:

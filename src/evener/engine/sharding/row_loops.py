@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evener.graph.dims import Size
-from evener.graph.nodes import Graph, Node
-from evener.graph.row_loop import Role, RowLoop
+from evener.graph.nodes import Graph, Node, Role, RowLoop
 from evener.ops.builder import Builder
 from evener.ops.decision import Decision, Lower, Sharding
 from evener.ops.states import (

@@ -80,7 +80,7 @@ def find_first_sizes(graph: Graph, unknown: Sequence[int], num_samples: int | No
         inference.input_shape(tensor, None, BATCH)
     symbols = {index: _symbol(graph.inputs[index]) for index in unknown}
     found = EqualSizes({name for name in symbols.values() if name})
-    inference.equal_sizes = found
+    inference.meet = found.meet
     inference.run(graph)
     firsts: dict[str, int] = {}
     return [firsts.setdefault(found.first(symbols[index]), index) for index in unknown]

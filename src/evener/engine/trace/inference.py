@@ -7,9 +7,9 @@ be found gets a symbol of its own, which equals nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -23,15 +23,11 @@ from evener.graph.dims import (
     per_sample,
     symbols_of,
 )
-from evener.graph.nodes import Graph, Node, Tensor
-from evener.graph.row_loop import Role
+from evener.graph.nodes import Graph, Node, Role, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.lists import UNLIKE_ELEMENTS, of_any_length
 from evener.ops.registry import Shape, operation
 from evener.ops.values import truth_of
-
-if TYPE_CHECKING:
-    from evener.engine.trace.first_sizes import EqualSizes
 
 Facts: TypeAlias = "tuple[Shape | None, Shape | None]"
 """The shape of a tensor and the numbers in it."""
@@ -43,10 +39,10 @@ class Inference(SymbolTable):
     """Finds the symbolic shapes of graphs.
 
     Attributes:
-        equal_sizes: Learns which unknown sizes are equal; None where that is known.
+        meet: Function that is given every node before its shapes are inferred.
     """
 
-    equal_sizes: EqualSizes | None = None
+    meet: Callable[[Node], None] | None = None
 
     def run(self, graph: Graph) -> None:
         """Find the shapes of all tensors whose inputs' shapes are known."""
@@ -93,8 +89,8 @@ class Inference(SymbolTable):
         return found
 
     def _infer(self, node: Node) -> None:
-        if self.equal_sizes is not None:
-            self.equal_sizes.meet(node)
+        if self.meet is not None:
+            self.meet(node)
         if node.bodies:
             self._infer_bodies(node)
             return

@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from evener.engine.trace.functional import LOOPS
 from evener.graph.dims import Dim, Size
-from evener.graph.nodes import Graph, Node, Tensor
-from evener.graph.row_loop import Role, RowLoop
+from evener.graph.nodes import Graph, Node, Role, RowLoop, Tensor
 from evener.ops.lists import list_length, origin
 from evener.ops.registry import COPY, has_trait
 
@@ -144,29 +143,29 @@ class _Finder:
         tensor, changes = self._body.inputs[index], set()
         while True:
             changing: list[tuple[Node | None, int]] = []
-            for node, place in self._uses[tensor]:
+            for node, position in self._uses[tensor]:
                 if node is not None and node.op == "TensorListGetItem":
                     self._at_rows[node] = index
                 elif node is None or not _asks_a_size(node):
-                    changing.append((node, place))
+                    changing.append((node, position))
             if len(changing) != 1:
                 return False
-            ((node, place),) = changing
+            ((node, position),) = changing
             if node is None:
-                return place == index and self._set_role(index, changes)
-            if not self._is_change(node, place, index):
+                return position == index and self._set_role(index, changes)
+            if not self._is_change(node, position, index):
                 return False
             changes.add(node.op)
             tensor = node.outputs[0]
 
-    def _is_change(self, node: Node, place: int, index: int) -> bool:
+    def _is_change(self, node: Node, position: int, index: int) -> bool:
         if node.op == "TensorListSetItem":
             self._at_rows[node] = index
-            return place == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
+            return position == 0 and not node.bool_attr("resize_if_index_out_of_bounds")
         if node.op == "AddN":
-            others = [origin(t) for k, t in enumerate(node.inputs) if k != place]
+            others = [origin(t) for k, t in enumerate(node.inputs) if k != position]
             return all(self._is_made_here(other, index) for other in others)
-        if node.op == "TensorListPushBack" and place == 0:
+        if node.op == "TensorListPushBack" and position == 0:
             item = origin(node.inputs[1])
             arguments = self._body.inputs
             if item in arguments and self._roles[arguments.index(item)] is Role.COUNTER:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from hypothesis import Phase, given, settings
 
 import evener
-from evener.engine.partition import step as partition_step
+from evener.engine.sharding import sharded_step
 from evener.engine.sharding.propagate import propagate
 from evener.ops.states import Sharded
 from unit.ops.op_case import OpCase
@@ -69,7 +69,7 @@ def with_other_batch(
         in_axes=(0, *[None] * len(tensors)),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition_step, "propagate", split_by_own_rows(axes))
+        patch.setattr(sharded_step, "propagate", split_by_own_rows(axes))
         return distributed(tf.zeros([sum(samples)]), *tensors)
 
 
