@@ -28,9 +28,25 @@ from evener.plan import (
     Stage,
 )
 from evener.plan.layer_paths import parts_of_path
+from evener.plan.names import parse_device_name
 
 Stages: TypeAlias = tuple[int, ...]
 """The stage in which something is computed, in each replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGroup:
+    """The workers of a program, seen by one of them.
+
+    Attributes:
+        index: Number of this worker, from 0.
+        count: Number of workers.
+        timeout_seconds: Seconds that a collective waits for the others.
+    """
+
+    index: int
+    count: int
+    timeout_seconds: float = 300.0
 
 
 class MicroBatch(NamedTuple):
@@ -53,11 +69,13 @@ class Layout:
         replicas: As in a plan; their shares are not used.
         recompute: Patterns of the layers whose activations are computed again.
         batch_norm: As in a plan.
+        group: The workers, seen by this one; None if there is one process.
     """
 
     replicas: tuple[Replica, ...]
     recompute: tuple[str, ...] = ()
     batch_norm: BatchNormName = "synchronized"
+    group: WorkerGroup | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> Layout:
@@ -90,6 +108,18 @@ class Layout:
         """Whether a CPU is among the devices that compute."""
         return any("cpu:" in stage.device for one in self.replicas for stage in one.stages)
 
+    @functools.cached_property
+    def workers(self) -> tuple[int, ...]:
+        """The worker of every micro-batch, from 0."""
+        found = [
+            parse_device_name(replica.stages[0].device).worker or 0 for replica in self.replicas
+        ]
+        return tuple(found[micro_batch.replica] for micro_batch in self.micro_batches)
+
+    def is_own(self, micro_batch: int) -> bool:
+        """Return whether this process computes a micro-batch."""
+        return self.group is None or self.workers[micro_batch] == self.group.index
+
     @property
     def devices(self) -> tuple[str, ...]:
         """The device where each replica begins, such as ``"gpu:0"``."""
@@ -103,7 +133,8 @@ class Layout:
     def device(self, micro_batch: int, stages: Stages) -> str:
         """Return TensorFlow's name of the device that computes a micro-batch in a stage."""
         replica = self.micro_batches[micro_batch].replica
-        return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
+        name = self.replicas[replica].stages[stages[replica] if stages else 0].device
+        return tf_device(name.rpartition("/")[2])
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
         """Return the stage of a layer in each replica; None where no stage names it.
