@@ -44,15 +44,15 @@ def qualified_name(tf_name: str) -> str | None:
 
 
 def tf_device(name: str) -> str:
-    """Return TensorFlow's name of a device.
+    """Return TensorFlow's name of a device in its own process.
 
     Args:
-        name: Evener's name, without a machine.
+        name: Evener's name; its machine is left out.
 
-    >>> tf_device("gpu:1")
-    '/device:GPU:1'
+    >>> tf_device("gpu:1"), tf_device("worker:1/gpu:0")
+    ('/device:GPU:1', '/device:GPU:0')
     """
-    kind, _, index = name.partition(":")
+    kind, _, index = name.rpartition("/")[2].partition(":")
     return f"/device:{kind.upper()}:{index}"
 
 

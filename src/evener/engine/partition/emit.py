@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from evener._tf_private import graphs
 from evener.engine.partition.build import build_task
+from evener.engine.partition.collectives import Collectives
 from evener.engine.partition.function_arguments import (
     Argument,
     NumberArgument,
@@ -68,13 +69,16 @@ class PartitionedStep:
         Returns:
             Results of the step, as flat tensors.
         """
-        run = _Run(
-            self.partition, inputs, micro_batch_sizes(sizes, self.partition.layout), recorder
-        )
+        layout = self.partition.layout
+        collectives = None if layout.group is None else Collectives(layout.group)
+        sizes_of_parts = micro_batch_sizes(sizes, layout)
+        run = _Run(self.partition, inputs, sizes_of_parts, recorder, collectives=collectives)
         for unit in self.units:
             function = self.functions[unit.task]
             if unit.micro_batch is None:
                 run.call(function)
+            elif not layout.is_own(unit.micro_batch):
+                run.join_for(function, unit.micro_batch)
             else:
                 run.call_part(function, self._branches[unit.task], unit.micro_batch)
         run.end()
@@ -118,11 +122,15 @@ class _Run:
         part_sizes: Sequence[tf.Tensor],
         recorder: Recorder | None,
         given: Mapping[Tensor, Any] | None = None,
+        *,
+        collectives: Collectives | None = None,
     ) -> None:
         self._partition = partition
         self._layout = partition.layout
         by_argument = zip(partition.graph.inputs, inputs, strict=True)
-        self._tensors = RunTensors(partition, part_sizes, {**(given or {}), **dict(by_argument)})
+        self._tensors = RunTensors(
+            partition, part_sizes, {**(given or {}), **dict(by_argument)}, collectives
+        )
         self._turns = Turns() if self._layout.is_scheduled else None
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._have_samples: dict[tuple[int, Size], tf.Tensor] = {}
@@ -172,6 +180,15 @@ class _Run:
                 self._tensors.sums[tensor, device] = result
         if self._turns is not None:
             self._turns.end(device, done)
+
+    def join_for(self, function: TaskFunction, part: int) -> None:
+        """Join what a task needs of all workers, on a part that another worker computes.
+
+        So every worker has the same collectives in the same order, whichever parts are its own.
+        """
+        for argument in function.builder.arguments:
+            if not isinstance(argument, SumArgument):
+                self._argument(argument, part, HOST)
 
     def call(self, function: TaskFunction) -> None:
         """Run a task that is computed once, on its device."""

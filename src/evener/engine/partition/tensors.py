@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from evener.engine.partition.collectives import Collectives
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.sizes import offsets_of, rows_by_samples
 from evener.engine.partition.tasks import Partition
@@ -40,6 +41,7 @@ class RunTensors:
         partition: Step in tasks.
         part_sizes: Samples of each part, int32 scalars.
         given: Whole tensors that exist from the start.
+        collectives: Collectives of all workers; None if this process computes all parts.
 
     Attributes:
         wholes: Tensors that are computed once, or were joined.
@@ -53,8 +55,10 @@ class RunTensors:
         partition: Partition,
         part_sizes: Sequence[tf.Tensor],
         given: Mapping[Tensor, Any],
+        collectives: Collectives | None = None,
     ) -> None:
         self._partition = partition
+        self._collectives = collectives
         self.wholes: dict[Tensor, Any] = dict(given)
         self.parts: dict[tuple[Tensor, State], list[Any]] = {}
         self.sums: dict[tuple[Tensor, str], Any] = {}
@@ -104,9 +108,14 @@ class RunTensors:
         if tensor in self.wholes:
             return tf.shape(self.wholes[tensor])[axis]
         state, parts = next((s, parts) for (t, s), parts in self.parts.items() if t is tensor)
-        lengths = tf.stack([tf.shape(part)[axis] for part in parts])
-        rows = state.rows if isinstance(state, Sharded) else BATCH
-        return lengths[tf.argmax(tf.stack(self.rows(rows)[0]))]
+        rows = self.rows(state.rows if isinstance(state, Sharded) else BATCH)[0]
+        own = [number for number, part in enumerate(parts) if part is not None]
+        lengths = tf.stack([tf.shape(parts[number])[axis] for number in own])
+        own_rows = tf.stack([rows[number] for number in own])
+        length = lengths[tf.argmax(own_rows)]
+        if self._collectives is None:
+            return length
+        return self._collectives.reduce(tf.where(tf.reduce_max(own_rows) > 0, length, 0), "max")
 
     def whole(self, tensor: Tensor, device: str) -> Any:
         """Return a tensor as a whole, joined on a device if the parts hold it."""
@@ -128,40 +137,83 @@ class RunTensors:
     def _join(self, tensor: Tensor) -> Any:
         state = self._partition.sharding.states[tensor]
         parts = self.parts[tensor, state]
+        own = _own(parts)
         if isinstance(state, Partial):
             sums = [total for (summed, _), total in self.sums.items() if summed is tensor]
-            parts = sums or parts
-            return COMBINE[state.combine](parts) if len(parts) > 1 else parts[0]
+            own = sums or own
+            value = COMBINE[state.combine](own) if len(own) > 1 else own[0]
+            return self._across(value, tensor, state.combine)
         if isinstance(state, PerPart):
-            return self._mean_by_samples(parts)
+            return self._across(self._mean_by_samples(parts), tensor, "sum")
         if not isinstance(state, Sharded):
-            return parts[0]
+            return own[0]
         assert tensor.shape is not None
         if tensor.dtype == tf.variant:
             return self._join_lists(tensor, state, parts)
         return self._join_rows(tensor, state, parts)
 
+    def _across(self, value: Any, tensor: Tensor, combine: str) -> Any:
+        """Combine what each worker has of a tensor of the full shape."""
+        if self._collectives is None:
+            return value
+        if tensor.shape is not None:
+            value.set_shape([size if isinstance(size, int) else None for size in tensor.shape])
+        return self._collectives.reduce(value, combine)
+
     def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join the rows of the parts; of several blocks, block by block."""
-        if state.outer == 1:
-            return tf.concat(parts, state.axis)
         assert tensor.shape is not None
-        rank = len(tensor.shape)
+        rank, axis = len(tensor.shape), state.axis
+        if state.outer == 1:
+            return self._with_other_workers(tf.concat(_own(parts), axis), tensor, state, axis, rank)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
         per_sample = self._rows_per_sample(tensor, state)
         seen = []
-        for part, size in zip(parts, self.rows(state.rows)[0], strict=True):
-            front, _, behind = tf.split(tf.shape(part), [state.axis, 1, rank - state.axis - 1])
+        for part, size in self._with_rows(parts, state.rows):
+            front, _, behind = tf.split(tf.shape(part), [axis, 1, rank - axis - 1])
             seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
-        joined = tf.concat(seen, state.axis + 1)
-        front, rows, behind = tf.split(tf.shape(joined), [state.axis, 2, rank - state.axis - 1])
+        joined = tf.concat(seen, axis + 1)
+        joined = self._with_other_workers(joined, tensor, state, axis + 1, rank + 1)
+        front, rows, behind = tf.split(tf.shape(joined), [axis, 2, rank - axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
+    def _with_other_workers(
+        self, own: Any, tensor: Tensor, state: Sharded, axis: int, rank: int
+    ) -> Any:
+        """Join the rows of this worker with those of the others.
+
+        Args:
+            own: The joined rows of this worker.
+            tensor: The tensor of the step.
+            state: State of the tensor: the split of its rows.
+            axis: The axis of the rows in `own`.
+            rank: The number of axes of `own`.
+        """
+        if self._collectives is None:
+            return own
+        per_sample = self._rows_per_sample(tensor, state)
+        workers, sizes = self._partition.layout.workers, self.rows(state.rows)[0]
+        counts = [
+            tf.add_n([size for size, owner in zip(sizes, workers, strict=True) if owner == worker])
+            * per_sample
+            for worker in range(max(workers) + 1)
+        ]
+        own.set_shape([None] * rank)
+        return self._collectives.join_rows(own, counts, axis)
+
+    def _with_rows(self, parts: Sequence[Any], rows: Size) -> list[tuple[Any, Any]]:
+        """Return the parts of this process, each with how many of some rows it has."""
+        pairs = zip(parts, self.rows(rows)[0], strict=True)
+        return [(part, size) for part, size in pairs if part is not None]
+
     def _mean_by_samples(self, parts: Sequence[Any]) -> Any:
-        """Return the mean over samples; a part without samples may hold anything."""
+        """Return the mean over samples; a part without samples may hold anything.
+
+        With several workers, each returns its terms of the mean.
+        """
         weighted = []
-        for part, size in zip(parts, self.sizes, strict=True):
+        for part, size in self._with_rows(parts, BATCH):
             weight = tf.cast(size, part.dtype) / tf.cast(self._total, part.dtype)
             weighted.append(tf.where(size > 0, part * weight, tf.zeros_like(part)))
         return tf.add_n(weighted)
@@ -169,7 +221,7 @@ class RunTensors:
     def _join_lists(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join tensor lists element by element; of rows, one list behind the other."""
         dtype = element_dtype(tensor)
-        if state.axis == 0:
+        if state.axis == 0 and self._collectives is None:
             return functools.reduce(
                 lambda before, after: tf.raw_ops.TensorListConcatLists(
                     input_a=before, input_b=after, element_dtype=dtype
@@ -179,11 +231,14 @@ class RunTensors:
         assert tensor.shape is not None
         shape: list[Any] = [size if isinstance(size, int) else -1 for size in tensor.shape[1:]]
         per_sample = rows_per_sample(tensor.shape[state.axis], state)
-        stacked = []
+        stacked: list[Any] = []
         for part, rows in zip(parts, self.rows(state.rows)[0], strict=True):
+            if part is None:
+                stacked.append(None)
+                continue
             known = list(shape)
             # A loop without rounds leaves its list empty, so the shape must be given.
-            if isinstance(per_sample, int) and isinstance(state.outer, int):
+            if state.axis > 0 and isinstance(per_sample, int) and isinstance(state.outer, int):
                 known[state.axis - 1] = rows * (per_sample * state.outer)
             stacked.append(
                 tf.raw_ops.TensorListStack(
@@ -243,6 +298,11 @@ class RunTensors:
         names = {name for monomial in size.terms for name in monomial}
         values = {name: tf.cast(self.number(name, None), dtype) for name in names}
         return evaluate(size, values, tf.constant(1, dtype))
+
+
+def _own(parts: Sequence[Any]) -> list[Any]:
+    """Return the parts of this process."""
+    return [part for part in parts if part is not None]
 
 
 def _slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:

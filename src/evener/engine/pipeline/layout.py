@@ -28,9 +28,25 @@ from evener.plan import (
     Stage,
 )
 from evener.plan.layer_paths import parts_of_path
+from evener.plan.names import parse_device_name
 
 Stages: TypeAlias = tuple[int, ...]
 """Stage of a node in each replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGroup:
+    """Workers of a program, seen by one of them.
+
+    Attributes:
+        index: Number of this worker, from 0.
+        count: Number of workers.
+        timeout_seconds: Seconds that a collective waits for the others.
+    """
+
+    index: int
+    count: int
+    timeout_seconds: float = 300.0
 
 
 class MicroBatch(NamedTuple):
@@ -53,11 +69,13 @@ class Layout:
         replicas: Replicas of the plan; their shares are not used.
         recompute: Patterns of the recomputed layers.
         batch_norm: Statistics of BatchNormalization; see `evener.Plan`.
+        group: The workers, seen by this one; None if there is one process.
     """
 
     replicas: tuple[Replica, ...]
     recompute: tuple[str, ...] = ()
     batch_norm: BatchNormName = "synchronized"
+    group: WorkerGroup | None = None
 
     @classmethod
     def of(cls, plan: Plan) -> Layout:
@@ -90,6 +108,31 @@ class Layout:
         """Whether a CPU is among the devices that compute."""
         return any("cpu:" in stage.device for replica in self.replicas for stage in replica.stages)
 
+    @functools.cached_property
+    def workers(self) -> tuple[int, ...]:
+        """The worker of every micro-batch, from 0.
+
+        Raises:
+            EngineError: ENG-096 if the stages of a replica are on several workers.
+        """
+        found: list[int] = []
+        for number, replica in enumerate(self.replicas):
+            workers = {parse_device_name(stage.device).worker or 0 for stage in replica.stages}
+            if len(workers) > 1:
+                devices = ", ".join(stage.device for stage in replica.stages)
+                raise EngineError(
+                    "ENG-096",
+                    f"Replica {number} has stages on several workers: {devices}.",
+                    why="Only sums and joined rows go from worker to worker, no activations.",
+                    fix="Give each worker replicas of its own, with all of their stages.",
+                )
+            found += [*workers] * replica.num_micro_batches
+        return tuple(found)
+
+    def is_own(self, micro_batch: int) -> bool:
+        """Return whether this process computes a micro-batch."""
+        return self.group is None or self.workers[micro_batch] == self.group.index
+
     @property
     def devices(self) -> tuple[str, ...]:
         """The device where each replica begins, such as ``"gpu:0"``."""
@@ -103,7 +146,8 @@ class Layout:
     def device(self, micro_batch: int, stages: Stages) -> str:
         """Return TensorFlow's name of the device that computes a micro-batch in a stage."""
         replica = self.micro_batches[micro_batch].replica
-        return tf_device(self.replicas[replica].stages[stages[replica] if stages else 0].device)
+        name = self.replicas[replica].stages[stages[replica] if stages else 0].device
+        return tf_device(name)
 
     def stages_of(self, path: str) -> tuple[int | None, ...]:
         """Return the stage of a layer in each replica; None where no stage names it.

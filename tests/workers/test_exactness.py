@@ -1,0 +1,105 @@
+"""Steps of the corpus on several workers of unlike devices, against one device.
+
+The workers are processes on this machine; each has its own devices, and all have the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from exactness.steps.case import CASES
+from exactness.steps.test_corpus_runs import differ
+
+PROGRAM = Path(__file__).parent / "worker.py"
+SMALL = ("contrastive/byol", "losses/largest", "vision/batchnorm_of_dense_and_of_sequences")
+EVERY, GROUPS = 6, 3
+
+
+def free_addresses(count: int) -> list[str]:
+    """Return addresses of this machine whose ports are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for opened in sockets:
+        opened.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return addresses
+
+
+def run(
+    names: Sequence[str], shares: Sequence[float], per_worker: Sequence[int], folder: Path
+) -> list[list[list[np.ndarray]]]:
+    """Return the arrays of every step, on one device and then on each worker."""
+    options = {
+        "names": list(names),
+        "shares": list(shares),
+        "per_worker": list(per_worker),
+        "addresses": free_addresses(len(per_worker)),
+        "folder": str(folder),
+    }
+    indices: list[Any] = [None, *range(len(per_worker))]
+    path = os.pathsep.join(sys.path)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), json.dumps({**options, "index": index})],
+            env={**os.environ, "PYTHONPATH": path},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in indices
+    ]
+    try:
+        for process in processes:
+            _, problem = process.communicate(timeout=1000)
+            assert process.returncode == 0, problem[-3000:]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    return [
+        [
+            list(np.load(folder / f"{index}_{number}.npz", allow_pickle=False).values())
+            for index in indices
+        ]
+        for number in range(len(names))
+    ]
+
+
+def check(
+    names: Sequence[str], shares: Sequence[float], per_worker: Sequence[int], folder: Path
+) -> None:
+    """Compare each step on workers with one device, and the workers with each other, to the bit."""
+    for name, (expected, first, *others) in zip(
+        names, run(names, shares, per_worker, folder), strict=True
+    ):
+        tolerance = CASES[name]().tolerance
+        for one_device, worker in zip(expected, first, strict=True):
+            if worker.dtype.kind not in "fc":
+                np.testing.assert_array_equal(worker, one_device, err_msg=name)
+                continue
+            scale = max(1.0, float(np.abs(one_device).max(initial=0.0)))
+            np.testing.assert_allclose(
+                worker, one_device, rtol=0, atol=tolerance * scale, err_msg=name
+            )
+        assert not any(differ(first, other) for other in others), name
+
+
+def test_three_workers_of_unlike_devices(tmp_path: Path) -> None:
+    check(SMALL, [5, 3, 8, 3], [1, 2, 1], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_corpus(group: int, tmp_path: Path) -> None:
+    """A worker without samples in small batches, and one with two devices."""
+    check(sorted(CASES)[group :: EVERY * GROUPS], [5, 0.3, 8], [1, 2], tmp_path)
