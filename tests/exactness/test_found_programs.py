@@ -77,6 +77,11 @@ FOUND = {
         v0 = tf.einsum("bij,bik->bjk", x, x)
         v1 = tf.add_n([tf.reduce_sum(v0, 0), tf.reduce_mean(v0, 0)])
     """,
+    "loops/over_as_many_rows_as_the_data_says": """
+        v0 = tf.cast(tf.reduce_any(m), tf.int32)
+        v1 = tf.tile(s, [v0])
+        v2 = tf.map_fn(lambda row: tf.reduce_sum(row) * tf.cast(q, tf.float64), v1)
+    """,
     "infinite/terms_that_overflow": """
         v0 = tf.reduce_sum(x, 0) * 1e300 * 1e10
     """,

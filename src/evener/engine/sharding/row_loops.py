@@ -22,12 +22,15 @@ from evener.ops.states import (
     REPLICATED,
     SUM,
     Numbers,
+    Partial,
     Sharded,
     State,
     Unset,
     rows_per_sample,
 )
 
+_LAST = Partial("max")
+"""A counter behind the loop: that of the last rows."""
 _LISTS = (Role.READ, Role.WRITTEN, Role.PUSHED, Role.POPPED)
 
 
@@ -60,9 +63,13 @@ def decide_row_loop(node: Node, states: Sequence[State]) -> Decision | None:
             lengths[index] = count
         inputs.append(Numbers((begin,)) if role is Role.COUNTER else state)
         held.append(state)
+    outputs = [
+        _LAST if role is Role.COUNTER and not tensor.is_sizes else state
+        for role, tensor, state in zip(loop.roles, node.outputs, held, strict=True)
+    ]
     return Decision(
         inputs=tuple(inputs),
-        outputs=tuple(held),
+        outputs=tuple(outputs),
         bodies={
             "body": _of_body(node.bodies["body"], loop, held, begin, count),
             "cond": _of_condition(node.bodies["cond"], loop, held, begin + count),
