@@ -156,7 +156,9 @@ def test_an_eager_step_becomes_a_function_on_all_devices(
     source = LOOP.replace("@tf.function", "")
     assert source != LOOP
     expected = trained(run_in_fork(source, file.name), file)
-    done = run_in_fork(source, file.name, options=[*UNEVEN, "--json"])
+    # Even shares: on a busy machine, three quarters of the samples may take nine tenths of the time,
+    # and then a line says that the other device has little to do.
+    done = run_in_fork(source, file.name, options=["--devices", "cpu:2", "--json"])
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
     *notes, report = done.stderr.splitlines()
     assert notes == [MADE, "evener: train.py:16: lines 16 to 20 run on cpu:0, cpu:1"]

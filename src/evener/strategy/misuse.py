@@ -75,9 +75,10 @@ class Warnings:
         self._devices = tuple(devices)
         self._given: set[str] = set()
 
-    def has_given(self, code: str) -> bool:
-        """Return whether a warning was given."""
-        return code in self._given
+    @property
+    def has_given_unused(self) -> bool:
+        """Whether it was warned that the strategy is not used."""
+        return "ENG-088" in self._given
 
     def eager_run(self) -> None:
         """Warn that a step runs eagerly: ENG-086."""

@@ -342,7 +342,7 @@ class Strategy(OneReplica):
 
     def _is_unused(self) -> bool:
         """Return whether it has run nothing on several devices, and has not warned of that."""
-        if not self.is_partitioned or self._has_run or self._warnings.has_given("ENG-088"):
+        if not self.is_partitioned or self._has_run or self._warnings.has_given_unused:
             return False
         return not owns_a_model(self)
 
