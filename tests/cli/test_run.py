@@ -156,8 +156,8 @@ def test_an_eager_step_becomes_a_function_on_all_devices(
     source = LOOP.replace("@tf.function", "")
     assert source != LOOP
     expected = trained(run_in_fork(source, file.name), file)
-    # Even shares: on a busy machine, three quarters of the samples may take nine tenths of the time,
-    # and then a line says that the other device has little to do.
+    # Even shares: on a busy machine, three quarters of the samples may take nine tenths of the time
+    # (then a line says that the other device has little to do).
     done = run_in_fork(source, file.name, options=["--devices", "cpu:2", "--json"])
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
     *notes, report = done.stderr.splitlines()
