@@ -78,7 +78,12 @@ NO_RULE_YET = frozenset(
 NO_RULE_FOR_VALUES = frozenset(
     "bitcast_to_bytes order_of_transposed sparse_matmul unary_quantize unary_saturate".split()
 )
-NO_RULE_FOR_GRADIENTS = frozenset({"diag_shifted", "einsum_ellipsis"})
+NO_RULE_FOR_GRADIENTS = frozenset({"diag_shifted"})
+# Their gradients are gathered in some states and shapes, and in others not: a draw of either kind
+# says nothing of the rules.
+NOT_ALWAYS_GATHERED = frozenset(
+    {"each_tensor_diag_part", "einsum_ellipsis", "gather_nd", "recomputed"}
+)
 WITHOUT_RULE = pytest.mark.xfail(strict=True, reason="computed once: no rule yet")
 
 
@@ -103,6 +108,7 @@ def coverage(*, gradient: bool = False) -> list[Any]:
             marks=WITHOUT_RULE if param.values[0].name in lacking else (),
         )
         for param in cases(gradient=gradient)
+        if not (gradient and param.values[0].name in NOT_ALWAYS_GATHERED)
     ]
 
 
