@@ -55,7 +55,7 @@ def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
             wrong.append((name, kind, device))
     assert not wrong
     assert all(kinds >= {"forward", "gradient"} for kinds in seen.values())
-    assert [name for name, kinds in seen.items() if "again" in kinds] == ["a0"]
+    assert [name for name, kinds in seen.items() if "recompute" in kinds] == ["a0"]
 
 
 def block(width: int = 16, names: str = "ab") -> list[keras.Layer]:
