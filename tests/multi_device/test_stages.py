@@ -49,8 +49,8 @@ def test_all_work_of_a_layer_is_on_its_stage(run_python: RunPython) -> None:
         layer = re.search(r"sequential(?:_\d+)?_(a0|b0|b1|head)(?:_\d+)?_", name)
         if layer is None or kind in ("Const", "_Recv", "_Send", "NoOp"):
             continue
-        is_gradient, is_again = name.startswith("gradient_tape"), "_again" in name
-        seen[layer[1]].add("gradient" if is_gradient else "again" if is_again else "forward")
+        is_gradient, is_copy = name.startswith("gradient_tape"), "_recompute" in name
+        seen[layer[1]].add("gradient" if is_gradient else "recompute" if is_copy else "forward")
         if device != HOMES[layer[1]]:
             wrong.append((name, kind, device))
     assert not wrong
