@@ -12,10 +12,12 @@ from unit.ops.op_case import (
     Drawn,
     OpCase,
     Shape,
+    States,
     bools,
     case,
     distinct,
     f32,
+    gathered_if_sharded,
     i32,
     ints,
     one_label,
@@ -59,7 +61,13 @@ def gather_nd(draw: Draw) -> Drawn:
         )
     )
     args = (f32(*params), i32(*indices, values=ints(0, 3)))
-    return Drawn(lambda x, i: tf.gather_nd(x, i, **options), args, one_label(labels))
+    expect = one_label(labels)
+
+    def expect_gradient(states: States) -> str:
+        # The gradient has no rule for samples behind the positions.
+        return gathered_if_sharded(states) if params[-1] == B else expect(states)
+
+    return Drawn(lambda x, i: tf.gather_nd(x, i, **options), args, expect, expect_gradient)
 
 
 CASES: tuple[OpCase, ...] = (

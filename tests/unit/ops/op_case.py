@@ -188,6 +188,11 @@ def avoiding(*axes: int) -> Callable[[States], str]:
     return expect
 
 
+def gathered_if_sharded(states: States) -> str:
+    """Expect "gathered" where an argument is sharded: an operation has no rule for its axis."""
+    return "gathered" if any(isinstance(state, int) for state in states) else "sharded"
+
+
 def one_label(equation: str) -> Callable[[States], str]:
     """Expect "sharded" where all that is sharded is so along one label of an einsum."""
     terms = equation.split("->")[0].split(",")

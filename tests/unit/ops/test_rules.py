@@ -5,6 +5,7 @@ The tables beside this file name operations; `trials` says what is drawn of them
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
@@ -29,7 +30,7 @@ from unit.ops import (
     slices,
     states,
 )
-from unit.ops.op_case import OpCase
+from unit.ops.op_case import Draw, Drawn, OpCase, gathered_if_sharded
 from unit.ops.trials import (
     check_gradients,
     check_report,
@@ -67,24 +68,14 @@ as_drawn = settings(
 )
 
 
-# Right, but computed once: an operation in them, or in their gradients, has no rule for every axis.
-# A rule that is added takes its cases from here.
-NO_RULE_YET = frozenset(
-    """
-    each_tensor_diag_part fused_batch_norm fused_batch_norm_inference
-    """.split()
-)
+# Right, but computed once: an operation in them, or in their gradients, has no rule. A rule that is
+# added takes its cases from here.
+NO_RULE_YET = frozenset({"fused_batch_norm", "fused_batch_norm_inference", "sparse_matmul"})
 # The same for one kind of trial.
 NO_RULE_FOR_VALUES = frozenset(
-    "bitcast_to_bytes order_of_transposed sparse_matmul unary_quantize unary_saturate".split()
+    "bitcast_to_bytes order_of_transposed unary_quantize unary_saturate".split()
 )
 NO_RULE_FOR_GRADIENTS = frozenset({"diag_shifted"})
-# Their gradients are gathered in some states and shapes, and in others not: a draw of either kind
-# says nothing of the rules.
-NOT_ALWAYS_GATHERED = frozenset(
-    {"each_tensor_diag_part", "einsum_ellipsis", "gather_nd", "recomputed"}
-)
-WITHOUT_RULE = pytest.mark.xfail(strict=True, reason="computed once: no rule yet")
 
 
 def cases(*, gradient: bool = False) -> list[Any]:
@@ -102,14 +93,21 @@ def cases(*, gradient: bool = False) -> list[Any]:
 def coverage(*, gradient: bool = False) -> list[Any]:
     lacking = NO_RULE_YET | (NO_RULE_FOR_GRADIENTS if gradient else NO_RULE_FOR_VALUES)
     return [
-        pytest.param(
-            *param.values,
-            id=param.id,
-            marks=WITHOUT_RULE if param.values[0].name in lacking else (),
-        )
+        pytest.param(without_rule(case) if case.name in lacking else case, id=param.id)
         for param in cases(gradient=gradient)
-        if not (gradient and param.values[0].name in NOT_ALWAYS_GATHERED)
+        for case in param.values
     ]
+
+
+def without_rule(case: OpCase) -> OpCase:
+    """Return a case of which something is gathered in every state that is sharded."""
+
+    def draw(draw: Draw) -> Drawn:
+        return dataclasses.replace(
+            case.draw(draw), expect=gathered_if_sharded, expect_gradient=gathered_if_sharded
+        )
+
+    return dataclasses.replace(case, draw=draw)
 
 
 def test_names_are_unlike() -> None:
