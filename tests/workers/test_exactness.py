@@ -21,7 +21,13 @@ from exactness.steps.case import CASES
 from exactness.steps.test_corpus_runs import differ
 
 PROGRAM = Path(__file__).parent / "worker.py"
-SMALL = ("contrastive/byol", "losses/largest", "vision/batchnorm_of_dense_and_of_sequences")
+# Sums, a maximum, statistics of the batch, and rows whose order counts.
+SMALL = (
+    "contrastive/byol",
+    "losses/largest",
+    "vision/batchnorm_of_dense_and_of_sequences",
+    "reinforcement/returns_summed_backwards_over_the_batch",
+)
 EVERY, GROUPS = 6, 3
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -64,22 +64,18 @@ class Collectives:
             found = self._gather(tf.reshape(value, [1, -1]))
             rows = tf.unstack(found, num=self._group.count)
             return tf.reshape(functools.reduce(tf.multiply, rows), tf.shape(value))
+        if value.dtype == tf.uint64 and combine in ("max", "min"):
+            # As int64, large numbers would be negative.
+            raise _not_carried(value.dtype)
         sent = value if value.dtype in _REDUCED else tf.cast(value, _carrier_of(value.dtype))
         shape = sent.shape if sent.shape.is_fully_defined() else tf.shape(sent)
-        flat = tf.reshape(sent, [-1])
-        with tf.device(HOST):
-            flat = tf.raw_ops.CollectiveReduceV2(
-                input=flat,
-                group_size=self._group.count,
-                group_key=_GROUP_KEY,
-                instance_key=_key(flat),
-                ordering_token=[_order().handle],
-                merge_op=_MERGES[combine],
-                final_op="Id",
-                communication_hint="ring",
-                timeout_seconds=self._group.timeout_seconds,
-            )
-        return tf.cast(tf.reshape(flat, shape), value.dtype)
+        found = self._with_all(
+            tf.raw_ops.CollectiveReduceV2,
+            tf.reshape(sent, [-1]),
+            merge_op=_MERGES[combine],
+            final_op="Id",
+        )
+        return tf.cast(tf.reshape(found, shape), value.dtype)
 
     def join_rows(self, rows: Any, counts: Sequence[Any], axis: int) -> Any:
         """Join the rows of all workers along an axis, in the order of the workers.
@@ -110,8 +106,12 @@ class Collectives:
             real, imaginary = self._gather(tf.math.real(flat)), self._gather(tf.math.imag(flat))
             return tf.complex(real, imaginary)
         sent = flat if flat.dtype in _GATHERED else tf.cast(flat, _carrier_of(flat.dtype))
+        return tf.cast(self._with_all(tf.raw_ops.CollectiveGatherV2, sent), flat.dtype)
+
+    def _with_all(self, collective: Callable[..., Any], sent: Any, **options: str) -> Any:
+        """Add the next collective of all workers, on the host."""
         with tf.device(HOST):
-            found = tf.raw_ops.CollectiveGatherV2(
+            return collective(
                 input=sent,
                 group_size=self._group.count,
                 group_key=_GROUP_KEY,
@@ -119,8 +119,8 @@ class Collectives:
                 ordering_token=[_order().handle],
                 communication_hint="ring",
                 timeout_seconds=self._group.timeout_seconds,
+                **options,
             )
-        return tf.cast(found, flat.dtype)
 
 
 def _carrier_of(dtype: tf.DType) -> tf.DType:
@@ -131,9 +131,13 @@ def _carrier_of(dtype: tf.DType) -> tf.DType:
         return tf.int32
     if dtype.is_integer:
         return tf.int64
-    raise EngineError(
+    raise _not_carried(dtype)
+
+
+def _not_carried(dtype: tf.DType) -> EngineError:
+    return EngineError(
         "ENG-094",
-        f"A tensor of type {dtype.name} would have to be joined across workers.",
+        f"A tensor of type {dtype.name} would have to be joined or combined across workers.",
         why="TensorFlow's collectives carry numbers.",
         fix="Compute it outside of the step, or from numbers that the step returns.",
     )

@@ -22,6 +22,12 @@ def test_text_is_not_joined() -> None:
     assert "string" in str(caught.value)
 
 
+def test_the_order_of_large_unsigned_numbers_is_not_lost() -> None:
+    with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-094") as caught:
+        Collectives(GROUP).reduce(tf.constant([2**63], tf.uint64), "max")
+    assert "uint64" in str(caught.value)
+
+
 def test_keys_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectives, "_calls", itertools.count(2**15))
     with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-095"):
