@@ -26,7 +26,7 @@ SMALL = (
     "contrastive/byol",
     "losses/largest",
     "vision/batchnorm_of_dense_and_of_sequences",
-    "reinforcement/returns_summed_backwards_over_the_batch",
+    "evaluation/worst_samples_of_the_batch",
 )
 EVERY, GROUPS = 6, 3
 
