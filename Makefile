@@ -26,7 +26,7 @@ STAMP := .venv/.synced-$(if $(filter 1,$(GPU)),gpu,dev)
 
 COMPILE := --quiet --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	--no-emit-find-links --custom-compile-command "make lock"
-GROUPS := --group dev --group demo pyproject.toml
+GROUPS := --group dev --group demo --extra ray pyproject.toml
 
 .PHONY: help
 help:  ## list the targets
@@ -68,6 +68,14 @@ demo: $(STAMP)  ## train on handwritten digits on all devices, checked against o
 .PHONY: demo-uneven
 demo-uneven: $(STAMP)  ## plan and train a transformer that the small one of two devices cannot hold
 	$(BIN)/python examples/uneven.py $(ARGS)
+
+.PHONY: demo-machines
+demo-machines: $(STAMP)  ## train on three workers of unlike devices, of which one is killed
+	$(BIN)/python examples/machines/demo.py $(ARGS)
+
+.PHONY: chaos
+chaos: $(STAMP)  ## the fault campaign of several workers (ARGS="--faults 200 --seed 1")
+	$(BIN)/python tests/workers/campaign.py $(ARGS)
 
 .PHONY: test
 test: $(STAMP)  ## the tests, in some ten minutes; one in a few of the long ones

@@ -56,7 +56,7 @@ def main(
             "python -c pass": [sys.executable, "-c", "pass"],
             "evener doctor --rules": [sys.executable, "-m", "evener", "doctor", "--rules"],
             f"evener doctor, {num_lines} lines": [
-                *(sys.executable, "-m", "evener", "doctor", str(script), "--json")
+                *(sys.executable, "-m", "evener", "doctor", "--json", str(script))
             ],
         }
         times: dict[str, list[float]] = {name: [] for name in contenders}

@@ -64,8 +64,14 @@ def load_digits() -> Digits:
     The order is drawn once from a seed, so that both trainings see the same batches.
     """
     import numpy as np
-    from sklearn.datasets import load_digits as load
-    from sklearn.model_selection import train_test_split
+
+    try:
+        from sklearn.datasets import load_digits as load
+        from sklearn.model_selection import train_test_split
+    except ModuleNotFoundError:
+        raise SystemExit(
+            "This example needs scikit-learn: pip install '.[examples]', or make demo"
+        ) from None
 
     pictures, digits = load(return_X_y=True)
     pictures = (pictures / 16).astype("float32").reshape(-1, 8, 8, 1)

@@ -40,6 +40,7 @@ ON_LOGICAL_CPUS = (
     TESTS / "unit" / "ops",
     TESTS / "unit" / "profiler",
     TESTS / "unit" / "strategy",
+    TESTS / "workers",
     ROOT / "src" / "evener" / "engine",
     ROOT / "src" / "evener" / "profiler",
     ROOT / "src" / "evener" / "strategy",
@@ -70,7 +71,7 @@ hypothesis.settings.register_profile(
 # More draws, the same ones every time: no landing fails by chance.
 hypothesis.settings.register_profile(
     "all",
-    max_examples=10,
+    max_examples=6,
     derandomize=True,
     deadline=None,
     database=None,

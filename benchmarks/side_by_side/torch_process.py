@@ -6,6 +6,7 @@ core, and prints the samples per second of all of them together.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -73,12 +74,16 @@ def _cnn() -> nn.Module:
 MODELS = {"mlp": _mlp, "cnn": _cnn, "transformer": LanguageModel}
 
 
-def train(rank: int, name: str, cores: list[int], seconds: float, answer: Any) -> None:
+def train(
+    rank: int, name: str, batch_size: int, cores: list[int], seconds: float, answer: Any
+) -> None:
     """Train on one core, as one of several processes; the first answers."""
     os.sched_setaffinity(0, {cores[rank]})
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     problem, count = PROBLEMS[name], len(cores)
+    if batch_size:
+        problem = dataclasses.replace(problem, batch_size=batch_size)
     each = problem.batch_size // count
     x, y = problem.data(np.random.default_rng(SEED + rank), each * problem.num_batches)
     inputs, targets = torch.from_numpy(x), torch.from_numpy(y).long()
@@ -117,13 +122,22 @@ def train(rank: int, name: str, cores: list[int], seconds: float, answer: Any) -
         answer.put(problem.batch_size * int(num_steps) / taken)
 
 
-def main(name: str, num_devices: int, seconds: float) -> None:
-    """Print ``{"samples_per_second": ...}``."""
+def main(name: str, num_devices: int, seconds: float, batch_size: int = 0) -> None:
+    """Print ``{"samples_per_second": ...}``.
+
+    Args:
+        name: Name of the problem.
+        num_devices: Number of processes, each on a core of its own.
+        seconds: Seconds to train.
+        batch_size: Samples of all processes together; 0 for those of the problem.
+    """
     cores = sorted(os.sched_getaffinity(0))[:num_devices]
     answer = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    torch.multiprocessing.spawn(train, (name, cores, seconds, answer), nprocs=num_devices)
+    torch.multiprocessing.spawn(
+        train, (name, batch_size, cores, seconds, answer), nprocs=num_devices
+    )
     print(json.dumps({"samples_per_second": answer.get()}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), *map(int, sys.argv[4:]))

@@ -10,10 +10,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from evener import auditing, clusters, feedback, plan, planner, profile, report, schedule  # noqa: F401
     from evener.auditing import Audit, audit
+    from evener.checkpoint import Checkpoint, CheckpointCallback
     from evener.devices import Inventory, UsedDevice, inventory, use_devices
     from evener.doctor import Diagnosis, Finding, diagnose
     from evener.errors import (
+        CheckpointError,
         DataError,
         DeviceError,
         EngineError,
@@ -34,6 +37,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Audit": "evener.auditing",
+    "Checkpoint": "evener.checkpoint",
+    "CheckpointCallback": "evener.checkpoint",
+    "CheckpointError": "evener.errors",
     "DataError": "evener.errors",
     "DeviceError": "evener.errors",
     "Diagnosis": "evener.doctor",
@@ -59,11 +65,31 @@ _HOMES = {
     "use_devices": "evener.devices",
 }
 
+# Packages with public names, which are attributes without an import of their own too.
+_PACKAGES = (
+    "auditing",
+    "clusters",
+    "feedback",
+    "plan",
+    "planner",
+    "profile",
+    "report",
+    "schedule",
+)
+
 # These work with some versions of TensorFlow and Keras alone.
-_NEEDS_TENSORFLOW = ("evener.auditing", "evener.pinning", "evener.strategy")
+_NEEDS_TENSORFLOW = (
+    "evener.auditing",
+    "evener.checkpoint",
+    "evener.pinning",
+    "evener.strategy",
+)
 
 __all__ = [
     "Audit",
+    "Checkpoint",
+    "CheckpointCallback",
+    "CheckpointError",
     "DataError",
     "DeviceError",
     "Diagnosis",
@@ -94,6 +120,8 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
+        if name in _PACKAGES:
+            return importlib.import_module(f"evener.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'evener' has no attribute {name!r}")
         if _HOMES[name].startswith(_NEEDS_TENSORFLOW):
@@ -104,4 +132,4 @@ if not TYPE_CHECKING:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

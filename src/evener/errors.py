@@ -8,6 +8,7 @@
       RunError      RUN-...   scripts that cannot be run on all devices
       PlacementError  PLACE-...  pins, and steps that cannot be audited
       ProfileError    PROF-...   costs of layers and devices that cannot be measured or read
+      CheckpointError  CKPT-...  checkpoints that cannot be written or restored
     EvenerWarning   a warning in the same form
 
 An error says what happened, why, and what to do, under a code that stays the same. The
@@ -88,6 +89,10 @@ class PlacementError(EvenerError, ValueError):
 
 class ProfileError(EvenerError, ValueError):
     """PROF-...: the costs of layers, devices or links cannot be measured or read."""
+
+
+class CheckpointError(EvenerError):
+    """CKPT-...: a checkpoint cannot be written, or does not belong to the program."""
 
 
 class EvenerWarning(UserWarning):

@@ -7,7 +7,9 @@ import importlib.metadata
 import os
 import sys
 import sysconfig
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 _EVENER = str(Path(__file__).parent) + os.sep
 _LIBRARIES = tuple({str(Path(path)) + os.sep for path in sysconfig.get_paths().values() if path})
@@ -29,6 +31,35 @@ def is_own(filename: str) -> bool:
     return not filename.startswith(_installed_by_target(tuple(sys.path)))
 
 
+def without_evener(found: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of evener, and of functions that AutoGraph rewrote.
+
+    A traceback of nothing else is returned as it is.
+    """
+    return with_files(found, lambda file: not is_evener(file) and not is_rewritten(file)) or found
+
+
+def with_files(found: TracebackType | None, is_kept: Callable[[str], bool]) -> TracebackType | None:
+    """Return a traceback with the frames of some files alone, or None if none is left.
+
+    Args:
+        found: Traceback.
+        is_kept: Function that returns whether the frames of a file are kept.
+    """
+    left: TracebackType | None = None
+    for link in reversed([*links_of(found)]):
+        if is_kept(link.tb_frame.f_code.co_filename):
+            left = TracebackType(left, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return left
+
+
+def links_of(found: TracebackType | None) -> Iterator[TracebackType]:
+    """Yield the parts of a traceback, one for each frame, the outermost first."""
+    while found is not None:
+        yield found
+        found = found.tb_next
+
+
 @functools.cache
 def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the folders of packages that ``pip install --target`` installed on ``sys.path``.
@@ -43,6 +74,11 @@ def _installed_by_target(paths: tuple[str, ...]) -> tuple[str, ...]:
             tops = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1}
             found |= {f"{Path(path) / top}{os.sep}" for top in tops}
     return tuple(found)
+
+
+def is_evener(filename: str) -> bool:
+    """Return whether a file is one of evener's."""
+    return filename.startswith(_EVENER)
 
 
 def is_rewritten(filename: str) -> bool:

@@ -1,4 +1,4 @@
-"""The versions of TensorFlow and Keras that evener works with.
+"""The versions of TensorFlow and Keras that evener works with, and the backend of Keras.
 
 evener replaces parts of TensorFlow and of the Keras trainer that change between minor versions.
 ``make matrix`` tests the versions that are listed here, and pyproject.toml has the same ranges.
@@ -6,12 +6,18 @@ evener replaces parts of TensorFlow and of the Keras trainer that change between
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from typing import cast
 
-from evener.errors import EngineError
+from evener.errors import EngineError, RunError
 
 Minor = tuple[int, int]
 """The first two numbers of a version: ``(2, 21)``."""
@@ -67,15 +73,75 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def check_installed() -> None:
-    """Refuse versions of TensorFlow and Keras that evener does not work with.
+    """Refuse a Python without TensorFlow and Keras, and versions and backends of other kinds.
 
-    It reads the installed packages and imports none of them. A package that is installed under
-    another name is not checked.
+    It reads the installed packages and imports none of them. The version of a package that is
+    installed under another name is not checked.
 
     Raises:
-        EngineError: ENG-091.
+        EngineError: ENG-098 if a package is missing, ENG-091 if its version is another.
+        RunError: RUN-004 if Keras does not run on TensorFlow.
     """
+    for supported in SUPPORTED:
+        check_is_there(supported)
     check_versions(_installed())
+    check_backend(_backend(os.environ))
+
+
+def check_is_there(supported: Supported) -> None:
+    """Refuse a Python that cannot import a package.
+
+    Raises:
+        EngineError: ENG-098.
+    """
+    name = supported.packages[0]
+    if name in sys.modules or importlib.util.find_spec(name) is not None:
+        return
+    raise EngineError(
+        "ENG-098",
+        f"{supported.title} is not installed for the Python of evener.",
+        why=f"there is no module {name!r} in {sys.prefix}.",
+        fix=f"{sys.executable} -m pip install {supported.requirement!r}, or install evener where "
+        f"{supported.title} is.",
+    )
+
+
+def check_backend(name: str) -> None:
+    """Refuse another backend of Keras than TensorFlow.
+
+    Args:
+        name: Name such as ``"jax"``; an empty text counts as not set.
+
+    Raises:
+        RunError: RUN-004.
+    """
+    if name in ("", "tensorflow"):
+        return
+    raise RunError(
+        "RUN-004",
+        f"The backend of Keras is {name}.",
+        why="evener needs the TensorFlow backend, and Keras selects its backend on import.",
+        fix="Set KERAS_BACKEND=tensorflow; it takes precedence over keras.json.",
+    )
+
+
+def _backend(environ: Mapping[str, str]) -> str:
+    """Return the backend that Keras has, or will have: by the rules of `keras.config.backend`."""
+    keras = sys.modules.get("keras")
+    if keras is not None and hasattr(keras, "config"):
+        return str(keras.config.backend())
+    if environ.get("KERAS_BACKEND"):
+        return environ["KERAS_BACKEND"]
+    folder = environ.get("KERAS_HOME") or "~/.keras"
+    try:
+        text = (Path(folder).expanduser() / "keras.json").read_text(encoding="utf-8")
+        found: object = json.loads(text)
+    except (OSError, ValueError):
+        # Keras then takes its defaults too.
+        return ""
+    return (
+        str(cast("dict[str, object]", found).get("backend", "")) if isinstance(found, dict) else ""
+    )
 
 
 def check_versions(installed: Mapping[str, str]) -> None:

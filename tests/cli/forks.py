@@ -9,8 +9,10 @@ Each line on standard input is a run as JSON; each line of the answer is its exi
     {"kind": "evener", "args": ["run", ...], "folder": ..., "stdout": ..., "stderr": ...}
 
 ``evener`` takes the arguments of evener, and writes to ``operations.json`` in the folder how
-many products of matrices ran on each device. ``one device`` takes a script and its arguments,
-and gives it TensorFlow's default strategy, which is one device, for each that it makes.
+many products of matrices ran on each device. ``child`` takes a request of a command to its
+subprocess, as JSON, and writes its answer to the file that the request names. ``one device``
+takes a script and its arguments, and gives it TensorFlow's default strategy, which is one device,
+for each that it makes.
 """
 
 from __future__ import annotations
@@ -73,6 +75,11 @@ if __name__ == "__main__":
 
             count_products()
             sys.argv = ["evener", *sys.argv]
+            main()
+        elif asked["kind"] == "child":
+            from evener.subprocess.child import main
+
+            sys.argv = ["child", *sys.argv]
             main()
         else:
             tf.distribute.MirroredStrategy = lambda *_: tf.distribute.get_strategy()

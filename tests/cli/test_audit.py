@@ -16,7 +16,7 @@ import pytest
 import evener
 from evener.errors import EvenerError
 from evener.subprocess import answer
-from evener.subprocess.audit import audit_in_subprocess, request_for
+from evener.subprocess.audit import audit_in_subprocess, request_for, script_of
 from evener.subprocess.audited_step import FirstStep
 from evener.subprocess.child_process import ProcessResult, run_child_process
 from evener.subprocess.named import step_of
@@ -125,7 +125,9 @@ def command(*args: str) -> subprocess.CompletedProcess[str]:
 
 def refused(*args: str, limit_seconds: float = 120) -> EvenerError:
     with pytest.raises(EvenerError) as caught:
-        request = request_for(args[0], args[1:], devices="cpu:2")
+        request = request_for(
+            args[0], args[1:], script=script_of(args[0], as_module=False), devices="cpu:2"
+        )
         audit_in_subprocess(request, limit_seconds=limit_seconds)
     return caught.value
 
@@ -184,7 +186,7 @@ def answer_of(name: str, monkeypatch: pytest.MonkeyPatch, **choices) -> dict:
     monkeypatch.delitem(sys.modules, "steps", raising=False)
     monkeypatch.syspath_prepend(str(Path.cwd()))
     given = {"devices": None, "assume_gpus": False, "batch_size": None, **choices}
-    request = request_for(f"steps:{name}" if ":" not in name else name, (), **given)
+    request = request_for(f"steps:{name}" if ":" not in name else name, (), script=None, **given)
     first = HereFirst(request)
     module, _, function = request.target.partition(":")
     with pytest.raises(Answered) as answered:

@@ -85,7 +85,7 @@ def test_environment_means_the_same_and_json_is_all() -> None:
     ("words", "env", "says"),
     [
         (["--devices", "gpu0"], {}, "[DEV-002]"),
-        ([], {"EVENER_DEVICES": "cpu:0"}, "[DEV-003] EVENER_DEVICES='cpu:0'"),
+        ([], {"EVENER_DEVICES": "cpu:00"}, "[DEV-003] EVENER_DEVICES='cpu:00'"),
         # The argument comes before the environment.
         (
             ["--devices", "gpu:7"],

@@ -100,6 +100,7 @@ def test_what_is_no_program_is_a_finding(
     [
         ((), "give the program to check"),
         (("train.py", "--", "--epochs"), "only run with --run"),
+        (("train.py", "--epochs"), "only run with --run"),
         (("--explain", "RUN-07"), "Did you mean"),
         (("--nonsense",), "--nonsense"),
         (("--steps", "1", "--run", "train.py"), "--steps"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import textwrap
 from pathlib import Path
 
@@ -12,8 +14,9 @@ from typer.testing import CliRunner
 from cli.commands import assert_wrong_usage, run
 from cli.forked import Run
 from evener.cli import app
+from evener.cli.plan import _next_step
 from evener.clusters import cluster_named, datasheet_profile, model_named
-from evener.errors import EvenerWarning
+from evener.errors import EvenerWarning, RunError
 from evener.plan import Plan
 from evener.profile import (
     Cluster,
@@ -204,7 +207,11 @@ def test_a_model_that_fits_nowhere(folder: Path) -> None:
         ("plan", "give one of a script, --profile, or --model with --cluster"),
         ("plan --model bert-large train.py --cluster a100-8", "a script and --model"),
         ("plan --model bert-large", "--model needs --cluster"),
-        ("plan --cluster a.yaml train.py", "--cluster needs --model"),
+        ("plan --cluster a.yaml train.py", "[PROF-037]"),
+        ("plan --cluster rtx3090 train.py", "[PROF-038]"),
+        ("plan --cluster a100-8 --devices cpu:2 train.py", "leave out --cluster or --devices"),
+        ("plan --cluster a100-8 --profile costs.json", "--cluster needs a script or --model"),
+        ("plan --cluster a100-8 --from-run plan.json train.py", "--from-run needs measurements"),
         ("plan --model bert-huge --cluster a100-8 --batch-size 4", "[PROF-039]"),
         ("plan --model bert-large --cluster a100 --batch-size 4", "[PROF-038]"),
         ("plan --model bert-large --cluster a100-8", "give N, max or auto"),
@@ -226,13 +233,33 @@ def test_wrong_usage(words: str, says: str, folder: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_script_on_cards_that_are_not_here(folder: Path) -> None:
+    words = ("plan", "--cluster", "rtx3090-rtx3060", "--batch-size", "4096")
+    found = run(*words, "train.py", folder=folder)
+    assert found.returncode == 0, found.stderr
+    assert not (folder / "trained").exists()
+    assumed = found.stdout.partition("\nAssumed\n")[2]
+    assert "nothing was measured" in assumed and "rtx3060: 45%" in assumed
+    assert "gpu:0 alone" in found.stdout or "gpu:0 " in found.stdout
+    assert "evener plan --cluster rtx3090-rtx3060 --out plan.json train.py" in found.stderr
+    assert "on the machine that has these devices" in found.stderr
+    written = run(*words, "--json", "--out", "new.json", "train.py", folder=folder)
+    plan = Plan.from_json((folder / "new.json").read_text(encoding="utf-8"))
+    assert set(plan.device_names) <= {"gpu:0", "gpu:1"} and plan.predicted is not None
+    assert "Assumed" in written.stderr and json.loads(written.stdout)
+    checked = run(*words, "--check", "plan.json", "train.py", folder=folder)
+    assert checked.returncode == 0, checked.stderr
+    assert "even" in checked.stdout or "data parallel" in checked.stdout
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "says"),
     [("no-step", "without computing gradients"), ("silent", "it ended with exit code 3")],
 )
 def test_no_training_step(args: str, says: str, folder: Path) -> None:
     found = run("plan", "--devices", "cpu:2", "train.py", args, folder=folder)
-    assert found.returncode == 2
+    assert found.returncode == 1
     assert "[RUN-030]" in found.stderr
     assert says in found.stderr
 
@@ -302,3 +329,64 @@ def test_the_schema_is_printed() -> None:
     ended = CliRunner().invoke(app, ["plan", "--schema"])
     assert ended.exit_code == 0
     assert json.loads(ended.stdout)["title"] == "Plan"
+
+
+PROFILE = datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060"))
+PLANNED = ["plan", "--batch-size", "32", "--profile", "costs.json"]
+
+
+@pytest.fixture
+def costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "costs.json").write_text(profile_to_json(PROFILE), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_full_disk_does_not_lose_the_plan(costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Path, text: str, **_: object) -> None:
+        file.touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    done = CliRunner().invoke(app, [*PLANNED, "--out", "best.json"])
+    assert isinstance(done.exception, RunError)
+    assert done.exception.code == "RUN-043"
+    assert "No space left on device" in done.exception.why
+    assert Plan.from_json(done.stdout[done.stdout.index("{\n") :]).predicted is not None
+    assert not (costs / "best.json").exists()
+    done = CliRunner().invoke(app, [*PLANNED, "--json", "--out", "best.json"])
+    assert Plan.from_json(done.stdout).predicted is not None
+
+
+def test_the_command_that_runs_the_plan_is_told(costs: Path) -> None:
+    done = CliRunner().invoke(app, [*PLANNED, "--out", "best of all.json"])
+    assert done.exit_code == 0
+    told = "To train by this plan: evener run --plan 'best of all.json' SCRIPT"
+    assert done.stderr.splitlines()[-1] == told
+
+
+@pytest.mark.parametrize(
+    ("devices", "out", "told"),
+    [
+        (["gpu:0"], None, "evener run --plan auto train.py -x"),
+        (["gpu:0"], "best.json", "evener run --plan best.json train.py -x"),
+        (
+            ["worker:0/gpu:0", "worker:1/gpu:0"],
+            "best.json",
+            "evener launch --workers 2 --plan best.json train.py -x",
+        ),
+    ],
+)
+def test_a_plan_for_workers_is_run_by_launch(
+    devices: list[str], out: str | None, told: str
+) -> None:
+    given = None if out is None else Path(out)
+    found = _next_step(Plan.data_parallel(devices), "train.py -x", given)
+    assert found == f"To train by this plan: {told}"
+
+
+def test_a_plan_is_checked_with_the_costs_of_a_script(costs: Path) -> None:
+    (costs / "plan.json").write_text(Plan.data_parallel(["gpu:0"]).to_json(), encoding="utf-8")
+    done = CliRunner().invoke(app, ["plan", "--check", "plan.json"])
+    assert done.exit_code == 2
+    assert "evener plan --check plan.json SCRIPT" in " ".join(done.stderr.replace("│", " ").split())

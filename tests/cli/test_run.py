@@ -146,6 +146,19 @@ def test_a_traced_step_runs_on_all_devices(
     assert verified.startswith("evener: Verified against one device: results differ by at most")
 
 
+@pytest.mark.parametrize(
+    ("devices", "why"),
+    [("cpu:2", "No training step of the script was divided"), ("cpu:1", "one device, cpu:0")],
+)
+def test_a_verification_that_compares_nothing_says_so(
+    devices: str, why: str, run_in_fork: Callable[..., Done]
+) -> None:
+    done = run_in_fork("print('ran')", options=["--devices", devices, "--verify"])
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "evener: [RUN-024] --verify compared nothing with one device." in done.stderr
+    assert why in done.stderr
+
+
 MADE = "evener: train.py:8: Keras models are created in an evener scope, on cpu:0, cpu:1"
 
 
@@ -160,9 +173,9 @@ def test_an_eager_step_becomes_a_function_on_all_devices(
     # (then a line says that the other device has little to do).
     done = run_in_fork(source, file.name, options=["--devices", "cpu:2", "--json"])
     np.testing.assert_allclose(trained(done, file), expected, atol=1e-6)
-    *notes, report = done.stderr.splitlines()
+    notes = done.stderr.splitlines()
     assert notes == [MADE, "evener: train.py:16: lines 16 to 20 run on cpu:0, cpu:1"]
-    assert json.loads(report)["notes"] == notes
+    assert json.loads(done.stdout.splitlines()[-1])["notes"] == notes
     products = json.loads((tmp_path / "operations.json").read_text(encoding="utf-8"))
     assert set(products) == {"CPU:0", "CPU:1"}
 
@@ -368,7 +381,7 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     # What is wrong without evener is wrong with it.
     assert done.returncode == 1
     said = done.stderr.splitlines()
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[:-1] == [
         "Own Strategy",
         "Mine Strategy",
         "Mine Strategy",
@@ -385,8 +398,8 @@ def test_settings_that_come_too_late_and_models_made_anywhere(run: Run) -> None:
     ]
     assert said[: len(notes)] == notes
     assert said[len(notes)] == "Traceback (most recent call last):"
-    assert not [line for line in said[:-1] if "evener/run" in line or "evener/cli" in line]
-    report = json.loads(said[-1])
+    assert not [line for line in said if "evener/run" in line or "evener/cli" in line]
+    report = json.loads(done.stdout.splitlines()[-1])
     assert report["notes"] == notes
     assert [device["device"] for device in report["devices"]] == ["cpu:0", "cpu:1"]
 
@@ -403,14 +416,14 @@ def test_a_plan_the_report_and_the_end_by_a_signal(
         os.kill(os.getpid(), signal.{})
     """
     options = ["--plan", "plan.json", "--report"]
-    args = ("--devices", "cpu:7", "--help")
+    args = ("--", "--devices", "cpu:7", "--help")
     done = run(source.format("SIGINT"), *args, options=options)
     assert done.returncode == -signal.SIGINT
     assert done.stdout == "['train.py', '--devices', 'cpu:7', '--help'] (0.25, 0.75)\n"
     said = done.stderr
     assert f'\nTraceback (most recent call last):\n  File "{tmp_path / "train.py"}", line 5' in said
     assert said.index("KeyboardInterrupt") < said.index("evener run train.py")
-    assert "25.0 %" in said and "75.0 %" in said
+    assert "No training step was divided over these devices." in said
     done = run_in_fork(source.format("SIGTERM"), options=[])
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.splitlines()[-1].startswith("evener: train.py:4: MirroredStrategy() -> ")
@@ -437,19 +450,24 @@ def test_wrong_usage_ends_with_2(
     assert "Traceback" not in done.stderr
 
 
-def test_an_option_behind_the_script_is_the_scripts_with_a_warning(
+def test_a_script_that_chooses_another_backend_ends_there(
+    run_in_fork: Callable[..., Done],
+) -> None:
+    source = "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nprint('ran')"
+    ended = run_in_fork(source, options=["--devices", "cpu:1"])
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "[RUN-004] The backend of Keras is torch." in ended.stderr
+    assert 'train.py", line 2' in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_an_option_that_the_script_mentions_is_the_scripts(
     run_in_fork: Callable[..., Done],
 ) -> None:
     options = ["--devices", "cpu:2"]
-    done = run_in_fork("import sys; print(sys.argv)", "--devices=cpu:3", options=options)
+    source = "# It has --devices of its own.\nimport sys; print(sys.argv)"
+    done = run_in_fork(source, "--devices=cpu:3", options=options)
     assert (done.returncode, done.stdout) == (0, "['train.py', '--devices=cpu:3']\n")
-    assert done.stderr.splitlines() == [
-        "Warning: [RUN-022] --devices after train.py is passed to the script. Why: Options of "
-        "evener go before the script. Fix: If it is an option of evener: evener run --devices ... "
-        "train.py"
-    ]
-    done = run_in_fork("# It has --devices of its own.", "--devices=cpu:3", options=options)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
 
 
 def test_a_module_trains_on_all_devices(run_forked: RunForked, tmp_path: Path) -> None:

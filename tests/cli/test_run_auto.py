@@ -71,6 +71,39 @@ def test_a_module_is_planned_and_run(folder: Path) -> None:
 
 
 @pytest.mark.long
+def test_plans_are_tried_in_a_long_run(folder: Path) -> None:
+    """The result is that of one device, whichever plan is the fastest on this machine."""
+    lines = """
+        import tensorflow as tf
+        trial_of = lambda: getattr(tf.distribute.get_strategy(), "trial", None)
+        def fit():
+            return model.fit(x, y, batch_size=32, epochs=1, shuffle=False, verbose=0)
+        num_epochs = int(sys.argv[2])
+        while True:
+            fit()
+            print("epoch")
+            num_epochs -= 1
+            if num_epochs <= 0 and trial_of() is None:
+                break
+    """
+    source = textwrap.dedent(SCRIPT).replace(
+        "model.fit(x, np.sin(x[:, :1]), batch_size=32, epochs=2, shuffle=False, verbose=0)",
+        f"y = np.sin(x[:, :1])\n{textwrap.dedent(lines)}",
+    )
+    (folder / "train.py").write_text(source, encoding="utf-8")
+    words = ("run", "--devices", "cpu:2", "--plan", "auto", "train.py", "planned.npy", "0")
+    planned = run(*words, folder=folder)
+    assert planned.returncode == 0, planned.stderr
+    assert re.search(r"evener: tried in steps of this run: cpu:0 alone .+ stays", planned.stderr)
+    num_epochs = planned.stdout.count("epoch")
+    alone = run("run", "--devices", "cpu:1", "train.py", "a.npy", f"{num_epochs}", folder=folder)
+    assert alone.returncode == 0, alone.stderr
+    np.testing.assert_allclose(
+        np.load(folder / "planned.npy"), np.load(folder / "a.npy"), atol=1e-3
+    )
+
+
+@pytest.mark.long
 def test_what_fits_nowhere_ends_before_it_trains(folder: Path) -> None:
     devices = "cpu:1@1MiB,cpu:1@1MiB"
     ended = run("run", "--devices", devices, "--plan", "auto", "train.py", "w.npy", folder=folder)

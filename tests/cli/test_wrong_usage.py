@@ -73,9 +73,37 @@ def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
         ("run --plan image.json train.py", "image.json is not a text file in UTF-8"),
         ("run --plan plan.json --shares 1,2 train.py", "leave out --plan or --shares"),
         ("run --plan plan.json --devices cpu:2 train.py", "leave out --plan or --devices"),
+        ("launch train.py", "[RUN-080] It is not said how many workers to start."),
+        ("launch --workers 2", "Missing argument 'SCRIPT'"),
+        ("launch --workers 0 train.py", "Invalid value for '--workers': 0 is not in the range"),
+        ("launch --workers x train.py", "Invalid value for '--workers': 'x' is not a valid int"),
+        ("launch --workers 2 gone.py", "[RUN-001]"),
+        ("launch --workers 2 -m gone", "[RUN-021]"),
+        ("launch --workers 2 --devices gpu0 train.py", "[DEV-002]"),
+        (
+            "launch --workers 3 --devices cpu:1 --devices cpu:2 train.py",
+            "given 2 times for 3 workers; give it once, or 3 times",
+        ),
+        ("launch --workers 2 --logs train.py train.py", "train.py cannot be written to"),
+        ("launch --workers 2 --logs /proc/gone train.py", "/proc/gone cannot be written to"),
+        ("launch --workers 2 --heartbeat 0 train.py", "Invalid value for '--heartbeat'"),
+        ("launch --workers 2 --restarts -1 train.py", "Invalid value for '--restarts'"),
+        ("launch --restarts 2 train.py", "the scheduler of the job replaces"),
+        ("launch train.py --workers 2", "[RUN-022] --workers stands after train.py"),
+        ("launch --workers 2 --plan auto train.py", "make the plan first"),
+        ("launch --ray train.py", "[RUN-084] --ray was given without --workers."),
+        ("launch --ray --workers 2 --port 9 train.py", "[RUN-084] --port was given with --ray."),
+        ("launch --workers 2 --ray-resources CPU=1 train.py", "[RUN-084] --ray-resources was"),
+        ("launch --ray ray://n1:10001 --workers 2 train.py", "[RUN-084] --ray is ray://n1:10001"),
+        ("launch --ray local --workers 2 train.py", "[RUN-054] --ray holds an address"),
+        (
+            "launch --ray --workers 2 --ray-resources gpu=1 train.py",
+            "[RUN-089] --ray-resources gpu=1: no resources of a worker.",
+        ),
+        ("launch --workers 2 train.py --ray", "[RUN-022] --ray stands after train.py"),
         ("audit gone.py", "[RUN-001]"),
         ("audit --devices gpu0 train.py", "[DEV-002]"),
-        ("devices --devices cpu:0", "[DEV-003]"),
+        ("devices --devices cpu:00", "[DEV-003]"),
     ],
 )
 def test_it_ends_with_2_before_tensorflow_is_imported(words: str, says: str, folder: Path) -> None:
@@ -86,7 +114,7 @@ def test_it_ends_with_2_before_tensorflow_is_imported(words: str, says: str, fol
     assert not imported(done) & {"tensorflow", "keras", "numpy"}
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["devices"], ["doctor"], ["audit"]])
+@pytest.mark.parametrize("words", [[], ["run"], ["launch"], ["devices"], ["doctor"], ["audit"]])
 def test_h_is_help(words: list[str], folder: Path) -> None:
     short, long = (run(*words, option, folder=folder) for option in ("-h", "--help"))
     assert (short.returncode, short.stdout) == (0, long.stdout)

@@ -22,7 +22,7 @@ def make_stand_ins() -> tuple[str, ...]:
             cpu, [tf.config.LogicalDeviceConfiguration()] * NUM_STAND_INS
         )
         tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.threading.set_inter_op_parallelism_threads(2)
+        tf.config.threading.set_inter_op_parallelism_threads(NUM_STAND_INS)
     num_devices = len(tf.config.list_logical_devices("CPU"))
     if num_devices < NUM_STAND_INS:
         raise RuntimeError(

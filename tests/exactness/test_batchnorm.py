@@ -22,6 +22,7 @@ from .harness import (
     fit_model,
 )
 from .models import numbers, pictures, regression
+from .tolerances import tolerance
 
 MOMENTUM = 0.75
 
@@ -106,6 +107,32 @@ def test_first_layer_learns_the_statistics_of_the_batch(batch: int, pictured: bo
     """Its inputs are the data: one device's statistics, any shares."""
     layouts = (FIVE,) if pictured else (TWO, FIVE, Layout(num_devices=2, shares=(0, 1)))
     agree(lambda place: first_statistics(place, batch, pictured), *layouts)
+
+
+@pytest.mark.parametrize("batch", [11, 64])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_statistics_of_a_large_mean_are_those_of_float64(axis: int, batch: int) -> None:
+    """Sums of squares would lose all digits; so would means of few samples, rounded before."""
+    rng = np.random.default_rng(6)
+    x = (1e4 + rng.normal(size=(batch, 5, 3)) + np.arange(batch)[:, None, None] / batch).astype("f")
+    y = rng.normal(size=(batch, 1)).astype("f")
+    others = (0, 1) if axis == -1 else (0, 2)
+    mean, variance = x.mean(others, dtype="float64"), x.var(others, dtype="float64")
+
+    def experiment(place: Place) -> dict[str, object]:
+        def build() -> keras.Model:
+            norm = layers.BatchNormalization(axis=axis, momentum=0.0)
+            return keras.Sequential([keras.Input((5, 3)), norm, layers.Flatten(), layers.Dense(1)])
+
+        model = compile_model(place, build, lambda: {"loss": "mse"})
+        model.fit(x, y, batch_size=batch, verbose=0)
+        found = model.layers[0].get_weights()[2:]
+        np.testing.assert_allclose(found[0], mean, rtol=1e-6)
+        np.testing.assert_allclose(found[1], variance, rtol=1e-4)
+        return {"statistics": found}
+
+    within = tolerance("statistics_of_large_means")
+    agree(experiment, TWO, THREE, Layout(num_devices=3, shares=(0.1, 0, 0.9)), within=within)
 
 
 def test_frozen_and_inferring_batchnorm_equal_one_device() -> None:

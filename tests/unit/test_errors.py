@@ -14,6 +14,7 @@ import pytest
 
 import evener
 from evener.errors import (
+    CheckpointError,
     DataError,
     DeviceError,
     EngineError,
@@ -39,8 +40,18 @@ PREFIXES = {
     "RunError": "RUN",
     "PlacementError": "PLACE",
     "ProfileError": "PROF",
+    "CheckpointError": "CKPT",
 }
-KINDS = [DeviceError, PlanError, EngineError, DataError, RunError, PlacementError, ProfileError]
+KINDS = [
+    CheckpointError,
+    DeviceError,
+    PlanError,
+    EngineError,
+    DataError,
+    RunError,
+    PlacementError,
+    ProfileError,
+]
 
 
 def test_the_message_has_the_house_form() -> None:

@@ -11,7 +11,7 @@ import evener
 
 
 def names_for_type_checkers() -> dict[str, str]:
-    """The imports under ``if TYPE_CHECKING``: name -> module."""
+    """The imports under ``if TYPE_CHECKING``: name -> module; ``"evener"`` has the packages."""
     tree = ast.parse(inspect.getsource(evener))
     blocks = (node for node in tree.body if isinstance(node, ast.If))
     (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
@@ -25,7 +25,22 @@ def names_for_type_checkers() -> dict[str, str]:
 
 def test_the_list_the_table_and_the_imports_for_type_checkers_are_one() -> None:
     assert evener.__all__ == sorted(evener._HOMES)
-    assert names_for_type_checkers() == evener._HOMES
+    packages = dict.fromkeys(evener._PACKAGES, "evener")
+    assert names_for_type_checkers() == {**packages, **evener._HOMES}
+
+
+def test_packages_with_public_names_need_no_import_of_their_own(run_python) -> None:
+    page = (Path(__file__).parents[2] / "docs/api.md").read_text(encoding="utf-8")
+    packages = re.findall(r"^\| `evener\.(\w+)` \|", page, re.MULTILINE)
+    assert sorted(packages) == sorted(evener._PACKAGES)
+    code = f"""
+        import evener
+        assert set({packages}) <= set(dir(evener))
+        print(*[getattr(evener, name).__name__ for name in {packages}])
+        print(evener.report.Progress.__name__)
+    """
+    named = " ".join(f"evener.{name}" for name in packages)
+    assert run_python(code).stdout.splitlines() == [named, "Progress"]
 
 
 @pytest.mark.parametrize("name", evener.__all__)

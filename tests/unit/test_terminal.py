@@ -8,20 +8,52 @@ from typing import Any
 
 import pytest
 
-from evener import Plan
+from evener import Diagnosis, Finding, Plan
+from evener.clusters import cluster_named, datasheet_profile, model_named
 from evener.devices.fields import Device
 from evener.devices.inventory import Inventory
+from evener.doctor import Severity
+from evener.engine.report import StepReport
+from evener.planner import check_plan
+from evener.report.comparison import Comparison, Difference
 from evener.terminal import html_of
 from unit.auditing.test_audit_result import AUDIT
 
+DIAGNOSIS = Diagnosis(
+    script="train.py",
+    findings=(
+        Finding(
+            code="DOC-201",
+            severity=Severity.ERROR,
+            file="train.py",
+            line=3,
+            what="this is wrong.",
+            why="it is.",
+            fix="another.",
+        ),
+    ),
+)
+PLANNED = check_plan(
+    Plan.data_parallel(["gpu:0", "gpu:1"]),
+    datasheet_profile(model_named("resnet-50"), cluster_named("rtx3090-rtx3060")),
+    32,
+)
+COMPARISON = Comparison(
+    differences=(Difference(what="weights", value=0.0, where="-", num_compared=3),)
+)
 ODD = '<script>alert("&")</script>[bold]'
 GPU = Device(name="gpu:0", kind="gpu", product="A card", use="compute", memory_total_bytes=2**34)
 VALUES = {
     "inventory": (Inventory(devices=(GPU,), tensorflow_version="2.21.0"), "gpu:0    A card"),
     "audit": (AUDIT, "gpu:0 -> cpu:0: 100 B in 1 copy"),
     "plan": (Plan.data_parallel(["cpu:0", "cpu:1"]), "Plan: data parallel, 2 devices"),
+    "planned": (PLANNED, "Plan: data parallel, 2 devices"),
+    "diagnosis": (DIAGNOSIS, "1 error in train.py"),
+    "comparison": (COMPARISON, "weights"),
+    "steps": (StepReport(gathered=(), num_operations=3), "3 operations of the parts"),
 }
 WITH_ODD_NAMES = {
+    "diagnosis": dataclasses.replace(DIAGNOSIS, script=ODD),
     "inventory": Inventory(devices=(dataclasses.replace(GPU, product=ODD),)),
     "audit": dataclasses.replace(AUDIT, step=ODD),
     "plan": Plan.pipeline({"gpu:0": ODD}),

@@ -1,12 +1,23 @@
 from __future__ import annotations
 
+import ast
+import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from evener.errors import EngineError
-from evener.versions import SUPPORTED, check_installed, check_versions
+from evener.errors import EngineError, RunError
+from evener.versions import (
+    SUPPORTED,
+    Supported,
+    _backend,
+    check_backend,
+    check_installed,
+    check_is_there,
+    check_versions,
+)
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -51,6 +62,45 @@ def test_what_is_installed_here_is_in_the_range() -> None:
     check_installed()
 
 
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
+    missing = Supported(title="No", packages=("no-such-package",), first=(1, 0), last=(1, 2))
+    with pytest.raises(EngineError) as caught:
+        check_is_there(missing)
+    assert caught.value.code == "ENG-098"
+    assert "No is not installed" in caught.value.what
+    assert f"{sys.executable} -m pip install 'no-such-package>=1.0,<1.3'" in caught.value.fix
+
+
+def test_another_backend_of_keras_is_refused() -> None:
+    check_backend("")
+    check_backend("tensorflow")
+    with pytest.raises(RunError, match=r"\[RUN-004\] The backend of Keras is torch\."):
+        check_backend("torch")
+
+
+@pytest.mark.parametrize(
+    ("environ", "text", "backend"),
+    [
+        ({}, None, ""),
+        ({}, "{", ""),
+        ({}, "[]", ""),
+        ({}, '{"backend": "jax"}', "jax"),
+        ({"KERAS_BACKEND": "torch"}, '{"backend": "jax"}', "torch"),
+    ],
+)
+def test_the_backend_is_known_before_keras_is_imported(
+    environ: dict[str, str],
+    text: str | None,
+    backend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "keras", raising=False)
+    if text is not None:
+        (tmp_path / "keras.json").write_text(text, encoding="utf-8")
+    assert _backend({"KERAS_HOME": str(tmp_path), **environ}) == backend
+
+
 def test_the_ranges_are_those_of_the_package() -> None:
     for supported in SUPPORTED:
         assert supported.requirement in PROJECT["dependencies"]
@@ -72,3 +122,27 @@ def test_the_versions_are_checked_before_the_engine_is_imported(name: str, run_p
             print(error.code, "tensorflow" in sys.modules)
     """
     assert run_python(code).stdout.split() == ["ENG-091", "False"]
+
+
+def test_the_examples_import_nothing_that_an_installation_does_not_bring() -> None:
+    """With the extra for examples; names of distributions and of their modules may differ."""
+    required = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["examples"]]
+    named = {re.split(r"[<>=\\[]", requirement)[0] for requirement in required}
+    modules = {"scikit-learn": "sklearn", "pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
+    brought = {modules.get(name, name) for name in named} | sys.stdlib_module_names | {"evener"}
+    files = list((ROOT / "examples").rglob("*.py"))
+    beside = {file.stem for file in files}
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found = {
+            name.partition(".")[0]
+            for node in ast.walk(tree)
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        assert found <= brought | beside, f"{file.name}: {found - brought - beside}"

@@ -5,6 +5,7 @@ The workers are processes on this machine; each has its own devices, and all hav
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -28,45 +29,56 @@ SMALL = (
     "vision/batchnorm_of_dense_and_of_sequences",
     "evaluation/worst_samples_of_the_batch",
 )
-EVERY, GROUPS = 6, 3
+EVERY, GROUPS = 18, 1
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return addresses of this machine whose ports are free now."""
-    sockets = [socket.socket() for _ in range(count)]
-    for opened in sockets:
-        opened.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return addresses
+    """Return addresses of this machine whose ports, and the ones behind them, are free now.
+
+    The coordinator listens behind the port of the first worker.
+    """
+    opened: list[socket.socket] = []
+    ports: list[int] = []
+    while len(ports) < count:
+        first, second = socket.socket(), socket.socket()
+        opened += [first, second]
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        with contextlib.suppress(OSError, OverflowError):
+            second.bind(("127.0.0.1", port + 1))
+            ports.append(port)
+    for each in opened:
+        each.close()
+    return [f"127.0.0.1:{port}" for port in ports]
 
 
 def run(
     names: Sequence[str], shares: Sequence[float], per_worker: Sequence[int], folder: Path
 ) -> list[list[list[np.ndarray]]]:
     """Return the arrays of every step, on one device and then on each worker."""
-    options = {
-        "names": list(names),
-        "shares": list(shares),
-        "per_worker": list(per_worker),
-        "addresses": free_addresses(len(per_worker)),
-        "folder": str(folder),
-    }
+    options = {"names": list(names), "shares": list(shares), "folder": str(folder)}
     indices: list[Any] = [None, *range(len(per_worker))]
+    cluster = {"worker": free_addresses(len(per_worker))}
     path = os.pathsep.join(sys.path)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps({**options, "index": index})],
-            env={**os.environ, "PYTHONPATH": path},
-            stderr=subprocess.PIPE,
-            text=True,
+    processes = []
+    for index in indices:
+        environ = {**os.environ, "PYTHONPATH": path}
+        if index is not None:
+            task = {"type": "worker", "index": index}
+            environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+        count = 1 if index is None else per_worker[index]
+        argument = json.dumps({**options, "index": index, "devices": count})
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), argument],
+                env=environ,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
-        for index in indices
-    ]
     try:
         for process in processes:
-            _, problem = process.communicate(timeout=1000)
+            _, problem = process.communicate(timeout=300)
             assert process.returncode == 0, problem[-3000:]
     finally:
         for process in processes:

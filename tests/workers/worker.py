@@ -1,11 +1,12 @@
 """Program of one worker, or of one device: runs steps of the corpus and saves what they give.
 
-Its argument is a JSON object: the names of the steps, the shares, the devices of each worker, the
-addresses, the number of this worker (None for one device) and the folder for the results.
+Its argument is a JSON object: the names of the steps, the shares, the number of devices, the number
+of this worker (None for one device) and the folder for the results. `TF_CONFIG` names the workers.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -22,30 +23,17 @@ import tensorflow as tf
 
 def main(options: dict[str, Any]) -> None:
     """Run the steps of the options."""
-    index, per_worker = options["index"], options["per_worker"]
-    count = 1 if index is None else per_worker[index]
+    index, count = options["index"], options["devices"]
     cpus = [tf.config.LogicalDeviceConfiguration()] * count
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
     make_step: Any = tf.function
     if index is not None:
-        from evener.engine.pipeline.layout import Layout
-        from evener.plan import Replica, Stage
-        from evener.strategy.distributed_step import DistributedStep
-        from evener.strategy.step_settings import StepSettings
-        from evener.workers import join_workers
+        import evener
 
-        group = join_workers(options["addresses"], index, timeout_seconds=120)
-        names = [
-            f"worker:{worker}/cpu:{cpu}"
-            for worker, num_cpus in enumerate(per_worker)
-            for cpu in range(num_cpus)
-        ]
-        replicas = tuple(Replica(share=1, stages=(Stage(device=name),)) for name in names)
-        layout = Layout(replicas, group=group)
-
-        def make_step(step: Any, **axes: Any) -> Any:
-            settings = StepSettings(layout=layout, verify=False)
-            return DistributedStep(step, settings, shares=options["shares"], **axes)
+        devices = [f"cpu:{number}" for number in range(count)]
+        make_step = functools.partial(
+            evener.distribute, devices=devices, shares=options["shares"], verify=False
+        )
 
     import exactness.steps
     from exactness.steps.case import CASES, SEED
@@ -68,6 +56,3 @@ def main(options: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(json.loads(sys.argv[1]))
-    sys.stdout.flush()
-    # TensorFlow's servers would wait for each other.
-    os._exit(0)

@@ -5,7 +5,10 @@
     datasets         loops over datasets, and their batches
     devices          the device that the code around asks for
     distribution     values of several replicas
+    downloads        downloads of Keras
     dry_run          the placed graph of a function that does not run
+    files            functions that write files, where several workers run them
+    fits             Keras's ``fit``, and the batches that it takes
     functions        `tf.function`, and the concrete functions that it calls
     graphs           graphs as protocol buffers, functions made of them, order of operations
     layers           layers inside of layers, and the layer of an operation
@@ -29,7 +32,10 @@ from evener._tf_private import (
     datasets,
     devices,
     distribution,
+    downloads,
     dry_run,
+    files,
+    fits,
     functions,
     graphs,
     layers,
@@ -40,6 +46,7 @@ from evener._tf_private import (
     source_lines,
     tapes,
     tensors,
+    tracebacks,
     variables,
 )
 
@@ -48,7 +55,10 @@ __all__ = [
     "datasets",
     "devices",
     "distribution",
+    "downloads",
     "dry_run",
+    "files",
+    "fits",
     "functions",
     "graphs",
     "layers",
@@ -59,5 +69,6 @@ __all__ = [
     "source_lines",
     "tapes",
     "tensors",
+    "tracebacks",
     "variables",
 ]

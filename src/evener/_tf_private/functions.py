@@ -65,7 +65,7 @@ def function_graphs(function: Any) -> dict[str, tf.Graph]:
 
 
 _CALL_FLAT = "tensorflow.python.eager.polymorphic_function.atomic_function:AtomicFunction.call_flat"
-_CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
+CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
 
 _BEFORE_RUNS = Patch(
     "functions that an audit stops",
@@ -82,7 +82,7 @@ _AROUND_RUNS = Patch(
 )
 CALLS_OF_SCRIPTS = Patch(
     "traced functions that a script calls",
-    _CALL,
+    CALL,
     why="`evener run` passes them to `strategy.run`, and there is no public name for their class.",
     if_it_changes="Custom loops of unchanged scripts run on one device.",
 )
@@ -94,13 +94,13 @@ MADE_AND_WATCHED = Patch(
 )
 CALLED_AND_WATCHED = Patch(
     "traced functions that a watched program calls",
-    _CALL,
+    CALL,
     why="To see how often they are traced. There is no public name for the class.",
     if_it_changes="The doctor sees no steps in custom loops.",
 )
 _COMPILED = Patch(
     "compiled functions outside of run",
-    _CALL,
+    CALL,
     why="XLA compiles a function with ``jit_compile=True`` for one device, and refuses variables "
     "of others; so compiled inference of a model would fail outside of ``run``. XLA finds it out "
     "before anything runs, and has no type of error for it.",
@@ -172,8 +172,8 @@ def let_compiled_functions_follow(kind: type[Any]) -> None:
     """Let a compiled function whose variables are on other devices run by their strategy.
 
     Args:
-        kind: Class of strategies. It has a class method ``owning``, called with variables, which
-            returns the strategy of one of them or None, and a method ``run_compiled``.
+        kind: Class of strategies. It has a class method ``_owning``, called with variables, which
+            returns the strategy of one of them or None, and a method ``_run_compiled``.
     """
     following: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -194,7 +194,7 @@ def let_compiled_functions_follow(kind: type[Any]) -> None:
                     if strategy is None:
                         raise
                 following[function] = strategy
-            return strategy.run_compiled(function, args, kwargs)
+            return strategy._run_compiled(function, args, kwargs)
 
         vars(call)["autograph_info__"] = {"artifact": True}
         return call
@@ -202,6 +202,6 @@ def let_compiled_functions_follow(kind: type[Any]) -> None:
     def _strategy_of(function: Any, args: Any, kwargs: Any, error: Exception) -> Any:
         if not _REFUSED.search(str(error)):
             return None
-        return kind.owning(function.get_concrete_function(*args, **kwargs).variables)
+        return kind._owning(function.get_concrete_function(*args, **kwargs).variables)
 
     _COMPILED.apply(wrap)

@@ -11,8 +11,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer
+from keras.src.saving import saving_lib
 
 from evener._tf_private.patches import Patch
+from evener._tf_private.tried_fits import tried_function
 
 # Why: a layer may have Keras's trainer and be no `keras.Model`; there is no public name for it.
 # If it changes: such models train on one device under `evener run`.
@@ -28,6 +30,14 @@ _STEPS = Patch(
     why="Keras compiles the function around `strategy.run`, and XLA compiles for one device. What "
     "is given to `run` says instead that it is to be compiled.",
     if_it_changes="Models with ``jit_compile=True`` are refused with ENG-084.",
+)
+_AUTOMATIC_XLA = Patch(
+    "automatic XLA of models",
+    "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
+    why='Keras turns ``jit_compile="auto"`` off under every strategy. A model under evener takes '
+    "the kernels, and draws the random numbers, that it has on one device.",
+    if_it_changes='With ``jit_compile="auto"`` models on GPUs run without XLA under a strategy: '
+    "slower, and with other random numbers than on one GPU.",
 )
 _BUILDING = Patch(
     "building of models",
@@ -47,8 +57,9 @@ def compile_parts(kind: type[Any]) -> None:
 
     Args:
         kind: Class of strategies. It has a property ``is_plain``, which tells whether a step runs
-            as without a strategy, a method ``explain_exhausted_memory``, and a class method
-            ``warn_about_unused_strategies``, called with the name of a model that begins to train
+            as without a strategy, a property ``trial`` (a `tried_fits.Trial` or None), a method
+            ``_explain_exhausted_memory``, and a class method
+            ``_warn_about_unused_strategies``, called with the name of a model that begins to train
             without any strategy.
     """
 
@@ -58,9 +69,15 @@ def compile_parts(kind: type[Any]) -> None:
             strategy = model._distribute_strategy
             has_strategy = model._distribute_strategy is not None or tf.distribute.has_strategy()
             if not has_strategy and _trains(step_function):
-                kind.warn_about_unused_strategies(model.name)
-            if type(strategy) is not kind or model.run_eagerly or strategy.is_plain:
+                kind._warn_about_unused_strategies(model.name)
+            if not isinstance(strategy, kind) or model.run_eagerly or strategy.is_plain:
                 return original(model, step_function)
+            if strategy.trial is not None and _trains(step_function):
+                make_once = functools.partial(make_for_parts, strategy, model, step_function)
+                return tried_function(model, strategy.trial, make_once)
+            return make_for_parts(strategy, model, step_function)
+
+        def make_for_parts(strategy: Any, model: Any, step_function: Any) -> Any:
             if not model.jit_compile:
                 return _explaining(strategy, original(model, step_function))
             compiled = tf.function(step_function, jit_compile=True, autograph=False)
@@ -72,7 +89,22 @@ def compile_parts(kind: type[Any]) -> None:
 
         return make
 
+    def wrap_automatic(original: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(original)
+        def resolve(model: Any) -> bool:
+            strategy = model._distribute_strategy
+            if not isinstance(strategy, kind):
+                return original(model)
+            model._distribute_strategy = None
+            try:
+                return original(model)
+            finally:
+                model._distribute_strategy = strategy
+
+        return resolve
+
     _STEPS.apply(wrap)
+    _AUTOMATIC_XLA.apply(wrap_automatic)
 
 
 def _trains(step_function: Any) -> bool:
@@ -100,7 +132,7 @@ def _explaining(strategy: Any, function: Any) -> Any:
         try:
             return function(iterator)
         except tf.errors.ResourceExhaustedError as error:
-            strategy.explain_exhausted_memory(error)
+            strategy._explain_exhausted_memory(error)
             raise
 
     return call
@@ -165,3 +197,17 @@ def build_from_specs(model: Any, batch: Any) -> None:
     with contextlib.suppress(Exception):
         if model.built and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+
+
+def save_only_weights(model: keras.Model | None, path: str) -> None:
+    """Write the weights of a model as ``model.save_weights`` does, without its optimizer.
+
+    Why: ``save_weights`` writes the optimizer too, twice as many bytes as the weights for Adam.
+    If it changes: checkpoints cannot be written.
+
+    Args:
+        model: Model that is built.
+        path: Path of a file, which ends in ``.weights.h5``.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    saving_lib.save_weights_only(model, path, objects_to_skip=[optimizer])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,8 @@ class Patch:
     Args:
         name: Name, unique among all patches.
         *targets: Attributes as ``"module:path.name"``, items of dictionaries as
-            ``"module:path[key]"``. The path begins at the module.
+            ``"module:path[key]"``. The path begins at the module; ``<name>`` in it is the cell of a
+            name that a function closes over, with the attribute ``cell_contents``.
         why: Reason for the patch.
         if_it_changes: Behaviour of evener if TensorFlow or Keras does not have the attribute, or
             does not use it any more.
@@ -154,11 +156,15 @@ def owner_of(target: str) -> tuple[Any, Any]:
     path, _, item = path.removesuffix("]").partition("[")
     *outer, name = path.split(".")
     for part in outer:
-        owner = getattr(owner, part)
+        owner = _cell(owner, part[1:-1]) if part.startswith("<") else getattr(owner, part)
     if not item:
         return owner, name
     items = getattr(owner, name)
     return items, next((key for key in items if getattr(key, "__name__", key) == item), item)
+
+
+def _cell(function: Any, name: str) -> types.CellType:
+    return function.__closure__[function.__code__.co_freevars.index(name)]
 
 
 def _get(owner: Any, key: Any) -> Any:
@@ -166,6 +172,8 @@ def _get(owner: Any, key: Any) -> Any:
 
 
 def _own(owner: Any, key: Any) -> Any:
+    if isinstance(owner, types.CellType):
+        return owner.cell_contents
     return (owner if isinstance(owner, dict) else vars(owner)).get(key, _ABSENT)
 
 

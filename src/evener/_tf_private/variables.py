@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from tensorflow.python.ops import (
 
 from evener._tf_private.devices import current_device
 from evener._tf_private.patches import Patch
+from evener.aligned import unwritten_zeros
 
 
 @contextlib.contextmanager
@@ -88,6 +90,14 @@ _NEW = Patch(
     "with ``keras.utils.clear_session``, which begins a new graph.",
     if_it_changes="The variables of an unchanged script have no owner, and are all on one device.",
 )
+_UNWRITTEN = Patch(
+    "values of large variables",
+    "keras:Variable._initialize",
+    why="Only the sizes of variables matter where a step is traced and not run. A model that does "
+    "not fit into this machine has to be made all the same, and there is no other way to make it "
+    "without its values.",
+    if_it_changes="`evener estimate` counts only models that fit into the memory of this machine.",
+)
 _WAITING = Patch(
     "devices of variables that wait",
     "keras:Variable.__init__",
@@ -115,6 +125,29 @@ def around_new_variables(scope: Callable[[], contextlib.AbstractContextManager[A
         return initialize
 
     _NEW.apply(wrap)
+
+
+def leave_large_variables_unwritten(least_bytes: int) -> None:
+    """Let large variables of Keras begin with zeros that take no memory until they are written.
+
+    Args:
+        least_bytes: Bytes from which a variable is large.
+    """
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def initialize(self: Any, value: Any) -> None:
+            # A function is an initializer of Keras; other values are those of the program.
+            if callable(value) and tf.executing_eagerly():
+                dtype = tf.as_dtype(self._dtype)
+                if math.prod(self._shape) * dtype.size >= least_bytes:
+                    found = unwritten_zeros(self._shape, dtype)
+                    value = value if found is None else found
+            original(self, value)
+
+        return initialize
+
+    _UNWRITTEN.apply(wrap)
 
 
 def keep_devices_of_waiting_variables() -> None:
@@ -167,3 +200,15 @@ def renew_variable(variable: Any) -> tf.Variable:
     with tf.init_scope(), scope:
         variable._initialize(value)
     return old
+
+
+def dtype_of_variable(handle: Any) -> tf.DType | None:
+    """Return the type of the values of a variable, by its handle; None for other resources.
+
+    Why: a step has handles alone, and there is no public way from a handle to its variable.
+    If it changes: a step that another worker's death breaks off is not computed again.
+    """
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or not data.shape_and_type:
+        return None
+    return tf.as_dtype(data.shape_and_type[0].dtype)

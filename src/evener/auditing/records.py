@@ -11,13 +11,6 @@ Kind = Literal["forward", "gradient", "optimizer", "input"]
 KINDS: tuple[Kind, ...] = ("forward", "gradient", "optimizer", "input")
 
 Reason = Literal["no_gpu_kernel", "no_kernel_for_dtype", "host_memory", "no_such_device", "beside"]
-REASONS: tuple[Reason, ...] = (
-    "no_gpu_kernel",
-    "no_kernel_for_dtype",
-    "host_memory",
-    "no_such_device",
-    "beside",
-)
 # TensorFlow places these on the host on purpose: shapes and counters, and operations that it
 # colocates with a variable.
 _NO_FINDINGS = ("host_memory", "beside")

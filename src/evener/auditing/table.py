@@ -54,7 +54,8 @@ def work_table(audit: AuditFields) -> Table:
     counted = {(total.device, total.kind): total.num_operations for total in audit.totals}
     for kind in KINDS:
         table.add_column(kind, justify="right", no_wrap=True)
-    for device in sorted({device for device, _ in counted}):
+    # A device without an operation is idle, which a table of the others does not say.
+    for device in sorted({*audit.devices, *(device for device, _ in counted)}):
         numbers = [counted.get((device, kind)) for kind in KINDS]
         table.add_row(device, *(_UNKNOWN if number is None else str(number) for number in numbers))
     return table

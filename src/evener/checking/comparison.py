@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.checking.compare import find_differences
+from evener.checking.differences import as_array
+from evener.checking.precision import rounding_of
 from evener.checking.sides import Extent, Sides, extent_of, written_names
 from evener.checking.spot_check import NotDoneError, SpotCheck
 from evener.engine.partition import PartitionedStep
@@ -69,11 +71,11 @@ def compare_samples(
         for copy, value in zip(copies, inputs[len(fed) :], strict=True):
             copy.assign(value)
         tensors = [tf.constant(n, s.dtype) for n, s in zip(inputs, specs.values(), strict=False)]
-        return [[np.asarray(tensor) for tensor in side] for side in function(*tensors)]
+        return [[as_array(tensor) for tensor in side] for side in function(*tensors)]
 
     with tf.device(HOST):
         kinds = [reader is None for reader in extent.compared.values()]
-        found = find_differences(compute, [*fed.values(), *values], _epsilon(traced), kinds)
+        found = find_differences(compute, [*fed.values(), *values], rounding_of(traced), kinds)
     return SpotCheck(
         state="differs" if found else "agrees",
         differences=tuple(
@@ -136,11 +138,3 @@ def _name(traced: TracedStep, tensor: Tensor, extent: Extent) -> str:
 
 def _by_handle(traced: TracedStep) -> dict[int, tf.Variable]:
     return {id(variable.handle): variable for variable in traced.concrete.graph.variables}
-
-
-def _epsilon(traced: TracedStep) -> float:
-    """Return the rounding of the least precise dtype that a step computes in."""
-    dtypes = {tensor.dtype for node in traced.graph for tensor in node.outputs}
-    if tf.bfloat16 in dtypes:
-        return 2.0**-8
-    return 2.0**-11 if tf.float16 in dtypes else 2.0**-24

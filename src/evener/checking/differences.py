@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+
+def as_array(tensor: Any) -> np.ndarray:
+    """Return a tensor, or an array, as an array; NumPy itself refuses one number of bfloat16."""
+    return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
 
 
 def is_inexact(array: np.ndarray) -> bool:

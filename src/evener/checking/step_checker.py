@@ -26,6 +26,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.checking.comparison import compare_samples, is_value_of_outer_graph
 from evener.checking.cost import begins_after, estimated_seconds
+from evener.checking.differences import as_array
 from evener.checking.obstacle import find_obstacle, num_bytes, num_parts
 from evener.checking.spot_check import NotDoneError, SpotCheck, not_done, warn_of_difference
 from evener.engine.partition import PartitionedStep
@@ -96,7 +97,7 @@ class StepChecker:
         """
         if self._begin <= time.time():
             try:
-                rows = [np.asarray(tensor) for tensor in self._rows(tensors)]
+                rows = [as_array(tensor) for tensor in self._rows(tensors)]
             except Exception as error:
                 self._end(not_done(error))
                 return

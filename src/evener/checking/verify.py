@@ -3,8 +3,9 @@
 ::
 
     first run      snapshot -> step on one device -> results, variables to the host -> put back
-                                                                                  |
-    every run      the partitioned step                                           v
+                   six times:  last places changed -> step on one device -> host -> put back
+                                                                                |
+    every run      the partitioned step                                         v
     first run                             -> results, variables to the host -> compare, print
 
 It is a part of the graph of the step, so it runs wherever a step runs: in Keras's ``fit``, in
@@ -15,44 +16,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from evener.checking.differences import magnitude, relative_difference
-from evener.engine.origin import warn_at_user_line
+from evener.checking.disturbed import disturbed
+from evener.checking.rounding import NUM_DISTURBED
+from evener.checking.verification import FirstRun, Verification
 from evener.engine.partition.homes import HOST
 from evener.errors import EngineError, warn
-from evener.graph.nodes import Graph, Node, Tensor
 
 VARIABLE = "EVENER_VERIFY"
 """Environment variable that decides for steps whose ``verify`` is None."""
-LARGEST_ROUNDING = 1e-4
-"""A larger relative difference in a float32 step is more than rounding."""
-_SMALLEST = 1e-3
-_HARMLESS = ("Assert", "NoOp", "Print", "PrintV2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """Differences of a partitioned step and the same step on one device.
-
-    Attributes:
-        results: Largest difference of the results, relative to the largest number of each tensor.
-        variables: Largest difference of the variables after the step, relative in the same way.
-    """
-
-    results: float
-    variables: float
-
-    def __str__(self) -> str:
-        return (
-            "Verified against one device: results differ by at most "
-            f"{self.results:.1e}, variables by {self.variables:.1e} (relative)."
-        )
 
 
 def chosen_verification(verify: bool | None) -> bool | None:
@@ -88,20 +65,27 @@ class Verifier:
     def __init__(self, when_compared: Callable[[Verification], None]) -> None:
         self._when_compared = when_compared
         self._is_begun = False
-        self._expected: list[np.ndarray] = []
+        self._first: FirstRun | None = None
 
     def run(
         self,
-        plain: Callable[[], Sequence[Any]],
+        plain: Callable[[Sequence[Any]], Sequence[Any]],
         partitioned: Callable[[], Sequence[Any]],
         variables: Sequence[tf.Variable],
+        *,
+        tensors: Sequence[Any] = (),
+        step: str = "a step",
+        epsilon: float = 2.0**-24,
     ) -> Sequence[Any]:
         """Run a step in the graph that is being made; in its first run, on one device as well.
 
         Args:
-            plain: Function that runs it on one device, and returns flat tensors.
+            plain: Function of the arguments that runs it on one device, and returns flat tensors.
             partitioned: Function that runs it on all devices, and returns the same tensors.
             variables: Variables that the step may change.
+            tensors: Arguments of the step.
+            step: Name of the step.
+            epsilon: Rounding of the least precise dtype that the step computes in.
 
         Returns:
             Results of the partitioned step.
@@ -111,15 +95,19 @@ class Verifier:
         def on_one_device() -> tf.Tensor:
             before = [variable.read_value() for variable in variables]
             with tf.control_dependencies(before):
-                results = _numbers(plain())
+                results = _numbers(plain(tensors))
+
+            def keep(*arrays: np.ndarray) -> bool:
+                named = [(variable.name, variable.trainable) for variable in variables]
+                self._first = FirstRun(step, named, epsilon, arrays)
+                return True
+
             with tf.control_dependencies(results):
                 after = [variable.read_value() for variable in variables]
-            kept = self._on_host(self._keep, [*results, *after], tf.bool)
-            with tf.control_dependencies([kept]):
-                puts = [
-                    variable.assign(value, read_value=False)
-                    for variable, value in zip(variables, before, strict=True)
-                ]
+            kept = self._on_host(keep, [*before, *after, *results], tf.bool)
+            seed = self._disturbed_runs(plain, variables, before, tensors, epsilon, after=kept)
+            with tf.control_dependencies([seed]):
+                puts = _assigned(variables, before)
             with tf.control_dependencies(puts):
                 return tf.identity(kept)
 
@@ -130,13 +118,45 @@ class Verifier:
 
         def compare() -> tf.Tensor:
             after = [variable.read_value() for variable in variables]
-            return self._on_host(
-                lambda *found: self._compare(found, len(numbers)), [*numbers, *after], tf.bool
-            )
+            return self._on_host(self._compare, [*after, *numbers], tf.bool)
 
         with tf.control_dependencies(numbers):
             tf.cond(is_first, compare, lambda: tf.constant(False))
         return results
+
+    def _disturbed_runs(
+        self,
+        plain: Callable[[Sequence[Any]], Sequence[Any]],
+        variables: Sequence[tf.Variable],
+        before: Sequence[Any],
+        tensors: Sequence[Any],
+        epsilon: float,
+        *,
+        after: tf.Tensor,
+    ) -> tf.Tensor:
+        """Run the step with other last places; return the number of runs, once all have ended."""
+
+        def body(number: tf.Tensor) -> tf.Tensor:
+            changed = disturbed(before, variables, number, epsilon)
+            with tf.control_dependencies(changed):
+                puts = _assigned(variables, changed)
+            with tf.control_dependencies(puts):
+                results = _numbers(plain(disturbed(tensors, None, number, epsilon)))
+            with tf.control_dependencies(results):
+                ended = [variable.read_value() for variable in variables]
+            kept = self._on_host(self._disturb, [*changed, *ended, *results], tf.bool)
+            with tf.control_dependencies([kept]):
+                return number + 1
+
+        with tf.control_dependencies([after]):
+            begin = tf.constant(0)
+        [end] = tf.while_loop(
+            lambda number: number < NUM_DISTURBED,
+            lambda number: [body(number)],
+            [begin],
+            parallel_iterations=1,
+        )
+        return end
 
     @staticmethod
     def _on_host(function: Callable[..., Any], tensors: Sequence[Any], dtype: tf.DType) -> Any:
@@ -147,78 +167,46 @@ class Verifier:
         is_first, self._is_begun = not self._is_begun, True
         return is_first
 
-    def _keep(self, *arrays: np.ndarray) -> bool:
-        # TensorFlow may use the memory again.
-        self._expected = [np.array(array) for array in arrays]
+    def _disturb(self, *arrays: np.ndarray) -> bool:
+        assert self._first is not None
+        self._first.add_disturbed(arrays)
         return True
 
-    def _compare(self, arrays: Sequence[np.ndarray], num_results: int) -> bool:
-        expected, self._expected = self._expected, []
-        found = Verification(
-            results=_largest(expected[:num_results], arrays[:num_results]),
-            variables=_largest(expected[num_results:], arrays[num_results:]),
-        )
+    def _compare(self, *arrays: np.ndarray) -> bool:
+        first, self._first = self._first, None
+        assert first is not None
+        found = first.compared_with(arrays)
         print(f"evener: {found}", file=sys.stderr)
         self._when_compared(found)
-        if not max(found.results, found.variables) <= LARGEST_ROUNDING:
-            warn(
-                "ENG-080",
-                "The first step differs from the same step on one device. " + str(found),
-                why="The difference is more than rounding, unless the step is very sensitive to "
-                "it. (The first update of Adam has the size of the learning rate wherever a "
-                "gradient is 0 but for rounding.) BatchNormalization differs where "
-                'batch_norm="per_device" was chosen, which is not exact.',
-                fix="Run the step in float64 to tell. If the difference stays, this is a fault "
-                "of evener: please report it, with strategy.report() or step.report().",
-            )
+        if found.differences:
+            _warn_of(found)
         return True
 
 
-def can_run_twice(graph: Graph, variables: Collection[Tensor]) -> bool:
-    """Return whether a step can be computed once more, and warn if not.
-
-    Args:
-        graph: Graph of the step.
-        variables: Arguments that are handles of variables, which are put back.
-    """
-    node = next(_not_put_back(graph.nodes, variables), None)
-    if node is None:
-        return True
-    warn_at_user_line(
-        "ENG-087",
-        "A step cannot be verified: it would not run on one device as it runs without "
-        "verification.",
-        why=f"It has the operation {node.op} ({node.name}), which changes or draws from what is "
-        "not a variable, so its effect cannot be undone.",
-        fix="Verify a step without it; for random numbers, use tf.random.Generator or a seed of "
-        "Keras's.",
+def _warn_of(found: Verification) -> None:
+    """Warn of tensors that differ by more than the rounding of the step: ENG-080."""
+    worst = max(found.differences, key=lambda difference: difference.by)
+    others = len(found.differences) - 1
+    and_more = f", and {others} more" if others else ""
+    warn(
+        "ENG-080",
+        f"The first run of {found.step} differs from the same run on one device: {worst.name}, by "
+        f"{worst.by:.1e} of its largest number{and_more}.",
+        why="Rounding does not explain it. One device computed the same run with other last places "
+        f"of all numbers {NUM_DISTURBED} times, which changed {worst.name} by at most "
+        f'{worst.rounding:.1e}. BatchNormalization differs where batch_norm="per_device" was '
+        "chosen, which is not exact.",
+        fix="Run the program on one device. Unless per_device was chosen, please report it as a "
+        "fault of evener, with strategy.report() or step.report().",
     )
-    return False
 
 
-def _not_put_back(nodes: Iterable[Node], variables: Collection[Tensor]) -> Iterator[Node]:
-    """Yield the operations whose effects stay when variables are put back."""
-    for node in nodes:
-        if not node.has_side_effect or node.op in _HARMLESS:
-            continue
-        resources = [tensor for tensor in node.inputs if tensor.dtype == tf.resource]
-        if any(tensor not in variables for tensor in resources):
-            yield node
-        elif node.bodies:
-            for body in node.bodies.values():
-                handles = [tensor for tensor in body.inputs if tensor.dtype == tf.resource]
-                yield from _not_put_back(body.nodes, handles)
-        elif not resources:
-            yield node
+def _assigned(variables: Sequence[tf.Variable], values: Sequence[Any]) -> list[Any]:
+    return [
+        variable.assign(value, read_value=False)
+        for variable, value in zip(variables, values, strict=True)
+    ]
 
 
 def _numbers(tensors: Sequence[Any]) -> list[Any]:
     return [tensor for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant)]
-
-
-def _largest(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
-    # Numbers that are 0 but for rounding, such as the gradient of a bias before a normalisation,
-    # are no measure of themselves.
-    least = _SMALLEST * max((magnitude(array) for array in expected), default=0.0)
-    pairs = zip(expected, actual, strict=True)
-    return max((relative_difference(*pair, least) for pair in pairs), default=0.0)

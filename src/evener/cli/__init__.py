@@ -21,8 +21,11 @@ from evener.cli.completion import InstallCompletionOption, ShowCompletionOption
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
 from evener.cli.estimate import estimate
+from evener.cli.launch import launch
 from evener.cli.plan import plan
+from evener.cli.ray_options import LaunchCommand
 from evener.cli.run import Handover, run
+from evener.cli.script_args import SCRIPT_SETTINGS
 from evener.cli.usage import WrongUsage
 from evener.errors import EvenerError, EvenerWarning, RunError
 
@@ -37,12 +40,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(devices)
-app.command()(doctor)
-app.command()(estimate)
 # Everything after the script is an argument of the script.
-app.command(context_settings={"allow_interspersed_args": False})(audit)
-app.command(context_settings={"allow_interspersed_args": False})(plan)
-app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command(context_settings=SCRIPT_SETTINGS)(audit)
+app.command(context_settings=SCRIPT_SETTINGS)(doctor)
+app.command(context_settings=SCRIPT_SETTINGS)(estimate)
+app.command(cls=LaunchCommand, context_settings=SCRIPT_SETTINGS)(launch)
+app.command(context_settings=SCRIPT_SETTINGS)(plan)
+app.command(context_settings=SCRIPT_SETTINGS)(run)
 
 
 def main() -> None:
@@ -92,12 +96,17 @@ def _print_error(error: EvenerError) -> None:
     print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
 
 
+# The command line is right, and something else failed.
+_FAILURES = ("RUN-030", "RUN-040", "RUN-043")
+
+
 def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
     from evener.subprocess.request import TargetError
 
-    return 2 if isinstance(error, SpecError | RunError | TargetError) else 1
+    is_usage = isinstance(error, SpecError | RunError | TargetError)
+    return 2 if is_usage and error.code not in _FAILURES else 1
 
 
 _show_any_warning = warnings.showwarning
@@ -115,4 +124,20 @@ def _show_warning(
     if issubclass(category, EvenerWarning):
         print("Warning:", " ".join(str(message).split()), file=sys.stderr)
     else:
-        _show_any_warning(message, category, filename, lineno)
+        _show_any_warning(message, category, *_without_replacement(filename, lineno))
+
+
+def _without_replacement(filename: str, lineno: int) -> tuple[str, int]:
+    """Return the line of a warning as it is without evener.
+
+    A function of Keras that evener replaces is called by evener's replacement, which a warning
+    about the caller would name.
+    """
+    from evener.own_code import is_evener
+
+    frame = sys._getframe(1) if is_evener(filename) else None
+    while frame is not None and frame.f_code.co_filename != filename:
+        frame = frame.f_back
+    while frame is not None and is_evener(frame.f_code.co_filename):
+        frame = frame.f_back
+    return (filename, lineno) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

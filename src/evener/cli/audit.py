@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from evener.cli.options import DevicesOption, NoGpuNamesOption, TimeLimitOption
+from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 _DEFAULT_LIMIT_SECONDS = 300.0
 
 
 def audit(
+    context: typer.Context,
     *,
     target: Annotated[
         str,
@@ -23,10 +25,8 @@ def audit(
             help="A Python file that trains, or a function of a module.",
         ),
     ],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="Arguments of the script."),
-    ] = None,
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
     devices: DevicesOption = None,
     no_gpu_names: NoGpuNamesOption = False,
     assume_gpus: Annotated[
@@ -62,7 +62,7 @@ def audit(
     """Show the device of each operation of a training step, and why. The step is not executed."""
     from evener.cli.status import status
     from evener.devices.spec import spec_from
-    from evener.subprocess.audit import audit_in_subprocess, request_for
+    from evener.subprocess.audit import audit_in_subprocess, request_for, script_of
     from evener.versions import check_installed
 
     if graph is not None and graph.suffix not in (".svg", ".dot"):
@@ -71,9 +71,13 @@ def audit(
         raise typer.BadParameter(f"{graph} cannot be written", param_hint="'--graph'")
     # Before the subprocess imports TensorFlow, which takes seconds.
     spec = spec_from(devices, os.environ)
+    script = script_of(target, as_module=as_module)
+    if script is not None:
+        args = args_of_script(context, args, script)
     request = request_for(
         target,
         tuple(args or ()),
+        script=script,
         devices=None if spec.source == "default" else str(spec),
         assume_gpus=assume_gpus,
         batch_size=batch_size,
@@ -82,14 +86,16 @@ def audit(
     check_installed()
     with status(f"Running {target} up to its first training step"):
         found = audit_in_subprocess(request, limit_seconds=time_limit)
-    if graph is not None:
-        from evener.report.traffic import draw
-
-        graph.write_text(draw(found, graph.suffix), encoding="utf-8")
     if as_json:
         print(found.to_json())
     else:
         from evener.auditing.table import print_audit
 
         print_audit(found)
+    if graph is not None:
+        from evener.cli.usage import write_result
+        from evener.report.traffic import draw
+
+        # With --json, standard output has the audit alone, from which it can be drawn again.
+        write_result(graph, draw(found, graph.suffix), is_printed=as_json)
     raise typer.Exit(1 if found.findings else 0)

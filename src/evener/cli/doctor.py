@@ -10,18 +10,18 @@ from typing import Annotated
 import typer
 
 from evener.cli.options import DevicesOption, NoGpuNamesOption
+from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 
 def doctor(
+    context: typer.Context,
     *,
     script: Annotated[
         str | None,
         typer.Argument(metavar="SCRIPT", show_default=False, help="The program to check."),
     ] = None,
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="With --run: arguments of SCRIPT, after --."),
-    ] = None,
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
     run: Annotated[
         bool,
         typer.Option(
@@ -77,6 +77,7 @@ def doctor(
         return
     if script is None:
         raise typer.BadParameter("give the program to check", param_hint="'SCRIPT'")
+    args = _args_of(context, args, script, as_module=as_module)
     if args and not run:
         raise typer.BadParameter(
             f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
@@ -87,8 +88,9 @@ def doctor(
 
     found = diagnose(
         script,
+        as_module=as_module,
         run=run,
-        args=args or (),
+        args=args,
         devices=devices,
         num_steps=steps,
         time_limit_seconds=time_limit,
@@ -107,6 +109,22 @@ def doctor(
         print_diagnosis(found)
     if not found.is_fine:
         raise typer.Exit(1)
+
+
+def _args_of(
+    context: typer.Context, args: list[str] | None, script: str, *, as_module: bool
+) -> list[str]:
+    """Return the arguments of the program. A file that cannot be read is a finding."""
+    from evener.errors import RunError
+    from evener.run.script import read
+
+    try:
+        found = read(script, as_module=as_module)
+    except RunError:
+        if as_module:
+            raise
+        return args or []
+    return args_of_script(context, args, found)
 
 
 def _explain(code: str) -> None:

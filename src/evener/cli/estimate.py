@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from evener.cli.options import DEFAULT_LIMIT_SECONDS, TimeLimitOption
+from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 if TYPE_CHECKING:
     from evener.profile import ModelCosts
+    from evener.run.script import Script
 
 _MOST_SAMPLES = 2**20
 _MOST_DEVICES = 256
 
 
 def estimate(
+    context: typer.Context,
     *,
     target: Annotated[
         str,
@@ -26,10 +29,8 @@ def estimate(
             help="A Python file that trains, or a published model, such as bert-large.",
         ),
     ],
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, after --."),
-    ] = None,
+    args: ArgsArgument = None,
+    as_module: AsModuleOption = False,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -62,12 +63,20 @@ def estimate(
     from evener.clusters import model_named, model_names
     from evener.report.estimated import Estimated, print_estimated
 
-    if target in model_names():
+    if target in model_names() and not as_module:
         if args:
-            raise typer.BadParameter(f"the model {target} takes no arguments: {' '.join(args)}")
+            raise typer.BadParameter(
+                f"the model {target} takes no arguments; options go before it: {' '.join(args)}"
+            )
         model, own_size = model_named(target).costs, None
     else:
-        model, own_size = _of_script(target, args, time_limit)
+        if not (as_module or target.endswith(".py") or Path(target).exists()):
+            raise _no_target(target)
+        from evener.run.script import read
+
+        script = read(target, as_module=as_module)
+        args = args_of_script(context, args, script)
+        model, own_size = _of_script(script, args, time_limit)
     size = batch_size or own_size
     if size is None:
         raise _no_batch_size(target, is_model=target in model_names())
@@ -78,17 +87,13 @@ def estimate(
         print_estimated(found)
 
 
-def _of_script(
-    script: str, args: list[str] | None, time_limit: float
-) -> tuple[ModelCosts, int | None]:
+def _of_script(script: Script, args: list[str], time_limit: float) -> tuple[ModelCosts, int | None]:
     """Return the layers of a script's training step, and the samples of its batch if known."""
     from evener.cli.status import status
     from evener.subprocess.costs import counted_memory
 
-    if not (script.endswith(".py") or Path(script).exists()):
-        raise _no_target(script)
-    with status(f"Tracing the first training step of {script}"):
-        return counted_memory(script, args or (), time_limit=time_limit)
+    with status(f"Tracing the first training step of {script.given}"):
+        return counted_memory(script, args, time_limit=time_limit)
 
 
 def _no_target(target: str) -> Exception:

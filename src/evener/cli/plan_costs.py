@@ -12,6 +12,7 @@ import typer
 from evener.cli.usage import wrong_usage
 
 if TYPE_CHECKING:
+    from evener.clusters import ClusterDescription
     from evener.feedback.run_times import MeasuredRun
     from evener.planner import BatchSize
     from evener.profile import CostProfile
@@ -20,24 +21,52 @@ if TYPE_CHECKING:
 
 
 def check_sources(
-    *, script: str | None, model: str | None, cluster: str | None, profile: Path | None
+    *,
+    script: str | None,
+    model: str | None,
+    cluster: str | None,
+    profile: Path | None,
+    check: Path | None,
+    devices: str | None = None,
 ) -> None:
     """Check that the costs come from exactly one source."""
     given = [name for name, value in (("a script", script), ("--model", model)) if value]
     given += ["--profile"] if profile is not None else []
+    if not given and check is not None:
+        raise typer.BadParameter(
+            f"a plan does not contain the costs of layers; evener plan --check {check} SCRIPT "
+            "takes those of the script, which are stored, and --profile FILE those of a file",
+            param_hint="'--check'",
+        )
     if len(given) != 1:
         found = " and ".join(given) or "nothing"
         raise typer.BadParameter(
             f"give one of a script, --profile, or --model with --cluster; {found} was given"
         )
-    if model is None and cluster is not None:
+    if profile is not None and cluster is not None:
         raise typer.BadParameter(
-            "--cluster needs --model: it describes devices that cannot be measured here, and the "
-            "costs of a published model are computed from its shapes. Scripts and profiles are "
-            "planned for the devices that were measured"
+            "--cluster needs a script or --model: a profile has the times of the devices that were "
+            "measured, and no others"
+        )
+    if cluster is not None and devices is not None:
+        raise typer.BadParameter(
+            "--cluster says for which devices to plan; leave out --cluster or --devices",
+            param_hint="'--devices'",
         )
     if model is not None and cluster is None:
         raise typer.BadParameter("--model needs --cluster, the devices to plan for")
+
+
+def read_args(
+    context: typer.Context, args: list[str] | None, *, script: str | None, as_module: bool
+) -> list[str]:
+    """Return the arguments of the script, which has to be readable."""
+    from evener.cli.script_args import args_of_script
+    from evener.run.script import read
+
+    if script is None:
+        return []
+    return args_of_script(context, args, read(script, as_module=as_module))
 
 
 def read_batch_size(text: str | None) -> BatchSize | None:
@@ -69,11 +98,28 @@ def known_costs(model: str | None, cluster: str | None, profile: Path | None) ->
 
 
 def _described(model: str, cluster: str) -> CostProfile:
-    from evener.clusters import cluster_named, datasheet_profile, model_named, read_cluster
+    from evener.clusters import datasheet_profile, model_named
+
+    return datasheet_profile(model_named(model), _read_cluster(cluster))
+
+
+def _read_cluster(cluster: str) -> ClusterDescription:
+    from evener.clusters import cluster_named, read_cluster
 
     is_file = cluster.endswith((".yaml", ".yml")) or Path(cluster).exists()
-    described = read_cluster(Path(cluster)) if is_file else cluster_named(cluster)
-    return datasheet_profile(model_named(model), described)
+    return read_cluster(Path(cluster)) if is_file else cluster_named(cluster)
+
+
+def described_costs(request: StepRequest, cluster: str, time_limit: float) -> StepCosts:
+    """Return the costs of a script on a cluster that is not here, from datasheets."""
+    from evener.cli.status import status
+    from evener.subprocess.costs import described_profile
+
+    with wrong_usage("--cluster"):
+        described = _read_cluster(cluster)
+    request = dataclasses.replace(request, question="datasheets")
+    with status(f"Tracing the first training step of {request.target}"):
+        return described_profile(request, described, time_limit=time_limit)
 
 
 def measured_costs(request: StepRequest, time_limit: float) -> StepCosts:
@@ -85,11 +131,11 @@ def measured_costs(request: StepRequest, time_limit: float) -> StepCosts:
         return measured_profile(request, time_limit=time_limit)
 
 
-def read_measured_run(file: Path, model: str | None) -> MeasuredRun:
-    """Return the run in the file of ``--from-run``; a published model has none."""
+def read_measured_run(file: Path, model: str | None, cluster: str | None) -> MeasuredRun:
+    """Return the run in the file of ``--from-run``; devices that are not here have none."""
     from evener.feedback.run_times import read_run
 
-    if model is not None:
+    if model is not None or cluster is not None:
         raise typer.BadParameter("--from-run needs measurements: a script, or --profile")
     with wrong_usage("--from-run"):
         return read_run(file)

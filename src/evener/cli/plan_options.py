@@ -34,7 +34,8 @@ ClusterOption = Annotated[
         "--cluster",
         metavar="FILE|NAME",
         help="Plan for the devices of a cluster: a YAML file that describes it, or a cluster "
-        "that evener knows, such as a100-8. Needs --model.",
+        "that evener knows, such as a100-8. The times of a script follow from its operations and "
+        "bytes, and the datasheets of the devices.",
     ),
 ]
 

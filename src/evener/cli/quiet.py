@@ -22,15 +22,14 @@ def quiet_tensorflow(environ: MutableMapping[str, str]) -> Iterator[None]:
     The log level is set for the whole process, but TensorFlow 2.21 writes some lines before it
     reads the level. These are held back, and printed if an exception is raised that is not an
     error of evener. Warnings of evener are printed at the end. If ``TF_CPP_MIN_LOG_LEVEL`` is
-    set, nothing is hidden.
+    ``"0"``, nothing is hidden; another level that is set stays.
 
     Args:
         environ: The environment variables of this process.
     """
-    if LOG_LEVEL in environ:
+    if environ.setdefault(LOG_LEVEL, "3") == "0":
         yield
         return
-    environ[LOG_LEVEL] = "3"
     sys.stderr.flush()
     terminal = os.dup(2)
     with _evener_warnings_at_the_end(), tempfile.TemporaryFile() as held:

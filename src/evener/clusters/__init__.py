@@ -10,8 +10,10 @@ from evener.clusters.description import ClusterDescription, Datasheet, DeviceTyp
 from evener.clusters.published import PublishedModel, model_named, model_names
 from evener.clusters.reading import parse_cluster, read_cluster
 from evener.clusters.shipped import cluster_named, cluster_names
+from evener.clusters.speeds import Assumptions, reached_speeds
 
 __all__ = [
+    "Assumptions",
     "ClusterDescription",
     "Datasheet",
     "DeviceType",
@@ -22,6 +24,7 @@ __all__ = [
     "model_named",
     "model_names",
     "parse_cluster",
+    "reached_speeds",
     "read_cluster",
     "roofline",
 ]

@@ -22,6 +22,8 @@ class Datasheet:
             1.
         efficiency_source: Source of the efficiency, or reason of the assumption.
         launch_seconds: Seconds to launch an operation, 0 or more.
+        float32_flops: Peak operations per second in float32, or in TF32 where TensorFlow uses it;
+            None if the datasheet is for another dtype alone.
     """
 
     peak_flops: float
@@ -30,6 +32,7 @@ class Datasheet:
     efficiency: float
     efficiency_source: str
     launch_seconds: float
+    float32_flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,12 +20,16 @@ _FLOP_RATES = {f"{prefix}FLOP/s": scale for prefix, scale in _PREFIXES.items()}
 # Units per second: dividing by a power of ten is exact, multiplying by its inverse is not.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9}
 
+_LEAST_WITHOUT_UNIT = 2**20
+"""Least bytes that a number without a unit may mean."""
+
 
 def memory_size(text: str) -> int:
     """Return bytes, at least 1.
 
     Raises:
-        ValueError: If the text is not a size above 0.
+        ValueError: If the text is not a size above 0, or is so small a number without a unit that
+            one was forgotten.
 
     >>> memory_size("24 GiB")
     25769803776
@@ -36,6 +40,10 @@ def memory_size(text: str) -> int:
         raise ValueError("it is more than can be counted") from None
     if num_bytes < 1:
         raise ValueError("it must be above 0")
+    if num_bytes < _LEAST_WITHOUT_UNIT and text.strip()[-1].isdigit():
+        raise ValueError(
+            f"without a unit it is {num_bytes} bytes; write for example {text.strip()} GiB"
+        )
     return num_bytes
 
 

@@ -93,7 +93,7 @@ def parse_cluster(text: str, *, file: str = "cluster.yaml") -> ClusterDescriptio
 def _device_type(name: str, value: Value) -> DeviceType:
     fields = value.fields(
         required=("memory", "source"),
-        optional=("kind", "reserved", "launch", "curves", *_DATASHEET),
+        optional=("kind", "reserved", "launch", "curves", "float32_peak", *_DATASHEET),
     )
     memory = fields["memory"].parsed(memory_size)
     reserved = fields["reserved"].parsed(memory_size) if "reserved" in fields else 0
@@ -122,6 +122,9 @@ def _datasheet(value: Value, fields: Mapping[str, Value]) -> Datasheet:
         efficiency=fields["efficiency"].parsed(_fraction),
         efficiency_source=fields["efficiency_source"].text(),
         launch_seconds=fields["launch"].parsed(duration) if "launch" in fields else _DEFAULT_LAUNCH,
+        float32_flops=fields["float32_peak"].parsed(flop_rate)
+        if "float32_peak" in fields
+        else None,
     )
 
 

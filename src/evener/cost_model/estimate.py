@@ -167,8 +167,9 @@ def _fullest(model: ModelCosts, samples: int, way: Way, num_devices: int) -> Mem
     owned = [
         layer for layer, owner in zip(layers, assignment.owners, strict=True) if owner == device
     ]
-    # All samples of a step are sent at its start.
-    of_samples = model.input_bytes * samples * way.num_micro_batches
+    # All samples of a step are sent at its start; at the moment of the peak some may be gone.
+    sent = model.input_bytes * samples * way.num_micro_batches
+    of_samples = min(sent, found.activations)
     return MemoryByKind(
         weights=sum(layer.weight_bytes for layer in owned),
         optimizer_state=sum(layer.optimizer_bytes for layer in owned),

@@ -56,6 +56,15 @@ def tf_device(name: str) -> str:
     return f"/device:{kind.upper()}:{index}"
 
 
+def without_worker(name: str) -> str:
+    """Return evener's name of a device without its worker.
+
+    >>> without_worker("worker:1/gpu:0"), without_worker("cpu:0")
+    ('gpu:0', 'cpu:0')
+    """
+    return name.rpartition("/")[2]
+
+
 def canonical_device(tf_name: str) -> str:
     """Return the one form of TensorFlow's names of a device; ``""`` if no device is named.
 

@@ -5,6 +5,7 @@
     gpu:0@10GiB,gpu:1        a cap on the memory of one of them
     gpu:0@10GiB,gpu:0@5GiB   one GPU split into two devices
     cpu:2                    two stand-ins: logical CPU devices, to try programs without GPUs
+    cpu:0                    the CPU alone, by its name; cpu:0,cpu:1 is the same as cpu:2
     cpu:1@2GiB,cpu:1@1GiB    stand-ins with a memory cap that only the planner respects:
                              TensorFlow cannot limit the memory of CPU devices
 
@@ -140,6 +141,8 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
             why="a spec lists at least one device, separated by commas.",
             fix=_examples_text(),
         )
+    if "cpu:0" in map(_without_cap, items):
+        items = _by_count(items, context)
     parsed = [_parse_item(item, context) for item in items]
     if len(parsed) == 1 and isinstance(parsed[0], DeviceSpec):
         return replace(parsed[0], source=source)
@@ -150,16 +153,37 @@ def parse_spec(text: str, *, source: SpecSource = "argument") -> DeviceSpec:
         return DeviceSpec(kind="cpu", num_stand_ins=len(caps), stand_in_caps=caps, source=source)
     gpus = tuple(item for item in parsed if isinstance(item, GpuRequest))
     if len(gpus) < len(parsed):
-        raise SpecError(
-            "DEV-007",
-            f"{context} mixes {_first_exclusive(parsed)!r} with other devices.",
-            why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
-            "stand-ins with a memory size each. The host's CPU always prepares the input and is "
-            "not listed.",
-            fix=_examples_text(),
-        )
+        raise _mixed(context, _first_exclusive(parsed))
     _refuse_repeats(gpus, context)
     return DeviceSpec(kind="gpu", gpus=gpus, source=source)
+
+
+def _by_count(items: Sequence[str], context: str) -> list[str]:
+    """Return names of stand-ins, ``cpu:0, cpu:1, ...``, as `parse_spec` counts them.
+
+    Raises:
+        SpecError: DEV-007 if they are not those of all stand-ins, in order.
+    """
+    if [_without_cap(item) for item in items] != [f"cpu:{k}" for k in range(len(items))]:
+        raise _mixed(context, "cpu:0")
+    if not any("@" in item for item in items):
+        return [f"cpu:{len(items)}"]
+    return ["@".join(["cpu:1", *item.split("@")[1:]]) for item in items]
+
+
+def _without_cap(item: str) -> str:
+    return item.partition("@")[0].strip()
+
+
+def _mixed(context: str, item: str) -> SpecError:
+    return SpecError(
+        "DEV-007",
+        f"{context} mixes {item!r} with other devices.",
+        why="'all' and cpu:N must be the whole spec; only GPUs can be listed together, or "
+        "stand-ins: by their names from cpu:0 on, or with a memory size each. The host's CPU "
+        "always prepares the input and is not listed.",
+        fix=_examples_text(),
+    )
 
 
 def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
@@ -184,8 +208,7 @@ def _parse_item(item: str, context: str) -> DeviceSpec | GpuRequest:
 
 
 def _no_device(context: str, item: str) -> SpecError:
-    # In a spec, the number after `cpu:` is a count.
-    close = suggestion(item, _EXAMPLES).replace("'cpu:0'", "'cpu:1'")
+    close = suggestion(item, _EXAMPLES)
     return not_a_device(
         f"{context}: {item!r} is not a device.{close}",
         why="devices are written all, gpu:NUMBER, gpu:NUMBER@SIZE, cpu:COUNT or cpu:COUNT@SIZE, in "

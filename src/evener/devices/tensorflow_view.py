@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from evener.versions import SUPPORTED, check_is_there
+
 _MEBIBYTE = 2**20
 
 
@@ -78,7 +80,12 @@ class TensorFlowView:
 
 
 def import_tensorflow() -> Any:
-    """Import TensorFlow, which takes seconds, and return it."""
+    """Import TensorFlow, which takes seconds, and return it.
+
+    Raises:
+        EngineError: ENG-098 if it is not installed.
+    """
+    check_is_there(SUPPORTED[0])
     import tensorflow as tf
 
     return tf

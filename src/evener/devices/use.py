@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from evener.devices import problem
@@ -140,7 +140,7 @@ def resolve(
     names: Sequence[str], environ: Mapping[str, str], *, nvml: NvmlReader, runtime: Runtime
 ) -> tuple[UsedDevice, ...]:
     """Implement `resolve_devices` on any runtime."""
-    names = tuple(names)
+    names = _listed(names)
     _check_names(names)
     view = runtime.view()
     machine = nvml.read_machine()
@@ -205,6 +205,22 @@ def _spec_for(
     if num_logical_cpus >= needed or needed > MAX_STAND_INS:
         return spec
     return DeviceSpec(kind="cpu", num_stand_ins=needed)
+
+
+def _listed(names: object) -> tuple[str, ...]:
+    """Return the names of a list; they are checked by `_check_names`.
+
+    Raises:
+        SpecError: DEV-002 if it is no list.
+    """
+    if isinstance(names, Iterable) and not isinstance(names, str | bytes):
+        return tuple(names)
+    count = names if isinstance(names, int) and 1 <= names <= MAX_STAND_INS else 2
+    raise not_a_device(
+        f"{names!r} is neither a device spec nor a list of devices.",
+        why=f"it is of type {type(names).__name__}; devices are named, not counted.",
+        fix=f"write 'cpu:{count}' for {count} stand-ins, or for example ['gpu:0', 'gpu:1'].",
+    )
 
 
 def _check_names(names: Sequence[object]) -> None:

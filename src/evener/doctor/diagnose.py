@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from evener.doctor.rule import Case, Family, Rule, Violation
 from evener.doctor.rules import all_rules
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.watch import Observation, WatchLimits, watch
+from evener.notebook import ShownAsText
+from evener.run.script import read_module
 
 # Largest number of further lines shown with their text.
 _MOST_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(ShownAsText):
     """The findings on a program.
 
     Args:
@@ -47,6 +50,13 @@ class Diagnosis:
         """Whether no finding is worse than a hint."""
         return all(finding.severity is Severity.HINT for finding in self.findings)
 
+    def __str__(self) -> str:
+        """Return all findings, the worst first, and their number."""
+        counts = Counter(finding.severity.value for finding in self.findings)
+        numbers = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items()]
+        last = f"{', '.join(numbers) or 'nothing found'} in {self.script}"
+        return "\n\n".join([*map(str, self.findings), last])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as ``--json`` prints it: text, numbers and lists by field name."""
         ran = None
@@ -69,6 +79,7 @@ class Diagnosis:
 def diagnose(
     path: str | os.PathLike[str],
     *,
+    as_module: bool = False,
     run: bool = False,
     args: Sequence[str] = (),
     devices: str | None = None,
@@ -86,6 +97,7 @@ def diagnose(
     Args:
         path: Path of a Python script. Modules of the same project that it imports are read too.
             A file that does not exist or is not Python is a finding.
+        as_module: Whether `path` is the name of a module, as for ``python -m``.
         run: Whether to run it for a few steps, in a subprocess.
         args: Arguments of the script.
         devices: Device spec to configure before it runs, such as ``"cpu:2"`` for two
@@ -105,7 +117,8 @@ def diagnose(
 
     Raises:
         DeviceError: DEV-001 to DEV-007 if it is to run and the spec cannot be read.
-        RunError: RUN-011 to RUN-013 if a code, the table or the number of GPUs is wrong.
+        RunError: RUN-011 to RUN-013 if a code, the table or the number of GPUs is wrong; RUN-003
+            or RUN-021 if a module cannot be read.
 
     Example:
         >>> import pathlib, tempfile
@@ -114,14 +127,15 @@ def diagnose(
         >>> [finding.code for finding in diagnose(script, run=True).findings]
         ['DOC-001']
     """
-    script = Path(path)
+    script = Path(read_module(os.fspath(path)).path if as_module else path)
     chosen = configuration_for(script, select=select, ignore=ignore, num_gpus=num_gpus)
     program = read_program(script)
     observation = None
     if run and not any(unread.importer is None for unread in program.unread):
         observation = watch(
-            script,
+            path if as_module else script,
             args,
+            as_module=as_module,
             devices=devices,
             gpu_names=gpu_names,
             limits=WatchLimits(time_limit_seconds=time_limit_seconds, num_steps=num_steps),

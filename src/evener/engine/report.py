@@ -15,6 +15,7 @@ from evener.engine.partition.tasks import Partition
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of, num_leading, open_functions
 from evener.engine.trace.inference import Inference
 from evener.graph.nodes import Node, Tensor
+from evener.notebook import ShownAsText
 from evener.own_code import is_own, short_path
 
 COUNTED_SAMPLES = 32
@@ -27,7 +28,7 @@ _PARTS = "parts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepReport:
+class StepReport(ShownAsText):
     """Report of partitioned steps.
 
     Attributes:
@@ -46,6 +47,14 @@ class StepReport:
     flops_of_parts: float = 0.0
     flops_once: Mapping[str, float] = field(default_factory=dict)
     flops_in_turns: float = 0.0
+
+    def __str__(self) -> str:
+        """Return the operations that are gathered, one in a line."""
+        computed = f"{self.num_operations} operations of the parts"
+        if not self.gathered:
+            return f"{computed}; nothing is gathered"
+        lines = dict.fromkeys(f"  {operation}" for operation in self.gathered)
+        return "\n".join([f"{computed}; gathered on one device:", *lines])
 
     @classmethod
     def of(cls, steps: Iterable[PartitionedStep]) -> StepReport:
@@ -66,7 +75,7 @@ class StepReport:
                     count += node in partition.sharding.decisions
                     tensors = partition.sharding.gathers(node)
                     if tensors:
-                        gathered.append(_describe(partition, node, tensors))
+                        gathered.append(_describe(node, tensors))
         return cls(
             gathered=tuple(gathered),
             num_operations=count,
@@ -124,7 +133,7 @@ def _in_turns(flops: Mapping[str, float]) -> float:
     return total if max(once, default=0.0) > NEARLY_ALL * total else 0.0
 
 
-def _describe(partition: Partition, node: Node, tensors: list[Tensor]) -> GatheredOperation:
+def _describe(node: Node, tensors: list[Tensor]) -> GatheredOperation:
     sizes = [_bytes_per_sample(tensor) for tensor in tensors]
     known = [size for size in sizes if size is not None]
     return GatheredOperation(

@@ -6,18 +6,23 @@ event. It has no clock and does not import TensorFlow.
 ::
 
     window            speeds                  shares
-    (samples, s) -->  median of       -->     proportional to speed  -->  worth it?
-    per replica       samples / s             at least minimum_share      >= 20 %: at once
-                                                                          >=  5 %: if twice
+    (samples, s) -->  median of       -->     proportional to speed  -->  worth it, in two
+    per replica       samples / s             at least minimum_share      windows? >= 5 %
 
-Noise alone never causes a change: the improvement is computed after the present speeds have been
-raised by two standard errors.
+    changed  -->  next window: faster, by a quarter of the prediction?  --> no: back, and rest
+
+Noise within a window causes no change: the improvement is computed after the present speeds have
+been raised by two standard errors. What lasts longer than a window, such as other programs and the
+fixed cost of a call, may cause one, which the next window takes back. Each time the rest before the
+next change is twice as long, and half as long after a change that was right: a long run loses
+little by changes that were wrong.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,6 +38,27 @@ Window = Sequence[Sequence[tuple[float, float]]]
 """Pairs (samples, seconds) of the last steps, for each replica in order."""
 
 
+_LEAST_OF_PREDICTION = 0.25
+"""Part of the predicted improvement that the next window has to show."""
+_LONGEST_REST = 8
+"""Windows between a change that was taken back and the next one, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Change of shares that the next window has to confirm.
+
+    Attributes:
+        before: Fractions before the change.
+        seconds: Measured seconds per sample before the change.
+        improvement: Predicted fraction of the step time that is saved.
+    """
+
+    before: tuple[float, ...]
+    seconds: float
+    improvement: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRebalancer:
     """State of rebalancing between two windows.
@@ -43,7 +69,6 @@ class ShareRebalancer:
             measured yet. Rebalancing starts when every replica has been measured.
         threshold: Least improvement of the predicted step time for a change, a fraction from 0 to
             1. Two consecutive windows must show it.
-        at_once: Improvement for which one window is enough, at least ``threshold``.
         minimum_share: Least fraction of a replica, so that it is still measured; at most
             1 / number of replicas. With 1 / batch size or more, every replica gets a sample of
             every batch.
@@ -51,6 +76,9 @@ class ShareRebalancer:
             empty for no limit.
         doubted: Speeds of the last window if they propose a change that waits for a second window;
             otherwise None. Set by `rebalance_shares`.
+        trial: Last change, if no window was measured since. Set by `rebalance_shares`.
+        rest: Windows that change nothing, from now on. Set by `rebalance_shares`.
+        next_rest: Windows that follow a change that is taken back. Set by `rebalance_shares`.
 
     Raises:
         PlanError: PLAN-007 to PLAN-011 for wrong shares, PLAN-032 for wrong settings or
@@ -60,10 +88,12 @@ class ShareRebalancer:
     shares: tuple[float, ...]
     speeds: tuple[float | None, ...] = ()
     threshold: float = 0.05
-    at_once: float = 0.20
     minimum_share: float = 0.01
     maximum_shares: tuple[float, ...] = ()
     doubted: tuple[float, ...] | None = None
+    trial: Trial | None = None
+    rest: int = 0
+    next_rest: int = 1
 
     def __post_init__(self) -> None:
         """Store shares as fractions, and check the settings."""
@@ -83,7 +113,8 @@ class Rebalanced:
         before: Fractions before the change.
         after: Fractions after the change.
         speeds: Speed of each replica in samples per second.
-        improvement: Predicted fraction of the step time that is saved, 0 to 1.
+        improvement: Predicted fraction of the step time that is saved, 0 to 1; of a change that is
+            taken back, the measured fraction that it has cost.
     """
 
     step: int
@@ -117,11 +148,10 @@ def rebalance_shares(
     not count. Steps with 0 samples, and times that are not positive and finite, are ignored; a
     replica without a measurement keeps its last speed.
 
-    A change that saves less than ``at_once`` waits for the next window. There it must be
-    worth it twice: with the shares that follow from that window, and with those that follow
-    from the one before, both judged at the speeds of that window. Steps that scatter make
-    it harder: the speeds that the present shares are judged by are raised by two standard
-    errors first, so that a window of noise changes nothing.
+    A change waits for the next window. There it must be worth it twice: with the shares that follow
+    from that window, and with those that follow from the one before, both judged at the speeds of
+    that window. Steps that scatter make it harder: the speeds that the present shares are judged by
+    are raised by two standard errors first, so that a window of noise changes nothing.
 
     Args:
         rebalancer: Current state.
@@ -135,9 +165,9 @@ def rebalance_shares(
     Raises:
         PlanError: PLAN-033 if the window has another number of replicas.
 
-    >>> rebalancer, event = rebalance_shares(
-    ...     ShareRebalancer(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]], step=40
-    ... )
+    >>> rebalancer, window = ShareRebalancer(shares=(1, 1)), [[(32, 0.08)], [(32, 0.32)]]
+    >>> rebalancer, _ = rebalance_shares(rebalancer, window, step=32)
+    >>> rebalancer, event = rebalance_shares(rebalancer, window, step=40)
     >>> [round(share, 6) for share in rebalancer.shares]
     [0.8, 0.2]
     >>> print(event)
@@ -150,6 +180,7 @@ def rebalance_shares(
             why="the window needs one list of (samples, seconds) per replica; a list may be empty.",
             fix="for two replicas of which one was idle: [[(32, 0.1)], []].",
         )
+    trial = rebalancer.trial
     measured = [measured_speed(steps) for steps in window]
     latest = tuple(
         last if new is None else new.median
@@ -158,13 +189,21 @@ def rebalance_shares(
     speeds = tuple(speed for speed in latest if speed is not None)
     if len(speeds) < len(latest):
         return dataclasses.replace(rebalancer, speeds=latest), None
+    rebalancer = dataclasses.replace(rebalancer, speeds=latest, trial=None)
+    seconds = _measured_seconds(window)
+    if trial is not None and seconds is not None:
+        if _has_failed(trial, seconds):
+            return _taken_back(rebalancer, trial, seconds, speeds, step)
+        rebalancer = dataclasses.replace(rebalancer, next_rest=max(1, rebalancer.next_rest // 2))
+    if rebalancer.rest:
+        return dataclasses.replace(rebalancer, rest=rebalancer.rest - 1, doubted=None), None
     errors = [0.0 if new is None else new.relative_error for new in measured]
     ideal = _ideal(rebalancer, speeds)
     improvement = _sure_improvement(rebalancer.shares, ideal, speeds, errors)
     if improvement < rebalancer.threshold or improvement <= 0:
-        return dataclasses.replace(rebalancer, speeds=latest, doubted=None), None
-    if improvement < rebalancer.at_once and not _is_confirmed(rebalancer, speeds, errors):
-        return dataclasses.replace(rebalancer, speeds=latest, doubted=speeds), None
+        return dataclasses.replace(rebalancer, doubted=None), None
+    if not _is_confirmed(rebalancer, speeds, errors):
+        return dataclasses.replace(rebalancer, doubted=speeds), None
     event = Rebalanced(
         step=step,
         before=rebalancer.shares,
@@ -172,10 +211,50 @@ def rebalance_shares(
         speeds=speeds,
         improvement=_improvement(rebalancer.shares, ideal, speeds),
     )
-    return dataclasses.replace(rebalancer, shares=ideal, speeds=latest, doubted=None), event
+    begun = None
+    if seconds is not None:
+        begun = Trial(before=event.before, seconds=seconds, improvement=event.improvement)
+    return dataclasses.replace(rebalancer, shares=ideal, doubted=None, trial=begun), event
+
+
+def _measured_seconds(window: Window) -> float | None:
+    """Return the median of the seconds per sample of whole steps, None if none is usable."""
+    found: list[float] = []
+    if len({len(steps) for steps in window}) == 1:
+        for replicas in zip(*window, strict=True):
+            num_samples = math.fsum(samples for samples, _ in replicas)
+            slowest = max(seconds for _, seconds in replicas)
+            if num_samples > 0 and is_usable(slowest):
+                found.append(slowest / num_samples)
+    return statistics.median(found) if found else None
+
+
+def _has_failed(trial: Trial, seconds: float) -> bool:
+    least = _LEAST_OF_PREDICTION * trial.improvement
+    return seconds > trial.seconds * (1.0 - least)
+
+
+def _taken_back(
+    rebalancer: ShareRebalancer, trial: Trial, seconds: float, speeds: tuple[float, ...], step: int
+) -> tuple[ShareRebalancer, Rebalanced]:
+    """Return to the shares before a change, and rest."""
+    shares = _ideal(rebalancer, trial.before)
+    event = Rebalanced(
+        step=step,
+        before=rebalancer.shares,
+        after=shares,
+        speeds=speeds,
+        improvement=max(0.0, 1.0 - trial.seconds / seconds),
+    )
+    rest = rebalancer.next_rest
+    next_rest = min(2 * rest, _LONGEST_REST)
+    return dataclasses.replace(
+        rebalancer, shares=shares, doubted=None, rest=rest, next_rest=next_rest
+    ), event
 
 
 def _ideal(rebalancer: ShareRebalancer, speeds: Sequence[float]) -> tuple[float, ...]:
+    """Return the shares by speed, or other relative shares, within the bounds."""
     return ideal_shares(
         speeds,
         minimum_share=rebalancer.minimum_share,
@@ -222,7 +301,6 @@ def _check_settings(rebalancer: ShareRebalancer) -> None:
     num_replicas = len(rebalancer.shares)
     bounds = {
         "threshold": (rebalancer.threshold, 0.0, 1.0),
-        "at_once": (rebalancer.at_once, rebalancer.threshold, 1.0),
         "minimum_share": (rebalancer.minimum_share, 0.0, 1.0 / num_replicas),
     }
     for name, (value, least, most) in bounds.items():

@@ -7,11 +7,11 @@ never touch TensorFlow's own objects.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs, operation_types
@@ -230,27 +230,31 @@ class Graph:
         """Return a new graph of a function that a loop or a condition calls."""
         return Graph(self.functions.find(name))
 
+    def drop_identities_of_results(self) -> None:
+        """Return what comes before identities that only hand results out.
+
+        TensorFlow adds them behind all writes, where they would be tasks of their own.
+        """
+        num_readers = Counter(tensor.node for node in self.nodes for tensor in node.inputs)
+        instead: dict[Tensor, Tensor] = {}
+        for node in reversed(self.nodes):
+            if node.op != "Identity" or num_readers[node]:
+                continue
+            if any(n.op != "ReadVariableOp" and not n.has_side_effect for n in node.after):
+                continue  # It alone asks for a check, which else would not run.
+            [before] = node.inputs
+            if before not in self.inputs and node.device in ("", before.node.device):
+                num_readers[before.node] -= 1
+                instead[node.outputs[0]] = before
+        for number, tensor in enumerate(self.outputs):
+            while tensor in instead:
+                tensor = instead[tensor]
+            self.outputs[number] = tensor
+        dropped = {tensor.node for tensor in instead}
+        self.nodes = [node for node in self.nodes if node not in dropped]
+
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
-
-
-def constant_array(tensor: Tensor) -> np.ndarray | None:
-    """Return the value of a constant, or of a slice of one; None for other tensors.
-
-    The gradient of `tf.pad` cuts a column out of the paddings, which are a matrix.
-    """
-    node = tensor.node
-    while node.op in ("Identity", "StopGradient"):
-        node = node.inputs[0].node
-    if node.op == "Slice":
-        array = constant_array(node.inputs[0])
-        begin, size = node.inputs[1].value, node.inputs[2].value
-        numbers = [*(begin or ("",)), *(size or ("",))]
-        if array is None or not all(isinstance(n, int) and n >= 0 for n in numbers):
-            return None
-        pairs = zip(begin or (), size or (), strict=True)
-        return array[tuple(slice(first, first + count) for first, count in pairs)]
-    return tf.make_ndarray(node.attrs["value"].tensor) if node.op == "Const" else None
 
 
 class _Reader:

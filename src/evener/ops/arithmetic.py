@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from evener.graph.constants import constant_array
 from evener.graph.dims import Size, divide, is_at_least
-from evener.graph.nodes import Node, Tensor, constant_array
+from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import alike
 from evener.ops.decision import EXTREMES, ROWS, SUMS, WHOLE, Decision

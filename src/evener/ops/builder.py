@@ -29,6 +29,10 @@ class Builder(Protocol):
         """Add a node; return its outputs."""
         ...
 
+    def is_argument(self, reference: str) -> bool:
+        """Return whether a tensor is given to the function, and not computed in it."""
+        ...
+
     def constant(self, value: Any, dtype: tf.DType) -> str:
         """Add a constant."""
         ...

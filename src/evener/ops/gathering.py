@@ -23,7 +23,6 @@ from evener.ops.registry import (
     Shapes,
     Trait,
     equal_sizes_rule,
-    gathered,
     index_limit_rule,
     rule,
     shape_rule,
@@ -270,7 +269,3 @@ def _histogram(node: Node, states: Sequence[State]) -> Decision | None:
 
 equal_sizes_rule(*COMBINE)(leading)
 traits(" ".join(COMBINE), Trait.OTHER_ROWS)
-gathered(
-    "SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum",
-    "The number of rows of its result is in the data.",
-)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from evener.graph.nodes import Node, constant_array
+from evener.graph.constants import constant_array
+from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import like_input
 from evener.ops.decision import PARTIALS, ROWS, Decision

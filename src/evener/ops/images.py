@@ -22,7 +22,7 @@ from evener.ops.axes import (
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.known import numbers_of, shape_of, sharded
 from evener.ops.own_rows import in_own_rows, with_own_rows
-from evener.ops.registry import Shapes, Trait, gathered, rule, shape_rule, traits
+from evener.ops.registry import Shapes, Trait, rule, shape_rule, traits
 from evener.ops.states import (
     FIRST,
     REPLICATED,
@@ -143,10 +143,6 @@ shape_rule("ScaleAndTranslateGrad")(like_input(1))
 shape_rule("CropAndResizeGradBoxes")(like_input(2))
 shape_rule("CropAndResizeGradImage")(given_by_input(3))
 traits("NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5", Trait.SIZED_BY_DATA)
-gathered(
-    "NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5",
-    "It compares, sorts or permutes the samples of a batch.",
-)
 
 
 @shape_rule("SpaceToBatchND", "BatchToSpaceND")

@@ -26,7 +26,6 @@ from evener.ops.registry import (
     Shapes,
     Trait,
     equal_sizes_rule,
-    gathered,
     index_inputs,
     matrix_rule,
     partial_rule,
@@ -294,4 +293,3 @@ traits("ConcatV2", Trait.OTHER_ROWS)
 index_inputs("Pack", slice(None))
 index_inputs("ConcatV2", slice(-1))
 traits("DynamicPartition", Trait.SIZED_BY_DATA)
-gathered("DynamicPartition", "The number of rows of its result is in the data.")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evener.graph.nodes import Node, Tensor, constant_array
+from evener.graph.constants import constant_array
+from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import behind, beside, beside_last, broadcast, last_axes, like_input
 from evener.ops.decision import ROWS, WHOLE, Decision
 from evener.ops.elementwise import operand_state
 from evener.ops.known import first_sharded, shape_of, sharded
-from evener.ops.registry import Shapes, gathered, rule, shape_rule
+from evener.ops.registry import Shapes, rule, shape_rule
 from evener.ops.states import REPLICATED, Sharded, State, is_shardable
 
 
@@ -125,7 +126,6 @@ shape_rule(
     "Cholesky", "Cross", "MatrixBandPart", "MatrixInverse", "MatrixSetDiag", "MatrixSetDiagV3"
 )(like_input(0))
 shape_rule("TridiagonalMatMul", "TridiagonalSolve")(like_input(-1))
-gathered("Diag DiagPart", "It relates every sample to every other one.")
 
 
 INNER_AXES = {

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
+from evener.graph.constants import constant_array
 from evener.graph.dims import Dim, Size, has_batch, symbol, symbols_of
-from evener.graph.nodes import Node, Tensor, constant_array
+from evener.graph.nodes import Node, Tensor
 from evener.graph.symbols import SymbolTable
 from evener.ops.builder import Builder
 from evener.ops.decision import ROWS, WHOLE, Decision

@@ -10,7 +10,7 @@ from evener.ops.axes import beside, beside_last, leading, like_input, replicated
 from evener.ops.decision import PARTIALS, ROWS, WHOLE, Decision
 from evener.ops.joining import rearranged_partial
 from evener.ops.known import first_sharded, integers_of, rank_of
-from evener.ops.registry import Shapes, equal_sizes_rule, gathered, partial_rule, rule, shape_rule
+from evener.ops.registry import Shapes, equal_sizes_rule, partial_rule, rule, shape_rule
 from evener.ops.states import FIRST, REPLICATED, Sharded, State, is_first, is_shardable
 
 
@@ -65,4 +65,3 @@ shape_rule("Reverse", "ReverseSequence", "ReverseV2", "Roll")(like_input(0))
 shape_rule("InTopK", "InTopKV2", "LowerBound", "UpperBound")(like_input(1))
 partial_rule("ReverseV2", inputs=(PARTIALS, WHOLE))(rearranged_partial)
 equal_sizes_rule("InTopK", "InTopKV2")(leading)
-gathered("ApproxTopK", "It compares, sorts or permutes the samples of a batch.")

@@ -41,7 +41,7 @@ from evener.ops.axes import first_batch_axis, given_by_input
 from evener.ops.builder import Builder
 from evener.ops.decision import ROWS, WHOLE, Decision, Lower
 from evener.ops.known import shape_of
-from evener.ops.registry import Shape, gathered, rule, shape_rule
+from evener.ops.registry import Shape, rule, shape_rule
 from evener.ops.states import (
     PART_BATCH,
     PART_OFFSET,
@@ -94,14 +94,6 @@ shape_rule(
     "RandomUniformInt",
     "TruncatedNormal",
 )(given_by_input(0))
-gathered("StatelessMultinomial", "Its kernels draw by the number of threads, or otherwise on GPUs.")
-gathered(
-    """
-    Multinomial RandomGamma RandomPoissonV2 RandomStandardNormal RandomUniform RandomUniformInt
-    TruncatedNormal
-    """,
-    "It draws one sample of numbers or classes for the whole batch, by a state of its own.",
-)
 
 
 @rule(*WITH_SEED, *WITH_COUNTER, inputs=WHOLE)

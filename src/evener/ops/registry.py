@@ -100,7 +100,6 @@ class Operation:
         index_limit: Finds an input with indices, and what they are below.
         index_inputs: The inputs whose integers are below a limit of the result.
         traits: Facts that hold whatever the inputs are.
-        gathered: The reason why the parts cannot compute it, if there is one.
     """
 
     shape: InferRule | None = None
@@ -115,7 +114,6 @@ class Operation:
     index_limit: IndexRule | None = None
     index_inputs: slice | None = None
     traits: Trait = Trait.NONE
-    gathered: str = ""
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -210,12 +208,6 @@ def index_inputs(ops: str, inputs: slice) -> None:
     """Say which inputs of types of operations have integers below a limit of their result."""
     for op in ops.split():
         _set(op, "index_inputs", inputs)
-
-
-def gathered(ops: str, reason: str) -> None:
-    """Say why the parts cannot compute types of operations."""
-    for op in ops.split():
-        _set(op, "gathered", reason)
 
 
 def _set(op: str, name: str, value: object) -> None:

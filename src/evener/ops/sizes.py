@@ -7,7 +7,7 @@ from evener.graph.nodes import Node
 from evener.graph.symbols import SymbolTable
 from evener.ops.axes import broadcast, scalar
 from evener.ops.known import numbers_of
-from evener.ops.registry import FREE, Shapes, Trait, gathered, shape_rule, traits, value_rule
+from evener.ops.registry import FREE, Shapes, Trait, shape_rule, traits, value_rule
 
 
 @value_rule("Shape", "ShapeN")
@@ -82,8 +82,3 @@ def _list_difference(table: SymbolTable, node: Node) -> Shapes:
 shape_rule("Rank", "Size")(scalar)
 traits("Shape ShapeN", FREE)
 traits("ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where", Trait.SIZED_BY_DATA)
-gathered("InvertPermutation", "It compares, sorts or permutes the samples of a batch.")
-gathered(
-    "ListDiff Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Where",
-    "The number of rows of its result is in the data.",
-)

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from evener.graph.constants import constant_array
 from evener.graph.dims import Size
-from evener.graph.nodes import Tensor, constant_array
+from evener.graph.nodes import Tensor
 from evener.ops.known import UnknownError
 from evener.ops.registry import Matrix, operation
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 from evener.plan.fields import PlanFields
 from evener.plan.names import parse_device_name
@@ -12,7 +13,7 @@ from evener.plan.owners import owner_rules
 from evener.plan.parts import BatchNormName, Owners, PlanDevice, Replica, ScheduleName, Stage
 from evener.plan.serialise import read_fields, write_plan
 from evener.plan.shares import check_shares
-from evener.plan.typed_values import as_tuple, as_whole, text_at, wrong_type
+from evener.plan.typed_values import as_tuple, as_whole, items_at, text_at, wrong_type
 from evener.plan.validate import missing_devices, validate
 
 
@@ -81,10 +82,8 @@ class Plan(PlanFields):
         >>> Plan.data_parallel(["cpu:0", "cpu:1"], owners="central").layout
         'central storage'
         """
-        # A text is a sequence of letters: refuse it before its letters are read as names.
-        if isinstance(devices, str):
-            raise wrong_type("devices", "a list", devices)
-        named = tuple(_device(f"devices[{i}]", device) for i, device in enumerate(devices))
+        listed = items_at("devices", devices)
+        named = tuple(_device(f"devices[{i}]", device) for i, device in enumerate(listed))
         given = [1.0] * len(named) if shares is None else shares
         # Without devices the validation of the plan raises the error.
         checked = check_shares(given, num_expected=len(named)) if named else ()
@@ -138,7 +137,7 @@ class Plan(PlanFields):
         >>> plan.layout, plan.replicas[0].in_flight
         ('pipeline', 2)
         """
-        pairs = list(stages.items()) if isinstance(stages, Mapping) else list(stages)
+        pairs = _pairs(stages)
         names = dict.fromkeys(device for device, _ in pairs)
         most = max(1, min(len(pairs), num_micro_batches))
         replica = Replica(
@@ -146,10 +145,7 @@ class Plan(PlanFields):
             num_micro_batches=num_micro_batches,
             in_flight=most if in_flight is None else in_flight,
             schedule=schedule,
-            stages=tuple(
-                Stage(device=device, layers=(given,) if isinstance(given, str) else tuple(given))
-                for device, given in pairs
-            ),
+            stages=tuple(Stage(device=device, layers=layers) for device, layers in pairs),
         )
         return cls(
             devices=tuple(_device(f"stages[{k}]", name) for k, name in enumerate(names)),
@@ -230,3 +226,23 @@ def _device(path: str, device: str | PlanDevice) -> PlanDevice:
         return device
     kind = parse_device_name(text_at(path, device), path=path).kind
     return PlanDevice(name=device, kind=kind)
+
+
+def _pairs(stages: object) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the device and the layer patterns of each stage.
+
+    Raises:
+        PlanError: PLAN-020 if it is neither a mapping nor a list of pairs.
+    """
+    if isinstance(stages, Mapping):
+        stages = tuple(cast("Mapping[Any, Any]", stages).items())
+    pairs: list[tuple[str, tuple[str, ...]]] = []
+    for index, pair in enumerate(items_at("stages", stages, "a mapping from devices to layers")):
+        stage = items_at(f"stages[{index}]", pair, "a device with its layers")
+        if len(stage) != 2:
+            raise wrong_type(f"stages[{index}]", "a device with its layers", pair)
+        device, layers = stage
+        if isinstance(layers, str):
+            layers = (layers,)
+        pairs.append((device, tuple(items_at(f"stages[{index}].layers", layers))))
+    return pairs

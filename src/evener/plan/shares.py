@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from evener.errors import PlanError
-from evener.plan.typed_values import as_double, as_whole, number_at, whole_number_at
+from evener.plan.typed_values import as_double, as_whole, items_at, number_at, whole_number_at
 
 # Up to these limits num_samples * share is finite, and the sizes add up exactly in doubles.
 _LARGEST_SUM = 1e100
@@ -76,7 +76,7 @@ def check_shares(
             a value that is not a number, PLAN-007 for a negative share, PLAN-008 for one that is
             not finite, PLAN-009 if they add up to 0.
     """
-    doubles = [as_double(share) for share in shares]
+    doubles = [as_double(share) for share in items_at("shares", shares)]
     if num_expected is not None and len(doubles) != num_expected:
         raise _wrong_count(doubles, num_expected, expected)
     checked = tuple(number_at(path.format(index), share) for index, share in enumerate(doubles))

@@ -1,10 +1,12 @@
-"""Plain text table of a Plan, at most 100 columns wide, the same on every terminal."""
+"""Plain text table of a Plan, the same on every terminal: 80 columns, unless names are long."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +16,7 @@ from evener.plan.parts import Predicted, Replica
 from evener.terminal import text_of
 from evener.units import format_bytes, format_seconds
 
-WIDTH = 100
+WIDTH = 80
 
 _OWNER_WORDS = {
     "sharded": "every variable on one device, spread by bytes",
@@ -64,9 +66,9 @@ def _replicas(plan: PlanFields) -> str:
     columns = [
         ("replica", True),
         ("share", True),
-        ("of a batch", True),
-        ("micro-batches", True),
-        ("in flight", True),
+        ("of a\nbatch", True),
+        ("micro-\nbatches", True),
+        ("in\nflight", True),
         ("stage", True),
         ("device", False),
         ("layers", False),
@@ -78,19 +80,25 @@ def _replicas(plan: PlanFields) -> str:
             f"{replica.share:g}",
             f"{fraction:.1%}",
             str(replica.num_micro_batches),
-            _in_flight(replica),
+            str(replica.in_flight),
         )
         for index, stage in enumerate(replica.stages):
             shown = about if index == 0 else ("",) * len(about)
             rows.append((*shown, str(index), stage.device, ", ".join(stage.layers)))
-    return _titled("Replicas", _table(columns, rows))
+    table = _titled("Replicas", _table(columns, rows))
+    return "\n".join([table, *_schedules(plan.replicas)])
 
 
-def _in_flight(replica: Replica) -> str:
-    # One micro-batch in one stage can be computed in one order only.
-    if replica.num_micro_batches == 1 and len(replica.stages) == 1:
-        return str(replica.in_flight)
-    return f"{replica.in_flight} ({replica.schedule})"
+def _schedules(replicas: Sequence[Replica]) -> list[str]:
+    """Return a line for each schedule, with the numbers of its replicas if there are several."""
+    found: dict[str, list[str]] = {}
+    for number, replica in enumerate(replicas):
+        # One micro-batch in one stage can be computed in one order only.
+        if replica.num_micro_batches > 1 or len(replica.stages) > 1:
+            found.setdefault(replica.schedule, []).append(str(number))
+    if len(found) == 1:
+        return [f"  schedule {next(iter(found))}"]
+    return [f"  schedule {name} of {', '.join(numbers)}" for name, numbers in found.items()]
 
 
 def _predicted(plan: PlanFields, predicted: Predicted) -> str:
@@ -113,10 +121,18 @@ def _table(columns: Sequence[_Column], rows: Iterable[Sequence[str]]) -> str:
     # Text, not str: rich would read a layer pattern such as "block[12]" as markup.
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=True)
     for heading, is_number in columns:
-        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number or heading == "device",
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    text = text_of(lambda console: console.print(table), WIDTH)
+    # No word is broken: with long names, the table is wider.
+    wide = Console(width=10 * WIDTH)
+    width = max(WIDTH, Measurement.get(wide, wide.options, table).minimum)
+    text = text_of(lambda console: console.print(table), width)
     return "\n".join(line for line in text.splitlines() if line.strip())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from evener.errors import PlanError
@@ -17,6 +17,8 @@ _EXAMPLES = {
     "a number": "0.5",
     "a list": "[...]",
     "an object": "{...}",
+    "a mapping from devices to layers": "{'gpu:0': 'encoder_*', 'gpu:1': ['decoder_*', 'head']}",
+    "a device with its layers": "('gpu:0', 'encoder_*')",
 }
 
 
@@ -107,6 +109,18 @@ def tuple_at(path: str, value: object, item: type[T]) -> tuple[T, ...]:
             expected = "text" if item is str else f"a {item.__name__}"
             raise wrong_type(f"{path}[{index}]", expected, found)
     return cast("tuple[T, ...]", items)
+
+
+def items_at(path: str, value: object, expected: str = "a list") -> list[Any]:
+    """Return the items of a list, a tuple or another iterable, but a text.
+
+    Raises:
+        PlanError: PLAN-020 if it is a text, or has no items.
+    """
+    # The letters of a text would be read as items.
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise wrong_type(path, expected, value)
+    return list(cast("Iterable[Any]", value))
 
 
 def list_at(path: str, value: object) -> list[object]:

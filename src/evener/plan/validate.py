@@ -89,9 +89,19 @@ def missing_devices(needed: Sequence[str], present: Sequence[str]) -> None:
         "PLAN-029",
         f"The plan needs devices that are not here: {', '.join(missing)}.",
         why=f"it was made for {', '.join(needed)}; this machine has {here}.",
-        fix=f"run it on a machine with these devices, or make a plan for the ones here: "
-        f"Plan.data_parallel({instead}).",
+        fix=_fix_of_missing(missing, instead),
     )
+
+
+def _fix_of_missing(missing: Sequence[str], instead: Sequence[str]) -> str:
+    here = f"make a plan for the devices here: Plan.data_parallel({list(instead)})"
+    workers = {name.partition("/")[0] for name in missing if name.startswith("worker:")}
+    if workers:
+        return (
+            "start its workers, which together have these devices: evener launch --plan plan.json, "
+            f"with --workers N on one machine, or under a scheduler on several; or {here}."
+        )
+    return f"run it on a machine with these devices, or {here}."
 
 
 def _check_devices(devices: object) -> tuple[str, ...]:

@@ -133,7 +133,7 @@ def _reason(best: Candidate, other: Alternative, profile: CostProfile) -> str:
     seconds = other.prediction.step_seconds
     times = seconds / best.prediction.step_seconds
     text = f"{format_seconds(seconds)} a step"
-    text += f", {times:.2f} times as long" if times >= 1.005 else ", as long"
+    text += f", {times:.2f} times as long" if times >= 1.005 else ", about as fast"
     slowest = other.prediction.slowest
     parts = {
         "computing": slowest.compute_seconds,

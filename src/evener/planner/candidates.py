@@ -32,6 +32,8 @@ class Choices:
         simpler_within: Slowdown, as a fraction, accepted for a plan without one of micro-batches,
             recomputation, another schedule, one more stage per device, or owners other than the
             engine's. Measured times are not exact enough to distinguish such plans.
+        noise: Fraction of the step time within which two plans count as equally fast: the simpler
+            one is chosen, of one device, even shares, uneven shares and a pipeline.
     """
 
     num_micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
@@ -40,6 +42,7 @@ class Choices:
     schedules: tuple[ScheduleName, ...] = ("zero_bubble",)
     most_rounds: int = 4
     simpler_within: float = 0.02
+    noise: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,14 @@ from evener.cost_model.assignment import HOST_OWNER, Assignment
 from evener.cost_model.conversion import assignment_of, plan_of
 from evener.cost_model.prediction import Prediction, busy_seconds, predict
 from evener.errors import PlanError
+from evener.notebook import ShownAsText
 from evener.plan.names import HOST
 from evener.plan.parts import Predicted
 from evener.plan.plan import Plan
 from evener.planner.alternatives import describe, lacks, rejected
 from evener.planner.groupings import MOST_FOR_ALL, kind_of
 from evener.planner.search import Candidate, Choices, SearchResult, search_plan
+from evener.planner.ties import simplest_of_equal
 from evener.profile import Cluster, CostProfile
 from evener.units import format_bytes
 
@@ -24,13 +26,16 @@ BatchSize = int | Literal["max", "auto"]
 """Number of samples; ``"max"``: the most that fit without micro-batches and recomputation;
 ``"auto"``: the fewest with nearly the highest throughput."""
 
+MOST_DEVICES = 2048
+"""Largest number of devices that are planned for; the search takes seconds for as many."""
+
 _MOST_SAMPLES = 2**20
 _NEARLY = 0.95
 _WORTH = 1.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(ShownAsText):
     """Plan with its prediction.
 
     Args:
@@ -54,6 +59,15 @@ class Planned:
         """The samples of the global batch."""
         return self.assignment.batch_size
 
+    def __str__(self) -> str:
+        """Return the plan as a table, and what would make it faster."""
+        lines = [str(self.plan)]
+        if self.problem:
+            lines += ["", f"Does not fit: {self.problem}."]
+        if self.remedies:
+            lines += ["", "What would help", *(f"  {remedy}" for remedy in self.remedies)]
+        return "\n".join(lines)
+
 
 def plan_profile(
     profile: CostProfile, batch_size: BatchSize, choices: Choices | None = None
@@ -66,10 +80,12 @@ def plan_profile(
         choices: Choices of the search; None for the default ones.
 
     Raises:
-        PlanError: PLAN-042 for an impossible batch size, PLAN-043 if nothing fits.
+        PlanError: PLAN-042 for an impossible batch size, PLAN-043 if nothing fits, PLAN-054 for
+            more than `MOST_DEVICES` devices.
     """
     choices = choices or Choices()
     check_batch_size(batch_size)
+    _check_num_devices(profile.cluster)
     if isinstance(batch_size, str):
         num_samples, found = _chosen(profile, batch_size, choices)
     else:
@@ -77,14 +93,15 @@ def plan_profile(
         found = search_plan(profile, num_samples, choices)
     if found.best is None:
         raise _nothing_fits(profile, num_samples, found, choices)
-    best = found.best
+    best = simplest_of_equal(found.best, found.considered, profile, noise=choices.noise)
+    considered = found.considered if best is found.best else (found.best, *found.considered)
     return Planned(
         plan=plan_of(
             best.assignment,
             profile.model,
             profile.cluster,
             predicted=predicted(best.assignment, best.prediction, profile),
-            rejected=rejected(best, found.considered, profile),
+            rejected=rejected(best, considered, profile),
         ),
         assignment=best.assignment,
         prediction=best.prediction,
@@ -151,6 +168,21 @@ def check_batch_size(batch_size: object, *, words: bool = True) -> None:
         why=f"The number of samples must be from 1 to {_MOST_SAMPLES}"
         + (", or one of the words 'max' and 'auto'." if words else "."),
         fix="Write for example 256" + (", or max, or auto." if words else "."),
+    )
+
+
+def _check_num_devices(cluster: Cluster) -> None:
+    num_devices = len(cluster.devices)
+    if num_devices <= MOST_DEVICES:
+        return
+    parts = -(-num_devices // MOST_DEVICES)
+    raise PlanError(
+        "PLAN-054",
+        f"There is no search for a plan on {num_devices:,} devices.",
+        why=f"A plan names every device, and the search takes minutes and more beyond "
+        f"{MOST_DEVICES:,}.",
+        fix=f"Plan for a part of the cluster: 1/{parts} of its machines with 1/{parts} of the "
+        "batch. Equal parts compute alike; the prediction lacks the exchange between them.",
     )
 
 

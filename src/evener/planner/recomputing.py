@@ -50,13 +50,13 @@ def give_back(
     found = assignment, prediction
     for _ in range(_MOST_TIMES):
         given = _given(*found, profile)
-        fewer = _without(*found, given, profile, predict) if given else None
+        fewer = _without(found[0], given, profile, predict) if given else None
         if fewer is None:
             break
         found = fewer
     for _ in range(_MOST_TIMES):
         nearly = itertools.islice(_nearly(*found, profile), _MOST_TRIED)
-        ways = (_without(*found, {layer}, profile, predict) for layer in nearly)
+        ways = (_without(found[0], {layer}, profile, predict) for layer in nearly)
         fewer = next((result for result in ways if result is not None), None)
         if fewer is None:
             break
@@ -66,7 +66,6 @@ def give_back(
 
 def _without(
     assignment: Assignment,
-    prediction: Prediction,
     given: Collection[int],
     profile: CostProfile,
     predict: Predict,

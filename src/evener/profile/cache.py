@@ -23,7 +23,7 @@ from evener.errors import warn
 from evener.profile.costs import LayerTimes
 from evener.profile.curve import Curve
 
-_FORMAT, _VERSION = "evener-measurements", 8
+_FORMAT, _VERSION = "evener-measurements", 9
 """Increase the version if the form of the file or the way of measuring changes."""
 
 T = TypeVar("T")

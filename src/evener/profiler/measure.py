@@ -56,17 +56,6 @@ class StepTimes:
     in_step: float = 1.0
 
 
-def measure_layers(
-    step: TracedStep | SplitStep,
-    device: str,
-    batch_sizes: Sequence[int],
-    *,
-    progress: Progress | None = None,
-) -> tuple[LayerTimes, ...]:
-    """Return the times of every layer of a step on a device. See `measure_step`."""
-    return measure_step(step, device, batch_sizes, progress=progress).layers
-
-
 def measure_step(
     step: TracedStep | SplitStep,
     device: str,
@@ -205,8 +194,8 @@ class _Measuring:
     def _separate(self, calls: Calls | None, fused: Curve) -> Curve | None:
         """Return the backward seconds in a separate call, as most stages run it.
 
-        oneDNN max-pooling caches its workspace only within one call; separate calls are over 10
-        times slower. A separate time below the fused one is noise.
+        oneDNN max-pooling caches its workspace only within one call, so in a separate call its
+        gradient pools again. A separate time below the fused one is noise.
         """
         if calls is None:
             return None

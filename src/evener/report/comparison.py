@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from evener.notebook import ShownAsText
+
 _WIDTH = 100
 DEVICE_LOGS = ("/share", "/busy_seconds")
 """The suffixes of the logs that `Progress` adds for each device."""
@@ -37,7 +39,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(ShownAsText):
     """The largest differences of two trained models.
 
     Args:

@@ -15,6 +15,8 @@ from evener.terminal import standard_output
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.HINT: "bold cyan"}
 _INDENT = 4
+# Other words at the beginning of a finding are names of the program.
+_FIRST_WORDS = frozenset("a an each every memory no some the this training under".split())
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
@@ -53,12 +55,22 @@ def _print_finding(finding: Finding, console: Console) -> None:
     head.append(f"  {finding.location}", style="bold")
     head.append(f"  [{finding.code}]")
     console.print(head, soft_wrap=True)
-    _print_indented(finding.what[:1].upper() + finding.what[1:], console)
+    _print_indented(_as_sentence(finding.what), console)
     for line in "\n".join(finding.evidence).splitlines():
         console.print(Text(f"{' ' * _INDENT}| {line}", style="dim"), soft_wrap=True)
     for name, text in (("Why", finding.why), ("Fix", finding.fix)):
         _print_indented(f"{name}: {text}", console)
     console.print()
+
+
+def _as_sentence(text: str) -> str:
+    """Return a text with a capital letter, unless it begins with code, such as a name.
+
+    >>> _as_sentence("the loop ends"), _as_sentence("train_step is slow")
+    ('The loop ends', 'train_step is slow')
+    """
+    is_word = text.partition(" ")[0] in _FIRST_WORDS
+    return text[:1].upper() + text[1:] if is_word else text
 
 
 def _print_indented(text: str, console: Console) -> None:

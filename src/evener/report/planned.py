@@ -17,6 +17,7 @@ from evener.terminal import standard_output
 from evener.units import format_bytes, format_seconds
 
 _BAR_WIDTH = 24
+_SHORT_BAR_WIDTH = 16
 # As wide as the table of the plan.
 _WIDEST = 100
 _PARTS = {
@@ -47,7 +48,7 @@ def print_planned(planned: Planned, console: Console | None = None) -> None:
     for line in step_lines(planned, console.width):
         console.print(Text(line), soft_wrap=True)
     console.print(Text(f"\nMemory ({_legend()})"))
-    console.print(memory_table(planned))
+    console.print(memory_table(planned, console.width))
     if planned.problem:
         console.print(Text(f"\nDoes not fit: {planned.problem}."), soft_wrap=True)
     if planned.remedies:
@@ -90,14 +91,21 @@ def time_lines(planned: Planned) -> Iterator[str]:
         yield f"and {len(prediction.replicas) - len(shown)} more replicas"
     overhead = planned.profile.step_overhead_seconds
     if overhead:
-        yield f"besides: {format_seconds(overhead)} to call a step from Python, and for metrics"
+        yield f"plus {format_seconds(overhead)} in each step for Python and metrics"
 
 
-def memory_table(planned: Planned) -> Table:
-    """Return the memory of every device as a bar and its parts."""
+def memory_table(planned: Planned, width: int = _WIDEST) -> Table:
+    """Return the memory of every device as a bar and its parts.
+
+    Args:
+        planned: The plan.
+        width: Columns of the terminal; the bars are shorter on a narrow one.
+    """
+    bar_width = _BAR_WIDTH if width >= _WIDEST else _SHORT_BAR_WIDTH
     table = Table(box=None, show_edge=False, pad_edge=True)
     for heading in ("device", "", "peak", "of", "mostly"):
-        table.add_column(heading, justify="right" if heading in ("peak", "of") else "left")
+        justify = "right" if heading in ("peak", "of") else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading != "mostly")
     cluster = planned.profile.cluster
     for device, needed in sorted(planned.prediction.memory.items())[:16]:
         parts = {name: getattr(needed, name) for name in _PARTS}
@@ -107,18 +115,22 @@ def memory_table(planned: Planned) -> Table:
             memory, name = cluster.devices[device].memory_bytes, cluster.devices[device].name
         whole = max(memory or 0, needed.total, 1)
         bar = "".join(
-            letter * round(_BAR_WIDTH * parts[part] / whole) for part, letter in _PARTS.items()
+            letter * round(bar_width * parts[part] / whole) for part, letter in _PARTS.items()
         )
         largest = max(parts, key=lambda part: parts[part])
         table.add_row(
             Text(name),
-            Text(f"[{bar[:_BAR_WIDTH]:{_BAR_WIDTH}}]"),
+            Text(f"[{bar[:bar_width]:{bar_width}}]"),
             Text(format_bytes(needed.total)),
             Text("-" if memory is None else format_bytes(memory)),
-            Text(f"{largest} {format_bytes(parts[largest])}"),
+            Text(f"{_named(largest)} {format_bytes(parts[largest])}"),
         )
     return table
 
 
 def _legend() -> str:
-    return ", ".join(f"{letter} {part}" for part, letter in _PARTS.items())
+    return ", ".join(f"{letter} {_named(part)}" for part, letter in _PARTS.items())
+
+
+def _named(part: str) -> str:
+    return "weights of other devices" if part == "fetched" else part

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.text import Text
 
-from evener.devices.names import tf_device
+from evener._tf_private.random_numbers import is_deterministic
+from evener.devices.names import tf_device, without_worker
 from evener.errors import house_form
 from evener.feedback.deviation import deviation
 from evener.feedback.run_times import RunTimes, run_times
@@ -104,12 +105,21 @@ def report_of(
     """
     shares, owned = _share_of_devices(strategy), StrategyDevices(strategy).owned()
     samples, seconds = _counted_work(strategy)
+
+    # Operations that have to be deterministic are not counted.
+    is_counted = strategy.share_controller.counts and not is_deterministic()
+    was_divided = bool(samples) or len(shares) < 2 or not is_counted
+
+    def is_own(name: str) -> bool:
+        return strategy.name_in_plan(without_worker(name)) == name
+
     devices = tuple(
         DeviceWork(
             device=name,
-            share=shares.get(name),
+            share=shares.get(name) if was_divided else None,
             num_samples=samples.get(name),
-            busy_seconds=seconds.get(tf_device(name)),
+            # Those of other workers are not known here.
+            busy_seconds=seconds.get(tf_device(name)) if is_own(name) else None,
             owned=owned.get(name, Owned()),
             memory=gpu_memory(name),
         )
@@ -150,7 +160,7 @@ def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]
 
 
 def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = None) -> None:
-    """Print a report on standard error; standard output is the script's.
+    """Print a report: as text on standard error, as JSON in the last line of standard output.
 
     Args:
         run: The report.
@@ -158,19 +168,21 @@ def print_report(run: ScriptRun, *, as_json: bool, console: Console | None = Non
         console: The console; None for standard error.
     """
     if as_json:
-        print(run.to_json(), file=sys.stderr, flush=True)
+        print(run.to_json(), flush=True)
         return
     width = None if sys.stderr.isatty() else _WIDTH
     console = Console(stderr=True, width=width) if console is None else console
     console.print(Text(f"\nevener run {run.script}"), soft_wrap=True)
     console.print(device_table(run.devices))
+    if len(run.devices) > 1 and all(device.share is None for device in run.devices):
+        console.print(Text("No training step was divided over these devices."))
     if run.steps is not None:
         seconds = format_seconds(run.steps.step_seconds)
         console.print(Text(f"A step: {seconds}, the median of {run.steps.num_steps}"))
     _print_list(console, "Changes of shares", run.changes)
     _print_list(console, "Gathered on one device", run.gathered)
     _print_list(console, "Compared with one device", run.checks)
-    _print_list(console, "Notes", run.notes)
+    # Its notes were printed when they were made, on the same stream.
 
 
 def _print_list(console: Console, heading: str, lines: Sequence[str]) -> None:

@@ -108,8 +108,9 @@ class StrategyDevices:
         """Return the owned variables of all models of the strategy."""
         owned = {name: Owned() for name in self.devices}
         for variable in self._strategy.owner_registry.variables:
-            before = owned.get(variable.device, Owned())
-            owned[variable.device] = Owned(
+            device = self._strategy.name_in_plan(variable.device)
+            before = owned.get(device, Owned())
+            owned[device] = Owned(
                 num_variables=before.num_variables + 1,
                 num_bytes=before.num_bytes + variable.num_bytes,
             )

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from evener.errors import EvenerError, RunError
-from evener.own_code import is_own
+from evener.own_code import is_own, links_of, with_files
 from evener.run.user_line import UserLine
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
@@ -44,7 +44,7 @@ def without_evener_frames(path: str, show: Hook) -> Hook:
             return None
         for linked in _chain(error):
             linked.__traceback__ = without_frames(linked.__traceback__)
-        left = from_file(without_frames(found), path)
+        left = from_file(without_frames(found, error), path)
         line = last_user_line(found)
         shown = show(kind, error.with_traceback(left), left)
         if line is not None and _PER_REPLICA in str(error):
@@ -93,28 +93,26 @@ def last_user_line(found: TracebackType | None) -> UserLine | None:
     return lines[-1] if lines else None
 
 
-def without_frames(found: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames of `evener.run`."""
-    kept = [link for link in _links(found) if not _file(link).startswith(_FOLDER)]
-    left: TracebackType | None = None
-    for link in reversed(kept):
-        left = TracebackType(left, link.tb_frame, link.tb_lasti, link.tb_lineno)
-    return left
+def without_frames(
+    found: TracebackType | None, error: BaseException | None = None
+) -> TracebackType | None:
+    """Return a traceback without the frames of `evener.run`.
+
+    Args:
+        found: Traceback of an error.
+        error: The error; that of a step of the script has no frames of evener at all.
+    """
+    if "tensorflow" in sys.modules:
+        from evener import _tf_private
+
+        found = _tf_private.tracebacks.shortened(error, found)
+    return with_files(found, lambda file: not file.startswith(_FOLDER))
 
 
 def from_file(found: TracebackType | None, path: str) -> TracebackType | None:
     """Return a traceback from its first frame in a file on, or None."""
-    return next((link for link in _links(found) if _file(link) == path), None)
-
-
-def _file(link: TracebackType) -> str:
-    return link.tb_frame.f_code.co_filename
-
-
-def _links(found: TracebackType | None) -> Iterator[TracebackType]:
-    while found is not None:
-        yield found
-        found = found.tb_next
+    links = links_of(found)
+    return next((link for link in links if link.tb_frame.f_code.co_filename == path), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -156,7 +156,6 @@ class _EagerTapes:
     def __init__(self) -> None:
         self.line: UserLine | None = None
         self._seconds = 0.0
-        self._is_counting = False
         self._before: tuple[tf.Variable, bytes] | None = None
 
     def watch(self) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from evener.errors import RunError
 from evener.plan import Plan
 from evener.run.failure import show_failures_of
 from evener.run.notes import Notes
+from evener.run.output import WorkerLog, divert_output
 from evener.run.script import Script, run_as_main
 from evener.versions import check_installed
 
@@ -30,12 +30,15 @@ class Layout:
         shares: Relative shares, ``"even"``, or None to measure them.
         verify: Whether the first run of every step is compared with one device; None for a few
             samples of it.
+        tried: Plans to try in steps of the run, from the simplest to the least simple, with
+            ``plan`` among them; empty to keep the plan.
     """
 
     devices: str | None = None
     plan: Plan | None = None
     shares: str | Sequence[float] | None = None
     verify: bool | None = None
+    tried: Sequence[Plan] = ()
 
 
 class Session:
@@ -47,6 +50,7 @@ class Session:
         notes: The notes about the script.
         gpu_names: Whether CPU devices appear as GPUs, where there is no GPU.
         hoist: Whether training steps that run eagerly become functions.
+        verify: Whether the first run of every step is to be compared with one device.
     """
 
     def __init__(
@@ -57,12 +61,20 @@ class Session:
         *,
         gpu_names: bool = True,
         hoist: bool = True,
+        verify: bool = False,
     ) -> None:
         self.script = script
         self.strategy = strategy
         self.notes = notes
         self.gpu_names = gpu_names
         self.hoist = hoist
+        self.verify = verify
+        self._log: WorkerLog | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the output of this process appears, and not that of another worker."""
+        return self._log is None
 
     def run(self, args: Sequence[str]) -> None:
         """Run the script; its exceptions are not caught.
@@ -70,10 +82,21 @@ class Session:
         Args:
             args: The command line arguments of the script.
         """
-        from evener.run import gpu_names, loops, mistakes, models, settings, strategies
+        from evener.run import (
+            gpu_names,
+            legacy_keras,
+            loops,
+            mistakes,
+            models,
+            settings,
+            strategies,
+        )
         from evener.run.hoisting import Hoister, hoisted
         from evener.run.idle_devices import IdleDevices
+        from evener.run.unverified import report_unverified
+        from evener.workers.process import group_of_process
 
+        self._log = divert_output(group_of_process(), self.notes.add, os.environ)
         strategies.replace_strategies(self.strategy, self.notes)
         models.attach_models(self.strategy, self.notes)
         hoister = None
@@ -83,21 +106,27 @@ class Session:
             script = hoisted(script, hoister)
         loops.run_loops(self.strategy, self.notes, hoister)
         mistakes.refuse_mistakes()
+        legacy_keras.warn_of_legacy_keras(self.strategy)
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
             devices = self.strategy.plan.device_names
             gpu_names.answer_as_gpus(devices, self.notes.add, are_trained_on=True)
+        settings.refuse_other_backends()
         settings.report_late_variables(os.environ, self.notes)
         idle = IdleDevices(self.strategy)
         idle.watch()
         # Before the report of the run, which has all notes: it was registered earlier.
         atexit.register(idle.report, self.notes)
+        if self.verify:
+            atexit.register(report_unverified(self.strategy, self.notes))
         try:
             run_as_main(script, args)
         except SystemExit:
             raise
         except BaseException:
             show_failures_of(self.script.path)
+            if self._log is not None:
+                self._log.show_failure()
             raise
 
 
@@ -116,11 +145,7 @@ def prepare(
         RunError: RUN-004 if the backend of Keras is not TensorFlow.
         EvenerError: The errors of `evener.Strategy` and `check_installed`.
     """
-    _check_backend(os.environ.get("KERAS_BACKEND", "tensorflow"))
     check_installed()
-    import keras
-
-    _check_backend(keras.config.backend())
     from evener.devices import use_devices
     from evener.strategy import Strategy
 
@@ -129,15 +154,19 @@ def prepare(
         # The plan names logical devices, which this makes.
         use_devices(devices)
         devices = None
+    from evener.workers.process import group_of_process
+
+    notes = Notes()
+    # Before the script can change the environment.
+    group_of_process(script.path, tell=notes.add)
     strategy = Strategy(layout.plan, devices=devices, shares=layout.shares, verify=layout.verify)
-    return Session(script, strategy, Notes(), gpu_names=gpu_names, hoist=hoist)
-
-
-def _check_backend(name: str) -> None:
-    if name not in ("", "tensorflow"):
-        raise RunError(
-            "RUN-004",
-            f"The backend of Keras is {name}.",
-            why="evener needs the TensorFlow backend, and Keras selects its backend on import.",
-            fix="Set KERAS_BACKEND=tensorflow; it takes precedence over keras.json.",
-        )
+    if len(layout.tried) > 1:
+        strategy.try_plans(layout.tried, notes.add)
+    return Session(
+        script,
+        strategy,
+        notes,
+        gpu_names=gpu_names,
+        hoist=hoist,
+        verify=layout.verify is True,
+    )

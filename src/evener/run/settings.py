@@ -13,6 +13,7 @@ from evener.devices import resolve_devices
 from evener.errors import DeviceError
 from evener.run.notes import Notes
 from evener.run.user_line import user_line
+from evener.versions import check_backend
 
 _THREAD_CALLS = {
     "set_intra_op_parallelism_threads": "TF_NUM_INTRAOP_THREADS",
@@ -45,7 +46,8 @@ _READ_EARLY = ("CUDA_", "EVENER_", "KERAS_", "TF_", "XLA_")
 # The log does not matter for training, and a cluster is read when a strategy is created.
 _READ_LATER = ("TF_CPP_", "TF_CONFIG")
 
-_IN_EFFECT = {"KERAS_BACKEND": "tensorflow"}
+_BACKEND = "KERAS_BACKEND"
+_IN_EFFECT = {_BACKEND: "tensorflow"}
 
 
 def skip_late_settings(devices: Sequence[str], notes: Notes) -> None:
@@ -99,6 +101,18 @@ def _devices_of_run(
             return resolve_devices(devices)
 
     return use_devices
+
+
+def refuse_other_backends() -> None:
+    """End the script with RUN-004 where it chooses another backend of Keras than TensorFlow."""
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "os.putenv" and os.fsdecode(args[0]) == _BACKEND:
+            # An exception of an audit hook goes to the script's line.
+            check_backend(os.fsdecode(args[1]))
+
+    # An audit hook cannot be removed, but the script runs until the end of the process.
+    sys.addaudithook(hook)
 
 
 def report_late_variables(environ: Mapping[str, str], notes: Notes) -> None:

@@ -18,6 +18,7 @@ from evener.own_code import is_own
 from evener.run.notes import Notes
 from evener.run.user_line import user_line
 from evener.strategy import Strategy
+from evener.workers.process import group_of_process
 
 REPLACED = (
     "MirroredStrategy",
@@ -73,7 +74,7 @@ def replace_strategies(strategy: Strategy, notes: Notes) -> None:
     """
 
     def give(name: str, shown: str) -> Strategy:
-        if name == "MultiWorkerMirroredStrategy":
+        if name == "MultiWorkerMirroredStrategy" and group_of_process() is None:
             _refuse_several_workers(name)
         line = user_line()
         notes.add(f"{shown} -> {_named(strategy)}{_differs(name)}", line)
@@ -152,9 +153,9 @@ def _refuse_several_workers(name: str) -> None:
         raise RunError(
             "RUN-005",
             f"The script makes a {name} for {num_workers} workers.",
-            why="evener run trains on the devices of one machine: the workers in TF_CONFIG "
-            "would each train a model of their own.",
-            fix="run it with python, or without TF_CONFIG on one machine.",
+            why="The script has set TF_CONFIG itself, when this process had already started as "
+            "the only worker.",
+            fix="Set TF_CONFIG before evener run starts, or start the workers with evener launch.",
         )
 
 

@@ -59,7 +59,8 @@ class BatchSplit:
         if num_samples is None:
             num_rows = trace.rows_without_batch
             if num_rows == 1:
-                return [1, *[0] * (self._num_replicas - 1)]
+                first = next(k for k, share in enumerate(self.shares) if share > 0)
+                return [int(k == first) for k in range(self._num_replicas)]
             return list(split_batch(num_rows, self.shares))
         if self.controller is not None:
             self.controller.limit_for(num_samples, trace.memory_limits)
@@ -85,7 +86,8 @@ class BatchSplit:
             return part_sizes_in_graph(count, shares)
 
     def _sizes_without_batch(self, trace: PreparedStep) -> tf.Tensor:
-        if trace.rows_without_batch == 1 or self.controller is None:
+        is_fixed = trace.rows_without_batch == 1 and not trace.may_change_members
+        if is_fixed or self.controller is None:
             return tf.constant(self.sizes(None, trace))
         with tf.device(HOST):
             count = tf.constant(trace.rows_without_batch)

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from evener.engine.pipeline.layout import Layout
+from evener.errors import EngineError
 from evener.plan import BatchNormName, Plan
+from evener.strategy.across_workers import shares_of_workers
 from evener.strategy.arguments import FOUND
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.plans import chosen_plan
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
+from evener.workers.process import group_of_process
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,6 +94,7 @@ def distribute(
         PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-035 for an
             unknown ``batch_norm``, PLAN-051 for other arguments beside a plan, PLAN-029 if devices
             of the plan are missing.
+        EngineError: ENG-099 if the step is no function, such as a device spec.
 
     Example:
         >>> import evener, tensorflow as tf
@@ -113,13 +117,30 @@ def distribute(
             batch_norm=batch_norm,
             verify=verify,
         )
+    if not callable(step):
+        raise _no_function(step)
+    group = group_of_process()
     is_measured = plan is None and shares is None
-    plan = chosen_plan(plan, devices=devices, shares=shares, batch_norm=batch_norm)
-    controller = None
-    if is_measured and len(plan.devices) > 1:
+    plan = chosen_plan(plan, devices=devices, shares=shares, batch_norm=batch_norm, group=group)
+    layout, controller = Layout.of(plan, group), None
+    if group is not None:
+        controller = shares_of_workers(group, layout, plan.shares, measured=is_measured)
+    elif is_measured and len(plan.devices) > 1:
         memory_bytes = [device.memory_bytes for device in plan.devices]
         controller = ShareController(
             plan.device_names, plan.shares, measured=True, memory_bytes=memory_bytes
         )
-    settings = StepSettings(layout=Layout.of(plan), controller=controller, verify=verify)
+    settings = StepSettings(layout=layout, controller=controller, verify=verify)
     return DistributedStep(step, settings, shares=plan.shares, in_axes=in_axes)
+
+
+def _no_function(step: object) -> EngineError:
+    keyword = "plan" if isinstance(step, Plan) else "devices"
+    return EngineError(
+        "ENG-099",
+        f"{step!r} is not a function.",
+        why="The first argument of evener.distribute is the step; devices and plans are keyword "
+        "arguments.",
+        fix=f"Write @evener.distribute({keyword}=...) above the step, or "
+        f"evener.distribute(step, {keyword}=...).",
+    )

@@ -13,7 +13,6 @@ from evener import _tf_private
 from evener._tf_private.datasets import running_bodies
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification, Verifier, chosen_verification
-from evener.devices.names import tf_device
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep
 from evener.engine.report import StepReport
@@ -59,7 +58,8 @@ class DistributedStep(Generic[P, R]):
         functools.update_wrapper(self, self._step, updated=())
         self._settings = settings
         self._names = settings.layout.devices
-        self._first_device = tf_device(self._names[0])
+        self._first_device = settings.layout.first_device
+        self._group = settings.layout.group
         self._in_axes = in_axes
         self._verifies = chosen_verification(settings.verify)
         self.verifications: list[Verification] = []
@@ -108,7 +108,11 @@ class DistributedStep(Generic[P, R]):
         Raises:
             DataError: DATA-010 to DATA-012 if the arguments do not fit ``in_axes``.
         """
-        return self._call(_by_signature(self._signature, args), kwargs)
+        try:
+            return self._call(_by_signature(self._signature, args), kwargs)
+        except Exception as error:
+            _tf_private.tracebacks.shorten(error)
+            raise
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._takes_its_batches((args, kwargs)):
@@ -123,14 +127,19 @@ class DistributedStep(Generic[P, R]):
                 return self._step(*args, **kwargs)
         trace = self._traces.find(arguments, self._trace)
         if not tf.executing_eagerly():
+            if self._group is not None:
+                self._group.note_step()
             sizes = self._split.sizes_in_graph(arguments.tensors, trace)
             return trace.inline(arguments.tensors, sizes, num_samples)
         if num_samples == 0:
             # No device has a sample; kernels that need some would fail on all of them.
             return trace.plain(arguments.tensors, self._first_device)
-        sizes = self._split.sizes(num_samples, trace)
+
+        def run() -> Any:
+            return trace(arguments.tensors, self._split.sizes(num_samples, trace))
+
         try:
-            return trace(arguments.tensors, sizes)
+            return run() if self._group is None else self._group.call(run, outline=trace)
         except tf.errors.ResourceExhaustedError as error:
             add_note_on_memory(
                 error,

@@ -30,6 +30,10 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
         worker = tf.DeviceSpec(job="localhost", replica=0, task=0)
         first = tf.DeviceSpec.from_string(tf_device(first_device))
         self._first = worker.make_merged_spec(first).to_string()
+        # A program sees one worker, also where there are several.
+        self._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({})
+        )
 
     def _create_variable(self, next_creator: Any, **kwargs: Any) -> tf.Variable:
         return self._owner_registry.create(next_creator, **kwargs)
@@ -154,7 +158,10 @@ class Extended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def should_checkpoint(self) -> bool:
-        """Whether this process writes checkpoints."""
+        """Whether this process writes checkpoints.
+
+        With several workers too: they all come to each write, which one of them does.
+        """
         return True
 
     @property

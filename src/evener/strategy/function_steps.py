@@ -45,10 +45,10 @@ class FunctionSteps:
             return self._make(fn)
         # Kept with the function, so that both are freed together.
         steps = vars(fn).setdefault(_STEPS, weakref.WeakKeyDictionary())
-        if self._strategy not in steps:
+        if self not in steps:
             converted = _tf_private.autograph.autographed_always(_tf_private.functions.body_of(fn))
-            steps[self._strategy] = self._make(converted, signature=fn)
-        return steps[self._strategy]
+            steps[self] = self._make(converted, signature=fn)
+        return steps[self]
 
     def _make(
         self, fn: Callable[..., Any], signature: Callable[..., Any] | None = None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TypeVar
 
 import tensorflow as tf
 
 from evener.engine.origin import warn_at_user_line
 from evener.errors import EngineError
 from evener.own_code import is_own
+
+_Strategy = TypeVar("_Strategy")
 
 
 def not_picklable() -> EngineError:
@@ -62,6 +67,21 @@ def compiled_under_tape(devices: Sequence[str]) -> EngineError:
         "differentiate the parts.",
         fix="Take the gradient inside the function, or leave out jit_compile=True.",
     )
+
+
+def find_unused(
+    strategies: weakref.WeakSet[_Strategy], is_unused: Callable[[_Strategy], bool]
+) -> list[_Strategy]:
+    """Return the strategies of a set that are unused and that the program still holds.
+
+    Args:
+        strategies: Strategies of the process.
+        is_unused: Function that tells whether a strategy is unused.
+    """
+    # A strategy that the program has dropped is part of reference cycles.
+    if any(map(is_unused, tuple(strategies))):
+        gc.collect()
+    return [strategy for strategy in tuple(strategies) if is_unused(strategy)]
 
 
 class Warnings:

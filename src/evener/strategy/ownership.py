@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.devices.names import device_name, tf_device
+from evener.devices.names import device_name, tf_device, without_worker
 from evener.errors import EngineError, did_you_mean
 from evener.plan import HOST_DEVICE, Plan, computing_devices
 
@@ -38,12 +38,22 @@ class OwnerRegistry:
     Args:
         plan: Plan with the rules by which owners are chosen.
         devices: Names of the devices that may own, in the order of the plan.
+        own_name: Returns the device of this process for one of them. With several workers, all
+            choose owners alike, among the devices of the worker that has most.
     """
 
-    def __init__(self, plan: Plan, devices: Sequence[str]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[str],
+        own_name: Callable[[str], str] = lambda device: device,
+    ) -> None:
         self._plan = plan
+        self._own_name = own_name
         self._load = dict.fromkeys(devices, 0)
-        self._capacity = {d.name: d.memory_bytes or 0 for d in plan.devices}
+        self._capacity = {without_worker(d.name): d.memory_bytes or 0 for d in plan.devices}
+        # Owners in the common partition of several workers, by the ids of the handles.
+        self._common: dict[int, str] = {}
         self._variables: dict[str, OwnedVariable] = {}
         self._ends: dict[str, weakref.finalize[Any, Any]] = {}
 
@@ -54,7 +64,23 @@ class OwnerRegistry:
 
     def owned_bytes(self) -> dict[str, int]:
         """Return the bytes of variables on each device; of those that still exist."""
-        return {HOST_DEVICE: 0, **self._load}
+        found = {HOST_DEVICE: 0}
+        for device, num_bytes in self._load.items():
+            own = self._own(device)
+            found[own] = found.get(own, 0) + num_bytes
+        return found
+
+    def common_owner(self, handle: Any) -> str | None:
+        """Return TensorFlow's name of the owner in the common partition; None for other variables.
+
+        Args:
+            handle: Handle of a variable.
+        """
+        device = self._common.get(id(handle))
+        return None if device is None else tf_device(device)
+
+    def _own(self, device: str) -> str:
+        return device if device == HOST_DEVICE else self._own_name(device)
 
     def holds(self, variable: tf.Variable) -> bool:
         """Return whether this variable was made in the strategy's scope."""
@@ -71,20 +97,23 @@ class OwnerRegistry:
             device = device_name(_tf_private.devices.explicit_device())
         else:
             device = self._owner(path, _size_before(made, kwargs), kwargs.get("trainable"))
-        with tf.device(tf_device(device)):
+        with tf.device(tf_device(self._own(device))):
             variable = next_creator(**kwargs)
         num_bytes = _num_bytes(variable.shape, variable.dtype)
         self._variables[variable._unique_id] = OwnedVariable(
-            path=path, device=device, num_bytes=num_bytes
+            path=path, device=self._own(device), num_bytes=num_bytes
         )
+        handle = id(variable.handle)
+        self._common[handle] = device
         self._load[device] = self._load.get(device, 0) + num_bytes
-        end = weakref.finalize(variable, self._release, device, num_bytes)
+        end = weakref.finalize(variable, self._release, device, num_bytes, handle)
         end.atexit = False
         self._ends[variable._unique_id] = end
         return variable
 
-    def _release(self, device: str, num_bytes: int) -> None:
+    def _release(self, device: str, num_bytes: int, handle: int) -> None:
         """Stop counting a variable that is gone: its device has room for others."""
+        self._common.pop(handle, None)
         self._load[device] -= num_bytes
 
     def forget(self, variable: tf.Variable) -> None:
@@ -99,7 +128,8 @@ class OwnerRegistry:
             return HOST_DEVICE
         if self._plan.owners == "sharded" and not self._plan.is_staged:
             return min(self._load, key=self._fullness)
-        device = self._plan.owner_of(path)
+        named = self._plan.owner_of(path)
+        device = None if named is None else without_worker(named)
         if device is None and self._plan.is_staged:
             return self._at_its_stage(path)
         if device is None:
@@ -108,7 +138,7 @@ class OwnerRegistry:
 
     def _at_its_stage(self, path: str) -> str:
         """Return the emptiest of the devices that compute with a variable."""
-        computing = computing_devices(path, self._plan.replicas)
+        computing = [*map(without_worker, computing_devices(path, self._plan.replicas))]
         return min(computing or self._load, key=self._fullness)
 
     def _fullness(self, device: str) -> float:

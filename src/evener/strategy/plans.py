@@ -13,6 +13,8 @@ from evener.plan import (
     Plan,
     PlanDevice,
 )
+from evener.strategy.across_workers import devices_of_all, own_devices
+from evener.workers.group import Group
 
 
 def used_devices(devices: str | Sequence[str] | None) -> tuple[UsedDevice, ...]:
@@ -33,6 +35,7 @@ def chosen_plan(
     shares: str | Sequence[float] | None,
     owners: str | Mapping[str, str] | None = None,
     batch_norm: BatchNormName | None,
+    group: Group | None = None,
 ) -> Plan:
     """Take the devices of a strategy into use, and return its plan.
 
@@ -42,14 +45,22 @@ def chosen_plan(
         shares: See `evener.Strategy`.
         owners: See `evener.Strategy`.
         batch_norm: See `evener.Strategy`.
+        group: The workers of the job; None if this process trains alone.
 
     Raises:
         DeviceError: If a device does not exist or cannot be configured any more.
         PlanError: If shares, owners or batch_norm do not fit the devices; PLAN-051 if a plan was
-            given together with others; if the plan is for devices that this machine lacks.
+            given together with others; PLAN-053 if it is something else than a plan; if the plan
+            is for devices that this machine lacks.
     """
+    _check_is_plan(plan)
     if plan is None:
-        return _data_parallel_plan(used_devices(devices), shares, owners, batch_norm)
+        own = [
+            PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes)
+            for d in used_devices(devices)
+        ]
+        everywhere = own if group is None else devices_of_all(group, own)
+        return _data_parallel_plan(everywhere, shares, owners, batch_norm)
     others = {"devices": devices, "shares": shares, "owners": owners, "batch_norm": batch_norm}
     given = [name for name, value in others.items() if value is not None]
     if given:
@@ -60,15 +71,39 @@ def chosen_plan(
             fix="Change the plan, for example with plan.with_shares([...]), or leave it out.",
         )
     try:
-        resolve_devices(plan.device_names)
+        resolve_devices(plan.device_names if group is None else own_devices(group, plan))
     except DeviceError:
         plan.check_devices([device.name for device in use_devices(None)])
         raise
     return plan
 
 
+def _check_is_plan(plan: object) -> None:
+    """Refuse what is neither a plan nor None, such as a device spec or the name of a file.
+
+    Raises:
+        PlanError: PLAN-053.
+    """
+    if plan is None or isinstance(plan, Plan):
+        return
+    devices = "cpu:2"
+    if isinstance(plan, str) and plan.endswith(".json"):
+        fix = f"plan=evener.Plan.from_json(pathlib.Path({plan!r}).read_text())"
+    else:
+        devices = plan if isinstance(plan, str | list | tuple) else devices
+        fix = f"devices={devices!r}"
+    raise PlanError(
+        "PLAN-053",
+        f"{plan!r} is not a plan.",
+        why=f"The first argument of a strategy is an evener.Plan; this is of type "
+        f"{type(plan).__name__}. Devices are a keyword argument, and a file of a plan is read "
+        "first.",
+        fix=f"Write {fix}.",
+    )
+
+
 def _data_parallel_plan(
-    used: Sequence[UsedDevice],
+    devices: Sequence[PlanDevice],
     shares: str | Sequence[float] | None,
     owners: str | Mapping[str, str] | None,
     batch_norm: BatchNormName | None,
@@ -85,7 +120,6 @@ def _data_parallel_plan(
     rules: Any = owners or "sharded"
     if isinstance(rules, Mapping):
         rules = tuple(OwnerRule(pattern=p, device=d) for p, d in rules.items())
-    devices = [PlanDevice(name=d.name, kind=d.kind, memory_bytes=d.memory_bytes) for d in used]
     return Plan.data_parallel(
         devices, shares=shares, owners=rules, batch_norm=batch_norm or "synchronized"
     )

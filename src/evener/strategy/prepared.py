@@ -10,24 +10,30 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener._tf_private.custom_gradients import keep_order_of_variables
 from evener.auditing.gathered import write_gathered
+from evener.checking.precision import rounding_of
 from evener.checking.spot_check import SpotCheck
 from evener.checking.step_checker import StepChecker
-from evener.checking.verify import Verifier, can_run_twice
-from evener.devices.names import device_name, tf_device
+from evener.checking.step_name import step_name
+from evener.checking.twice import can_run_twice, not_put_back
+from evener.checking.verify import Verifier
+from evener.devices.names import device_name
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.origin import warn_at_user_line
 from evener.engine.partition import PartitionedStep, partition_step
 from evener.engine.partition.xla import draws_numbers
+from evener.engine.pipeline.layout import WorkerGroup
 from evener.engine.report import StepReport
 from evener.engine.trace.functional import CONDITIONS, LOOPS, bodies_of
 from evener.engine.trace.step import repack, trace_step
 from evener.graph.dims import Size, evaluate, symbols_of
-from evener.graph.nodes import Graph
+from evener.graph.nodes import Graph, Node, Tensor
 from evener.ops.states import Sharded
 from evener.strategy.arguments import Arguments
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_settings import StepSettings
+from evener.workers.late import packed_as
 
 
 class PreparedStep:
@@ -66,6 +72,8 @@ class PreparedStep:
         _tf_private.autograph.leave_to_autograph(flat)
 
         layout, controller = settings.layout, settings.controller
+        if layout.group is not None:
+            keep_order_of_variables()
         self.specs = tuple(specs)
         self._traced = trace_step(
             flat,
@@ -77,11 +85,19 @@ class PreparedStep:
             with_layers=layout.is_scheduled,
             batch_norm_per_device=layout.batch_norm == "per_device",
         )
-        self.partitioned: PartitionedStep = partition_step(self._traced, layout, settings.paths())
+        self.partitioned: PartitionedStep = partition_step(
+            self._traced, layout, settings.paths(), settings.owner_of_handle
+        )
+        if layout.group is not None:
+            self._tell(layout.group)
+        if settings.when_prepared is not None:
+            settings.when_prepared(self)
         self._gathered = StepReport.of([self.partitioned]).gathered
         _warn_about_obstacles(self.partitioned)
         self._num_replicas = len(layout.replicas)
-        self._first_device = tf_device(layout.devices[0])
+        self._first_device = layout.first_device
+        self._devices = layout.devices
+        self._name = step_name(step, trains=self._traced.trains)
         self._verifier = verifier if verifier and self._can_run_twice() else None
         self._checker: StepChecker | None = None
         if when_checked is not None:
@@ -105,6 +121,15 @@ class PreparedStep:
                     self.partitioned, controller.memory_bytes, owned_bytes
                 )
 
+    def _tell(self, group: WorkerGroup) -> None:
+        """Tell the workers which variables the step uses, in the order of its captures."""
+        by_handle = {id(variable.handle): variable for variable in self.variables}
+        written = set(self.partitioned.written)
+        for tensor, value in zip(self._traced.capture_inputs, self._traced.captures, strict=True):
+            variable = by_handle.get(id(value))
+            if variable is not None:
+                group.track(variable, is_written=tensor in written)
+
     @property
     def batch_axes(self) -> tuple[int | None, ...]:
         """For every tensor the axis that counts samples, or None."""
@@ -114,6 +139,11 @@ class PreparedStep:
     def equal_sizes(self) -> tuple[tuple[int, ...], ...]:
         """Sets of tensors whose first sizes have to be equal."""
         return self._traced.equal_sizes
+
+    @property
+    def may_change_members(self) -> bool:
+        """Whether workers take part, of which one may die."""
+        return self.partitioned.partition.layout.group is not None
 
     @property
     def rows_without_batch(self) -> int:
@@ -135,6 +165,17 @@ class PreparedStep:
     def draws_from_seeds(self) -> bool:
         """Return whether it draws from TensorFlow's generators that begin with a fixed seed."""
         return draws_from_seeds(self._traced.graph)
+
+    def can_change_plan(self) -> bool:
+        """Return whether another trace can go on where this one was, also after a failure.
+
+        Kernels that draw from a fixed seed have a state of their own in each trace. What a step has
+        taken from a queue or an iterator is lost if a plan fails, since variables alone are put
+        back. Draws without a seed may be others.
+        """
+        if self.draws_from_seeds():
+            return False
+        return all(map(_draws, not_put_back(self._traced.graph.nodes, self._variable_inputs())))
 
     @functools.cached_property
     def _run(self) -> Any:
@@ -161,6 +202,15 @@ class PreparedStep:
             self._checker.offer(tensors)
         return repack(self._traced.structure, self._run(tf.constant(sizes), list(tensors)))
 
+    def trace(self) -> Sequence[Any]:
+        """Return the handles of its variables; see `evener.workers.late.Outline`."""
+        return [variable.handle for variable in self.variables]
+
+    def pack(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays in the structure of the results."""
+        outputs = packed_as(list(self._traced.concrete.outputs), arrays)
+        return repack(self._traced.structure, outputs)
+
     def plain(self, tensors: Sequence[Any], device: str) -> Any:
         """Run the step as it was traced, on one device."""
         with tf.device(device):
@@ -176,31 +226,45 @@ class PreparedStep:
         if self._verifier is None:
             return partitioned()
 
-        def plain() -> Any:
+        def plain(given: Sequence[Any]) -> Any:
             with tf.device(self._first_device):
-                return self._traced.concrete(*tensors)
+                return self._traced.concrete(*given)
 
-        return self._verifier.run(plain, partitioned, self._variables)
+        return self._verifier.run(
+            plain,
+            partitioned,
+            self.variables,
+            tensors=tensors,
+            step=self._name,
+            epsilon=rounding_of(self._traced, self._devices),
+        )
 
     @property
-    def _variables(self) -> list[tf.Variable]:
+    def trains(self) -> bool:
+        """Whether it writes variables by gradients."""
+        return self._traced.trains
+
+    @property
+    def variables(self) -> list[tf.Variable]:
         """The variables that the step uses."""
         return list(self._traced.concrete.graph.variables)
 
     def owned_bytes(self) -> dict[str, int]:
         """Return the bytes of the variables of the step on each device, such as ``"gpu:0"``."""
         found: Counter[str] = Counter()
-        for variable in self._variables:
+        for variable in self.variables:
             count = variable.shape.num_elements() or 0
             found[device_name(variable.device)] += count * variable.dtype.size
         return dict(found)
 
     def _can_run_twice(self) -> bool:
-        handles = {id(variable.handle) for variable in self._variables}
+        return can_run_twice(self._traced.graph, self._variable_inputs())
+
+    def _variable_inputs(self) -> set[Tensor]:
+        """Return the arguments of the graph that are handles of variables."""
+        handles = {id(variable.handle) for variable in self.variables}
         captures = zip(self._traced.capture_inputs, self._traced.captures, strict=True)
-        return can_run_twice(
-            self._traced.graph, {tensor for tensor, value in captures if id(value) in handles}
-        )
+        return {tensor for tensor, value in captures if id(value) in handles}
 
     def inline(self, tensors: Sequence[Any], sizes: tf.Tensor, num_samples: int | None) -> Any:
         """Run the step in the graph that is being made."""
@@ -216,13 +280,18 @@ class PreparedStep:
 def draws_from_seeds(graph: Graph) -> bool:
     """Return whether operations of a graph, or in its bodies, have a fixed seed and a state."""
     for node in graph:
-        if node.is_stateful and any("seed" in name for name in node.attrs):
+        if node.is_stateful and _draws(node):
             if any(node.int_attr(name) for name in ("seed", "seed2") if name in node.attrs):
                 return True
         if node.op in LOOPS | CONDITIONS and not node.bodies:
             if any(map(draws_from_seeds, bodies_of(node, graph).values())):
                 return True
     return False
+
+
+def _draws(node: Node) -> bool:
+    """Return whether an operation draws random numbers by a kernel with a state of its own."""
+    return any("seed" in name for name in node.attrs)
 
 
 def _shape_for(shape: Sequence[Size] | None, num_samples: int) -> Any:

@@ -34,9 +34,6 @@ from evener.strategy.step_history import StepHistory
 WINDOW = 8
 """Number of steps between two rebalancings."""
 
-# One window of eight steps is enough for a device that lost a third of its speed; less may
-# be a disturbance, and waits for a second window.
-_AT_ONCE = 0.3
 _LOG = logging.getLogger("evener")
 
 
@@ -69,9 +66,7 @@ class ShareController:
         self._measured = measured and len(devices) > 1
         # A hundredth at the least, so that a slow device goes on being measured.
         self._least = min(0.01, 0.5 / len(devices))
-        self._rebalancer = ShareRebalancer(
-            shares=tuple(shares), minimum_share=self._least, at_once=_AT_ONCE
-        )
+        self._rebalancer = ShareRebalancer(shares=tuple(shares), minimum_share=self._least)
         self._events: list[Rebalanced] = []
         self._lock = threading.Lock()
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
@@ -171,7 +166,7 @@ class ShareController:
         """Use other shares from the next step on."""
         with self._lock:
             self._rebalancer = dataclasses.replace(
-                self._rebalancer, shares=tuple(shares), doubted=None
+                self._rebalancer, shares=tuple(shares), doubted=None, trial=None
             )
             self.variable.assign(self._rebalancer.shares)
 
@@ -193,8 +188,12 @@ class ShareController:
                     ", ".join(self._devices),
                     " ".join(f"{share:.3f}" for share in shares),
                 )
+            is_same = shares == self._rebalancer.shares
             self._rebalancer = dataclasses.replace(
-                self._rebalancer, shares=shares, maximum_shares=most
+                self._rebalancer,
+                shares=shares,
+                maximum_shares=most,
+                trial=self._rebalancer.trial if is_same else None,
             )
             return self._rebalancer.shares
 
@@ -278,7 +277,7 @@ class ShareController:
         with self._lock:
             if tuple(shares) != self._rebalancer.shares:
                 return np.asarray(self._rebalancer.shares)  # a person has set others meanwhile
-            self._rebalance(int(num_steps), _last_steps(int(num_steps), samples, seconds))
+            self._rebalance(int(num_steps), last_steps(int(num_steps), samples, seconds))
             return np.asarray(self._rebalancer.shares)
 
     @property
@@ -288,7 +287,7 @@ class ShareController:
 
     def last_steps(self) -> list[list[tuple[float, float]]]:
         """Return for each replica the (samples, seconds) of the last steps, oldest first."""
-        return _last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
+        return last_steps(self.num_steps, self._samples.numpy(), self._seconds.numpy())
 
     def _rebalance(self, num_steps: int, steps: list[list[tuple[float, float]]]) -> None:
         self._rebalancer, event = rebalance_shares(self._rebalancer, steps, step=num_steps)
@@ -297,7 +296,7 @@ class ShareController:
             _LOG.info("rebalanced %s: %s", ", ".join(self._devices), event)
 
 
-def _last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
+def last_steps(num_steps: int, samples: Any, seconds: Any) -> list[list[tuple[float, float]]]:
     """Return the entries of the ring of each device, oldest first."""
     rows = [k % WINDOW for k in range(max(0, num_steps - WINDOW), num_steps)]
     return [

@@ -69,7 +69,8 @@ class StepTraces:
         try:
             trace = make(arguments, fixed_specs, num_samples)
         except Exception as error:
-            raise error from symbolic
+            # The first attempt says no more, if it failed in the same way.
+            raise error from None if type(error) is type(symbolic) else symbolic
         self._needs_sizes.add(key)
         return self._keep(fixed_key, trace)
 

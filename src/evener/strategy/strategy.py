@@ -8,7 +8,6 @@ its own; the patches of Keras are in one list, `evener._tf_private.strategies.PA
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -21,29 +20,31 @@ from evener._tf_private.models import owns_a_model
 from evener._tf_private.strategies import patch_keras
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
-from evener.devices.names import tf_device
+from evener.devices.names import device_name
 from evener.engine.memory.estimate import MemoryEstimate
 from evener.engine.pipeline.layout import Layout
 from evener.engine.report import StepReport
 from evener.plan import BatchNormName, Plan, check_shares
 from evener.strategy import misuse
+from evener.strategy.across_workers import devices_of_owners
+from evener.strategy.arranged import ArrangedReplica
+from evener.strategy.arrangement import arrange
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.exhausted import add_note_on_memory
 from evener.strategy.extended import Extended
-from evener.strategy.function_steps import FunctionSteps
-from evener.strategy.one_replica import OneReplica
 from evener.strategy.ownership import OwnerRegistry
 from evener.strategy.plans import chosen_plan, used_devices
+from evener.strategy.run_trial import RunTrial
 from evener.strategy.share_controller import ShareController
 from evener.strategy.step_records import StepRecords
-from evener.strategy.step_settings import StepSettings
 from evener.strategy.whole_step import run_timed
+from evener.workers.process import group_of_process
 
 # A program may fit a model outside of the scope of every one of them.
 _STRATEGIES: weakref.WeakSet[Strategy] = weakref.WeakSet()
 
 
-class Strategy(OneReplica):
+class Strategy(ArrangedReplica):
     """Strategy that trains on several devices, exactly as one device would.
 
     ``num_replicas_in_sync`` is 1, and batches are global batches: a program is written for one
@@ -77,7 +78,8 @@ class Strategy(OneReplica):
             cannot be configured any more.
         PlanError: PLAN-007 to PLAN-011, PLAN-020 or PLAN-050 for wrong shares, PLAN-003, PLAN-019
             or PLAN-031 for wrong owners, PLAN-035 for an unknown ``batch_norm``, PLAN-051 for other
-            arguments beside a plan, PLAN-029 if devices of the plan are missing.
+            arguments beside a plan, PLAN-053 for something else than a plan, PLAN-029 if devices of
+            the plan are missing.
 
     Example:
         >>> import evener, keras
@@ -102,33 +104,25 @@ class Strategy(OneReplica):
         batch_norm: BatchNormName | None = None,
         verify: bool | None = None,
     ) -> None:
+        group = group_of_process()
         measured = plan is None and shares is None
         plan = chosen_plan(
-            plan, devices=devices, shares=shares, owners=owners, batch_norm=batch_norm
+            plan,
+            devices=devices,
+            shares=shares,
+            owners=owners,
+            batch_norm=batch_norm,
+            group=group,
         )
-        self._plan = plan
-        self._layout = Layout.of(plan)
-        self._replica_devices = self._layout.devices
+        self._group, self._verify = group, verify
         self._records = StepRecords()
+        self._trial: RunTrial | None = None
+        layout = Layout.of(plan, group)
+        self._owner_registry = OwnerRegistry(plan, devices_of_owners(plan), layout.own_name)
+        self._use(arrange(plan, self._make_steps, group=group, measured=measured))
         self._warnings = misuse.Warnings(self._replica_devices)
-        self._controller = ShareController(
-            self._replica_devices,
-            plan.shares,
-            measured=measured,
-            memory_bytes=[device.memory_bytes for device in plan.devices] if measured else (),
-        )
-        self._owner_registry = OwnerRegistry(plan, [device.name for device in plan.devices])
-        settings = StepSettings(
-            layout=self._layout,
-            controller=self._controller,
-            verify=verify,
-            owned_bytes=self._owner_registry.owned_bytes,
-            when_traced=self._records.add_partitioned,
-            paths=lambda: [variable.path for variable in self._owner_registry.variables],
-        )
-        self._steps = FunctionSteps(self, self._step_type, settings, self._records)
         patch_keras(Strategy)
-        extended = self._extended_type(self, self._owner_registry, self._replica_devices[0])
+        extended = self._extended_type(self, self._owner_registry, device_name(layout.first_device))
         super().__init__(extended)
         self._has_run = False
         _STRATEGIES.add(self)
@@ -159,11 +153,6 @@ class Strategy(OneReplica):
         return tuple(cls(devices=[device.name]) for device in used_devices(devices))
 
     @property
-    def plan(self) -> Plan:
-        """Plan, with the present shares."""
-        return self._plan.with_shares(self.shares)
-
-    @property
     def shares(self) -> tuple[float, ...]:
         """Fraction of every batch that each device computes; the sum is 1."""
         return self._controller.shares
@@ -184,6 +173,15 @@ class Strategy(OneReplica):
     def replica_devices(self) -> tuple[str, ...]:
         """Devices that compute, one for each share."""
         return self._replica_devices
+
+    def name_in_plan(self, device: str) -> str:
+        """Return the name that a device of this process has in the plan.
+
+        Args:
+            device: Name such as ``"gpu:0"``; with several workers, the result is for example
+                ``"worker:1/gpu:0"``.
+        """
+        return self._layout.name_in_plan(device)
 
     @property
     def share_controller(self) -> ShareController:
@@ -217,7 +215,7 @@ class Strategy(OneReplica):
         owned = self._owner_registry.owned_bytes()
         return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
 
-    def explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
+    def _explain_exhausted_memory(self, error: tf.errors.ResourceExhaustedError) -> None:
         """Add the note ENG-050 to an error of exhausted memory: shares, owned bytes, remedies."""
         add_note_on_memory(
             error,
@@ -271,7 +269,7 @@ class Strategy(OneReplica):
         misuse.refuse_other_scope(self)
         self._has_run = True
         args, kwargs = tuple(args), dict(kwargs or {})
-        first = tf_device(self._replica_devices[0])
+        first = self._layout.first_device
         is_function = (
             _tf_private.functions.is_traced_function(fn) and not tf.config.functions_run_eagerly()
         )
@@ -286,6 +284,8 @@ class Strategy(OneReplica):
                 raise misuse.run_inside_xla(self._plan.device_names)
             if tf.executing_eagerly() and not is_function:
                 self._warnings.eager_run()
+            elif tf.executing_eagerly() and self.trial is not None:
+                return self.trial.run(fn, lambda _: self._steps.find(fn)(*args, **kwargs))
             else:
                 return self._steps.find(fn)(*args, **kwargs)
         with tf.device(first):
@@ -299,7 +299,9 @@ class Strategy(OneReplica):
     @property
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
-        return len(self._replica_devices) > 1 or self._layout.is_scheduled
+        is_divided = len(self._replica_devices) > 1 or self._layout.is_scheduled
+        # A plan that was tried stays what was measured.
+        return is_divided or self._trial is not None
 
     @property
     def is_plain(self) -> bool:
@@ -307,12 +309,12 @@ class Strategy(OneReplica):
         return not self.is_partitioned and self._replica_devices[0] in ("cpu:0", "gpu:0")
 
     @classmethod
-    def owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
+    def _owning(cls, variables: Sequence[tf.Variable]) -> Strategy | None:
         """Return the strategy in whose scope one of some variables was made, or None."""
         owners = (s for s in tuple(_STRATEGIES) if any(map(s.owner_registry.holds, variables)))
         return next(owners, None)
 
-    def run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run_compiled(self, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a function that XLA cannot compile, since its variables are on other devices.
 
         Args:
@@ -328,16 +330,13 @@ class Strategy(OneReplica):
         raise misuse.compiled_under_tape(self._plan.device_names)
 
     @classmethod
-    def warn_about_unused_strategies(cls, name: str) -> None:
+    def _warn_about_unused_strategies(cls, name: str) -> None:
         """Warn that a model trains on one device while a strategy is not used: ENG-088.
 
         Args:
             name: Name of a model without a strategy, which begins to train.
         """
-        # A strategy that the program has dropped is part of reference cycles.
-        if _unused():
-            gc.collect()
-        for strategy in _unused():
+        for strategy in misuse.find_unused(_STRATEGIES, lambda strategy: strategy._is_unused()):
             strategy._warnings.unused(name, strategy._plan.device_names)
 
     def _is_unused(self) -> bool:
@@ -345,7 +344,3 @@ class Strategy(OneReplica):
         if not self.is_partitioned or self._has_run or self._warnings.has_given_unused:
             return False
         return not owns_a_model(self)
-
-
-def _unused() -> list[Strategy]:
-    return [strategy for strategy in tuple(_STRATEGIES) if strategy._is_unused()]

@@ -1,6 +1,7 @@
 """Questions about the first training step of a program, which runs in a subprocess.
 
     parent                                     subprocess
+    script_plan.py        the best plan for a script, by its costs
     audit.py, costs.py    ask one question
     answer.py             start the process -> child.py          run the program up to its first
     request.py            the question, JSON                     training step

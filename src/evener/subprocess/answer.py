@@ -20,9 +20,13 @@ from typing import Any, NoReturn
 from evener import errors
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError
+from evener.run.eager_step import eager_step_at
 from evener.subprocess.child_process import ProcessResult, run_child_process
 from evener.subprocess.request import StepRequest, TargetError
 
+FIX_EAGER = (
+    "Put @tf.function on the function of the step, or compile the model without run_eagerly."
+)
 _CHILD = "evener.subprocess.child"
 _SHOWN_LINES = 15
 # TensorFlow writes these lines on import, before it reads TF_CPP_MIN_LOG_LEVEL.
@@ -51,6 +55,14 @@ class Answer:
     def why_no_step(self, limit_seconds: float) -> str:
         """Return the end of a script that came to no training step, for an error."""
         code = self.process.exit_code
+        if self.outcome == "eager":
+            line = f" at {self.line}" if self.line else ""
+            step = eager_step_at(self.line)
+            because = f" ({step.obstacle})" if step is not None and step.obstacle else ""
+            return (
+                f"It trains eagerly{line}, and the step cannot become a function{because}, so "
+                "there is no graph to measure. It was stopped there."
+            )
         if code is None:
             ended = f"it was stopped after {limit_seconds:g} seconds"
         elif code:

@@ -9,30 +9,40 @@ from typing import Any
 
 from evener.auditing.result import Audit
 from evener.errors import PlacementError
-from evener.run.script import read_script
-from evener.subprocess.answer import Answer, ask, ending
+from evener.run.eager_step import eager_step_at
+from evener.run.script import Script, read
+from evener.subprocess.answer import FIX_EAGER, Answer, ask, ending
 from evener.subprocess.request import StepRequest, TargetError
 
 _NAMED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def request_for(target: str, args: tuple[str, ...], **choices: Any) -> StepRequest:
+def script_of(target: str, *, as_module: bool) -> Script | None:
+    """Return the script or module that a target names; None if it is ``"module:function"``.
+
+    Raises:
+        RunError: RUN-001 to RUN-003 or RUN-021 if it cannot be read.
+    """
+    is_script = as_module or Path(target).exists() or not _NAMED.fullmatch(target)
+    return read(target, as_module=as_module) if is_script else None
+
+
+def request_for(
+    target: str, args: tuple[str, ...], *, script: Script | None, **choices: Any
+) -> StepRequest:
     """Return the request for the target on the command line.
 
     Args:
-        target: Path of a script, or ``"module:function"``.
+        target: Path of a script, name of a module, or ``"module:function"``.
         args: Arguments after it.
+        script: Script of `script_of`.
         **choices: Values for ``devices``, ``assume_gpus``, ``batch_size`` and ``gpu_names`` of
             `StepRequest`.
 
     Raises:
-        RunError: RUN-001 to RUN-003 if a script cannot be read.
         TargetError: PLACE-042 if arguments follow a function.
     """
-    is_script = Path(target).exists() or not _NAMED.fullmatch(target)
-    if is_script:
-        read_script(target)
-    elif args:
+    if script is None and args:
         raise TargetError(
             "PLACE-042",
             f"{target} takes no command line arguments, but {' '.join(args)} follows it.",
@@ -40,7 +50,7 @@ def request_for(target: str, args: tuple[str, ...], **choices: Any) -> StepReque
             "input_signature, or from a function that returns them.",
             fix="Remove them, or name a function that ends with: return train_step, (x, y).",
         )
-    kind = "script" if is_script else "function"
+    kind = "function" if script is None else "script" if script.module is None else "module"
     return StepRequest(question="audit", target=target, kind=kind, args=args, **choices)
 
 
@@ -68,12 +78,13 @@ def audit_in_subprocess(request: StepRequest, *, limit_seconds: float) -> Audit:
 def _no_audit(target: str, answer: Answer, limit_seconds: float) -> PlacementError:
     exit_code = answer.process.exit_code
     if answer.outcome == "eager":
+        step = eager_step_at(answer.line)
+        under_run = "" if step is None else f" {step}."
         return PlacementError(
             "PLACE-040",
             f"{target} trains eagerly{' at ' + answer.line if answer.line else ''}.",
-            why="An audit reads the graph of a step, and an eager step has none.",
-            fix="Put @tf.function on the function of the step, or compile the model without "
-            "run_eagerly.",
+            why=f"An audit reads the graph of a step, and an eager step has none.{under_run}",
+            fix=FIX_EAGER if step is None else f"To audit it, {step.change}.",
         )
     if exit_code is None:
         return PlacementError(

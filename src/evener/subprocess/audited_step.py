@@ -107,7 +107,7 @@ def audit_first_step(request: StepRequest) -> None:
     """
     first = FirstStep(request)
     _take_devices(request, first.notes)
-    first.run(_script(request) if request.kind == "script" else _function(request, first))
+    first.run(_function(request, first) if request.kind == "function" else _script(request))
 
 
 def _take_devices(request: StepRequest, notes: Notes) -> None:
@@ -125,10 +125,12 @@ def _take_devices(request: StepRequest, notes: Notes) -> None:
 
 
 def _script(request: StepRequest) -> Callable[[], Any]:
-    from evener.run.script import read_script, run_as_main
+    from evener.run.script import read, run_as_main
+    from evener.run.settings import refuse_other_backends
 
-    read = read_script(request.target)
-    return lambda: run_as_main(read, request.args)
+    refuse_other_backends()
+    script = read(request.target, as_module=request.kind == "module")
+    return lambda: run_as_main(script, request.args)
 
 
 def _function(request: StepRequest, first: FirstStep) -> Callable[[], Any]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from evener.clusters import Assumptions, ClusterDescription, reached_speeds
 from evener.devices.spec import spec_from
 from evener.errors import EvenerWarning, RunError
 from evener.profile import CostProfile, ModelCosts
+from evener.profile.cache import times_from_json
 from evener.profile.serialise import model_from_fields, profile_from_json
 from evener.profiler.known import LayersTaken, warn_of_estimates
-from evener.run.script import read
-from evener.subprocess.answer import Answer, ask
+from evener.run.eager_step import eager_step_at
+from evener.run.script import Script, read
+from evener.subprocess.answer import FIX_EAGER, Answer, ask
 from evener.subprocess.request import StepRequest
 from evener.versions import check_installed
 
@@ -34,12 +38,14 @@ class StepCosts:
         batch_size: Samples of the script's batch; None if its shapes do not say it.
         not_measured: Layers that could not be measured, each with the reason.
         taken: Number of layers that had been measured in earlier runs, by kind of device.
+        described: Assumptions of costs that were computed; None for measured ones.
     """
 
     profile: CostProfile
     batch_size: int | None
     not_measured: tuple[str, ...]
     taken: tuple[LayersTaken, ...] = ()
+    described: Assumptions | None = None
 
 
 def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
@@ -69,6 +75,7 @@ def measured_profile(request: StepRequest, *, time_limit: float) -> StepCosts:
     answer = ask(request, limit_seconds=time_limit)
     if answer.outcome != "found":
         raise _no_costs(request.target, answer, time_limit)
+    _print_notes(answer)
     costs = _step_costs(answer)
     warn_of_estimates(costs.not_measured)
     return costs
@@ -87,14 +94,14 @@ def _step_costs(answer: Answer) -> StepCosts:
 
 
 def counted_memory(
-    script: str, args: Sequence[str], *, time_limit: float
+    script: Script, args: Sequence[str], *, time_limit: float
 ) -> tuple[ModelCosts, int | None]:
     """Run a script up to its first training step in a subprocess, and count the bytes of the step.
 
     Nothing is measured, and no device is needed.
 
     Args:
-        script: Path of the script.
+        script: Script or module.
         args: Its command line arguments.
         time_limit: Seconds for the script, above 0.
 
@@ -102,32 +109,90 @@ def counted_memory(
         The layers, and the samples of the script's own batch; None if its shapes do not say it.
 
     Raises:
-        RunError: RUN-001 to RUN-003 if the script cannot be read, RUN-040 if there was no training
-            step in time.
+        RunError: RUN-040 if there was no training step in time.
         EvenerError: Any other error that the subprocess raised.
     """
-    # Before the subprocess imports TensorFlow, which takes seconds.
-    read(script, as_module=False)
     check_installed()
     request = StepRequest(
-        question="memory", target=script, args=tuple(args), devices=_COUNTING_DEVICES
+        question="memory",
+        target=script.given,
+        kind="script" if script.module is None else "module",
+        args=tuple(args),
+        devices=_COUNTING_DEVICES,
     )
     answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
     if answer.outcome != "found":
         raise RunError(
             "RUN-040",
-            f"The memory of {script} cannot be estimated: it came to no training step.",
+            f"The memory of {script.given} cannot be estimated: it came to no training step.",
             why=answer.why_no_step(time_limit),
-            fix=_FIX,
+            fix=_fix(answer),
         )
+    _print_notes(answer)
     return model_from_fields(answer.found["model"]), answer.found["batch_size"]
+
+
+def described_profile(
+    request: StepRequest, described: ClusterDescription, *, time_limit: float
+) -> StepCosts:
+    """Run a script up to its first training step, and compute its costs on a described cluster.
+
+    The step is traced on the CPU; nothing of it is measured. Its times follow from the operations
+    and bytes of every kernel, and the datasheets of the devices.
+
+    Args:
+        request: Question ``"datasheets"``, without speeds.
+        described: Cluster, with a datasheet for each type of device.
+        time_limit: Seconds for the script, above 0.
+
+    Raises:
+        ProfileError: PROF-041 if a type of device has no datasheet.
+        RunError: RUN-030 if it came to no training step in time, RUN-031 if its batch size is not
+            known.
+        EvenerError: Any other error that the subprocess raised.
+    """
+    read(request.target, as_module=request.kind == "module")
+    check_installed()
+    speeds = reached_speeds(described)
+    request = dataclasses.replace(request, devices=_COUNTING_DEVICES, speeds=speeds)
+    answer = ask(request, environ=_COUNTING_ENVIRONMENT, limit_seconds=time_limit)
+    if answer.outcome != "found":
+        raise _no_costs(request.target, answer, time_limit)
+    _print_notes(answer)
+    model = model_from_fields(answer.found["model"])
+    fused, unfused = (
+        CostProfile(
+            model=model,
+            cluster=described.cluster,
+            times={
+                name: tuple(map(times_from_json, layers))
+                for name, layers in answer.found[key].items()
+            },
+        )
+        for key in ("times", "unfused")
+    )
+    return StepCosts(
+        profile=fused,
+        batch_size=answer.found["batch_size"],
+        not_measured=(),
+        described=Assumptions(described=described, unfused=unfused),
+    )
+
+
+def unknown_batch_size(script: str, *, why: str, fix: str) -> RunError:
+    """Return the error for a script whose batches have no size before it runs."""
+    return RunError(
+        "RUN-031",
+        f"{script} trains on batches whose size is not known before it runs.",
+        why=why,
+        fix=fix,
+    )
 
 
 def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
     if answer.outcome == "no batch size":
-        return RunError(
-            "RUN-031",
-            f"{script} trains on batches whose size is not known before it runs.",
+        return unknown_batch_size(
+            script,
             why="Layers are measured at numbers of samples up to that of a batch.",
             fix="Add --batch-size N.",
         )
@@ -135,5 +200,17 @@ def _no_costs(script: str, answer: Answer, limit_seconds: float) -> RunError:
         "RUN-030",
         f"{script} came to no training step.",
         why=answer.why_no_step(limit_seconds),
-        fix=_FIX,
+        fix=_fix(answer),
     )
+
+
+def _fix(answer: Answer) -> str:
+    if answer.outcome != "eager":
+        return _FIX
+    step = eager_step_at(answer.line)
+    return FIX_EAGER if step is None else f"{step.change[0].upper()}{step.change[1:]}."
+
+
+def _print_notes(answer: Answer) -> None:
+    for note in answer.notes:
+        print(note, file=sys.stderr)

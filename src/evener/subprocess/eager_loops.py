@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from evener._tf_private.optimizers import AUDITED_UPDATES
 from evener._tf_private.patches import Patch
 from evener.run.replace import instead_of
-from evener.run.user_line import user_line
+from evener.run.user_line import callers, user_line
 
 _GRADIENTS = Patch(
     "gradients of audited programs",
@@ -25,6 +26,36 @@ _GRADIENTS = Patch(
     why="A step without a Keras optimizer is known by its gradients.",
     if_it_changes="Audits of such programs find no training step.",
 )
+
+
+# An optimizer that these modules call is part of `fit`.
+_TRAINERS = ("keras.src.backend.tensorflow.trainer", "keras.src.trainers")
+
+
+@contextlib.contextmanager
+def stopping_eager_fits(taken: Callable[[str], Any]) -> Iterator[None]:
+    """Watch the updates of `fit` with ``run_eagerly``: its first step stops before its update.
+
+    Args:
+        taken: Function to call with the source line of the `fit`.
+    """
+    process = os.getpid()
+
+    def stopping(original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly() and os.getpid() == process and _is_called_by_fit():
+                taken(str(user_line() or ""))
+            return original(optimizer, *args, **kwargs)
+
+        return apply
+
+    with AUDITED_UPDATES.applied(stopping):
+        yield
+
+
+def _is_called_by_fit() -> bool:
+    return any(str(f.f_globals.get("__name__", "")).startswith(_TRAINERS) for f in callers())
 
 
 class EagerLoops:
@@ -40,6 +71,11 @@ class EagerLoops:
         self._lock = threading.Lock()
         self._before: dict[str, tuple[tf.Variable, bytes]] = {}
         self._first_line = ""
+
+    @property
+    def first_line(self) -> str:
+        """Source line of the first eager gradients; empty if there were none."""
+        return self._first_line
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """Watch every tape, in this process."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from evener.errors import PlacementError
 
@@ -19,9 +20,10 @@ class StepRequest:
 
     Args:
         question: ``"audit"`` for its placement, ``"costs"`` for seconds and bytes of its layers,
-            ``"memory"`` for the bytes alone.
+            ``"memory"`` for the bytes alone, ``"datasheets"`` for the bytes, and seconds that
+            follow from speeds.
         target: Path of a script, name of a module, or ``"module:function"``.
-        kind: Kind of the target; an audit takes no module, and only an audit takes a function.
+        kind: Kind of the target; only an audit takes a function.
         args: Command line arguments of the program.
         devices: Device spec. With None the program of an audit configures TensorFlow itself;
             costs are measured on ``EVENER_DEVICES``, else on all devices.
@@ -30,10 +32,12 @@ class StepRequest:
             to measure, by default the batch of the script.
         assume_gpus: Whether to assume GPUs, as in `evener.audit`.
         remeasure: Whether layers are measured that were measured before.
+        speeds: Speed of each type of device that is not here, as the fields of a
+            `evener.profiler.device_speed.DeviceSpeed`, for ``"datasheets"``.
         answer: Path of the file for the answer, which `evener.subprocess.answer.ask` chooses.
     """
 
-    question: Literal["audit", "costs", "memory"]
+    question: Literal["audit", "costs", "memory", "datasheets"]
     target: str
     kind: Literal["script", "module", "function"] = "script"
     args: tuple[str, ...] = ()
@@ -42,6 +46,7 @@ class StepRequest:
     batch_size: int | None = None
     assume_gpus: bool = False
     remeasure: bool = False
+    speeds: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     answer: str = ""
 
     def to_json(self) -> str:

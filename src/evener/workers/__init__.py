@@ -1,5 +1,13 @@
-"""Several processes, on one machine or many, that compute one step together."""
+"""Several processes, on one machine or many, that compute one step together.
 
-from evener.workers.join import join_workers
+    job            this process's part in a job, from its environment: EVENER_JOB or TF_CONFIG
+    coordinator    decides who is a member: heartbeats, deaths, newcomers; `membership` is its state
+    member         a worker's side of it
+    process        joins the job of this process
+    group          the workers, seen by one of them: exchanges, and calls that are made again
+    mesh           sums and joins of arrays over connections
+    late           a replacement, which catches up with the others
+    fingerprints   workers that see different data
 
-__all__ = ["join_workers"]
+Importing this package does not import TensorFlow.
+"""

@@ -33,7 +33,8 @@ def difference(expected: np.ndarray, actual: np.ndarray) -> float:
     assert expected.dtype == actual.dtype
     if expected.dtype.kind not in "fc":
         return float(not np.array_equal(expected, actual))
-    wanted, got = expected.astype(np.float64), actual.astype(np.float64)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    wanted, got = expected.astype(wide), actual.astype(wide)
     np.testing.assert_array_equal(np.isfinite(wanted), np.isfinite(got))
     finite = np.isfinite(wanted)
     if not finite.any():

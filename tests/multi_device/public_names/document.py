@@ -16,18 +16,18 @@ SHARDED, REDUCED, GATHERED = "Sharded", "Reduced", "Gathered"
 INTRODUCTION = """\
 # What is sharded
 
-Which public layers, losses, metrics and operations of Keras and TensorFlow a partitioned step
-computes in parts, along the batch. The list is generated: `tools/sharding_table.py` calls every
-public name on a batch of unknown size, with its gradient where there is one, and partitions the
+This page lists the public layers, losses, metrics and operations of Keras and TensorFlow that a
+partitioned step computes in parts along the batch. It is generated: `tools/sharding_table.py` calls
+every public name on a batch of unknown size, with its gradient if it has one, and partitions the
 call. A test compares the results and gradients of parts of 4, 0 and 3 samples with those of one
 device.
 
 - **Sharded**: every device computes the rows of its own samples.
-- **Reduced**: every device reduces its own samples, and the results are combined.
-- **Gathered**: an operation is computed once, of the rows of all devices; the reason is given. The
-  results are the same.
+- **Reduced**: every device reduces its own samples, and the partial results are combined.
+- **Gathered**: the operation runs once, on the rows of all devices, for the reason in the table.
+  The results are the same.
 
-What is not in the list is gathered too, if no rule says otherwise, and `step.report()` names it
+An operation that is not listed is gathered too, unless it has a rule; `step.report()` names it
 ([steps](steps.md)).
 """
 

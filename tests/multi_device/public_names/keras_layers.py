@@ -278,5 +278,7 @@ _OTHER = "runs another library"
 NOT_CALLED = {
     **dict.fromkeys("FlaxLayer JaxLayer TorchModuleWrapper TFSMLayer".split(), _OTHER),
     **dict.fromkeys("Input InputLayer InputSpec Layer Wrapper".split(), "computes nothing"),
-    **dict.fromkeys("deserialize serialize".split(), "makes or writes an object, computes nothing"),
+    **dict.fromkeys(
+        "deserialize serialize".split(), "creates or serializes an object; it computes nothing"
+    ),
 }

@@ -140,7 +140,7 @@ METRICS: Table = {
         lambda y, p: metrics.top_k_categorical_accuracy(y, p, 2), ONE_HOT, PREDICTED
     ),
 }
-_CONFIG = "makes or writes an object, computes nothing"
+_CONFIG = "creates or serializes an object; it computes nothing"
 NOT_CALLED = dict.fromkeys("deserialize get serialize".split(), _CONFIG) | dict.fromkeys(
     "Loss Metric".split(), "an abstract class"
 )

@@ -280,9 +280,9 @@ NOT_CALLED = {
         """.split(),
         _NUMBERS,
     ),
-    "convert_to_numpy": "needs a value, and a traced step has none",
+    "convert_to_numpy": "needs a concrete value, which a traced step does not have",
     "dtype": "a name",
-    "identity": "makes a matrix of numbers alone",
+    "identity": "creates a matrix from numbers; it takes no samples",
     "vectorize": "Keras does not support it on TensorFlow",
     "lstsq": "takes one matrix, not a batch",
     **dict.fromkeys(

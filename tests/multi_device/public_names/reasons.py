@@ -9,50 +9,50 @@ BY_REASON: dict[str, str] = {
         tf.image.non_max_suppression_with_scores
         keras.ops.flipud keras.ops.argpartition keras.layers.CutMix keras.layers.MixUp
         """,
-    "It goes along the batch: every result depends on the samples before it.": """
+    "It scans the batch: every result depends on the samples before it.": """
         tf.math.reduce_prod tf.math.is_non_decreasing tf.math.is_strictly_increasing
         keras.ops.prod keras.ops.nanprod keras.ops.correlate
         """,
-    "It relates every sample to every other one.": """
+    "It combines every sample with every other sample.": """
         tf.linalg.tensor_diag tf.linalg.tensor_diag_part keras.ops.diag keras.ops.diagflat
         keras.losses.Circle keras.losses.circle
         """,
-    "The number of rows of its result is in the data.": """
+    "The number of rows of its result depends on the data.": """
         tf.math.segment_max tf.math.segment_mean tf.math.segment_min tf.math.segment_prod
         tf.math.segment_sum tf.nn.collapse_repeated tf.nn.ctc_beam_search_decoder
         tf.nn.ctc_greedy_decoder keras.ops.ctc_decode tf.nn.embedding_lookup_sparse
         tf.nn.safe_embedding_lookup_sparse keras.ops.nonzero keras.ops.unique keras.ops.histogram
         keras.layers.HashedCrossing keras.layers.TextVectorization
         """,
-    "It reduces the batch to one number by an operation whose parts cannot be combined.": """
+    "It reduces the batch by an operation whose partial results cannot be combined.": """
         tf.math.reduce_euclidean_norm tf.math.zero_fraction
         """,
-    "How often it squares the matrices is decided by the largest of the batch.": """
+    "The number of squarings depends on the largest norm of a matrix in the batch.": """
         tf.linalg.expm
         """,
-    "It draws one sample of numbers or classes for the whole batch, by a state of its own.": """
+    "It draws numbers or classes once for the whole batch, from a stateful generator.": """
         tf.nn.fractional_avg_pool tf.nn.fractional_max_pool tf.nn.nce_loss
         tf.nn.sampled_softmax_loss
         """,
-    "Its table lives on the host.": "keras.layers.IntegerLookup keras.layers.StringLookup",
+    "Its lookup table is on the host.": "keras.layers.IntegerLookup keras.layers.StringLookup",
     "Its assertion prints values of the batch.": "tf.math.confusion_matrix",
-    "It writes to rows that the data names.": "keras.ops.scatter_update",
+    "It writes to rows whose indices are in the data.": "keras.ops.scatter_update",
 }
 NOT_YET: dict[str, str] = {
-    "The size of a row of its result is in the data.": """
+    "The size of a row of its result depends on the data.": """
         tf.image.adjust_jpeg_quality tf.image.stateless_random_jpeg_quality
         """,
-    "It draws for one sample after another, by a state.": """
+    "It draws random numbers sample by sample, from a stateful generator.": """
         tf.image.random_jpeg_quality tf.image.sample_distorted_bounding_box
         """,
-    "Its loop is in parts, but reads samples by number out of the whole batch.": """
+    "Its loop runs in parts, but reads samples by index from the whole batch.": """
         keras.ops.fold
         """,
-    "A condition or a loop in it hands values to its gradient, or rows of unknown size.": """
+    "A condition or loop in it passes values or rows of unknown size to its gradient.": """
         tf.image.ssim_multiscale tf.image.non_max_suppression_padded
         """,
-    "It looks at the shape of the first image.": "keras.layers.RandomElasticTransform",
-    "It takes from tables of every sample by flat positions in the data.": """
+    "It reads the shape of the first image.": "keras.layers.RandomElasticTransform",
+    "It gathers from a table per sample by flat indices that depend on the data.": """
         keras.layers.ContrastLimitedAdaptiveHistogramEqualization
         """,
 }

@@ -166,5 +166,5 @@ NOT_CALLED = {
     "LinearOperator": "an abstract class",
     "LinearOperatorKronecker": "fails on batches of an unknown size",
     "eigh_tridiagonal": "takes one matrix, not a batch",
-    "eye": "makes a matrix of numbers alone",
+    "eye": "creates a matrix from numbers; it takes no samples",
 }

@@ -86,5 +86,5 @@ TABLE: Table = {
 }
 NOT_CALLED = {
     "approx_min_k": "has no kernel on CPUs",
-    "sobol_sample": "makes points from numbers alone, no samples go in",
+    "sobol_sample": "creates points from numbers; it takes no samples",
 }

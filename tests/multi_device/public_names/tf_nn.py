@@ -228,5 +228,5 @@ NOT_CALLED = {
     **dict.fromkeys(
         "RNNCellDeviceWrapper RNNCellDropoutWrapper RNNCellResidualWrapper".split(), _WRAPPER
     ),
-    "scale_regularization_loss": "a number of the weights, without samples",
+    "scale_regularization_loss": "computes a number from weights; it takes no samples",
 }

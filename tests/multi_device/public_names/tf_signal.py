@@ -41,5 +41,5 @@ NOT_CALLED = (
         """.split(),
         _WINDOW,
     )
-    | {"inverse_stft_window_fn": "returns a function that makes a window"}
+    | {"inverse_stft_window_fn": "returns a function that creates a window"}
 )

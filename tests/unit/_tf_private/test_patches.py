@@ -19,7 +19,9 @@ from evener._tf_private.patches import Patch
 
 # All modules that declare patches.
 DECLARING = (
-    *(f"evener._tf_private.{name}" for name in ("batch_norm", "datasets", "shapes", "strategies")),
+    *(f"evener._tf_private.{name}" for name in ("batch_norm", "custom_gradients", "datasets")),
+    *(f"evener._tf_private.{name}" for name in ("downloads", "files", "fits", "seeds", "workers")),
+    *(f"evener._tf_private.{name}" for name in ("shapes", "strategies")),
     *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
     *(f"evener.run.{name}" for name in ("models", "settings", "strategies")),
     *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
@@ -28,6 +30,7 @@ DECLARING = (
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
     "backward passes of tapes": "imperative_grad",
     "batches of iterators": (
         "OwnedIterator.__next__ "
@@ -37,6 +40,7 @@ PATCHES = {
         "DistributedIteratorBase.get_next "
         "DistributedIteratorBase.get_next_as_optional"
     ),
+    "batches of workers": "TensorFlowTrainer._make_function",
     "building of models": "TensorFlowTrainer._maybe_symbolic_build",
     "callbacks of a watched program": (
         "callbacks.CallbackList.on_train_begin "
@@ -55,9 +59,12 @@ PATCHES = {
     ),
     "devices of variables that wait": "Variable.__init__",
     "devices with names of hardware": "device compat.v1.device compat.v2.device",
+    "epochs that begin in the middle": "TFEpochIterator._enumerate_iterator",
     "evener.Strategy in scripts": "Strategy",
     "evener.pin in scripts": "pin",
     "evener.use_devices in scripts": "use_devices",
+    "filters of tracebacks": "_process_traceback_frames _process_traceback_frames",
+    "fit with checkpoints": "TensorFlowTrainer.fit.<fn>.cell_contents",
     "functions that an audit stops": "AtomicFunction.call_flat",
     "functions that name GPUs": 69,
     "generators of a strategy": "Generator._preprocess_key",
@@ -68,9 +75,12 @@ PATCHES = {
     "gradients of single operations": "_gradient_function",
     "gradients that begin in loops": "zeros_like _zeros_like",
     "gradients that tapes record": "record_gradient",
+    "iterators of fit": "TFEpochIterator.__init__",
+    "iterators that begin in the middle": "TFEpochIterator._get_iterator",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers that are made in calls": "Layer.__init__",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",
+    "logs of epochs": "Trainer._get_metrics_result_or_logs",
     "loops over datasets": (
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
@@ -79,6 +89,20 @@ PATCHES = {
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",
     "operations that tapes record": "record_operation record_operation_backprop_only",
+    "order of variables of custom gradients": "sorted",
+    "sets of variables of custom gradients": "frozenset",
+    "backups that workers write": "BackupAndRestore._save_model BackupAndRestore.on_train_end",
+    "checkpoints that workers read": "TrackableSaver.restore",
+    "checkpoints that workers write": "MultiDeviceSaver.save",
+    "downloads of workers": 10,
+    "files of callbacks": "file_utils file_utils file_utils file_utils",
+    "lists of checkpoints that workers write": "update_checkpoint_state_internal",
+    "models that workers read": "load_model load_weights_only",
+    "models that workers save": 7,
+    "old checkpoints that workers delete": "CheckpointManager._sweep",
+    "profiles of workers": "ProfilerSession",
+    "summary writers of workers": "create_summary_file_writer",
+    "reads of replaced workers": "BaseResourceVariable._read_variable_op",
     "reads of tensors on the host": "_EagerTensorBase._numpy",
     "reads of unknown dimensions": (
         "TensorShape.__getitem__ TensorShape.__iter__ TensorShape.as_list TensorShape.num_elements"
@@ -95,6 +119,7 @@ PATCHES = {
         "config.threading.set_intra_op_parallelism_threads "
         "config.threading.set_inter_op_parallelism_threads"
     ),
+    "shuffles of arrays": "random.shuffle",
     "slots of variables": "optimizers.Optimizer.add_variable_from_reference",
     "statistics of BatchNormalization": "layers.BatchNormalization.call",
     "steps of models": "TensorFlowTrainer._make_function",
@@ -113,6 +138,8 @@ PATCHES = {
     "the fast way of eager operations": "TFE_Py_FastPathExecute",
     "the old list of devices": "list_local_devices",
     "times of functions": "AtomicFunction.call_flat",
+    "unseeded generators of NumPy": "default_rng",
+    "traced functions of workers": "Function.__call__",
     "traced functions that a script calls": "Function.__call__",
     "traced functions that a watched program calls": "Function.__call__",
     "traced functions that a watched program makes": "Function.__init__",
@@ -120,6 +147,7 @@ PATCHES = {
     "updates of audited programs": "optimizers.Optimizer.apply",
     "updates of scripts": "optimizers.Optimizer.apply",
     "updates of variables": "optimizers.Optimizer.apply optimizers.LossScaleOptimizer.apply",
+    "values of large variables": "Variable._initialize",
     "variables that have waited": "Variable._deferred_initialize",
     "weights of layers that are made in calls": "Layer.add_weight",
     "weights of pinned layers": "Layer.add_weight",

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import resource
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
 
 from evener import Strategy, _tf_private
-from evener._tf_private.variables import unallocated_variables
+from evener._tf_private.variables import leave_large_variables_unwritten, unallocated_variables
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
 
 
 def test_a_variable_has_a_shape_and_no_value() -> None:
@@ -28,6 +33,32 @@ def test_outside_variables_are_as_ever() -> None:
     with unallocated_variables():
         pass
     assert tf.Variable(2.0).numpy() == 2.0
+
+
+@pytest.mark.usefixtures("patches_undone")
+def test_large_variables_take_no_memory_until_they_are_written() -> None:
+    leave_large_variables_unwritten(1 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    large = [
+        keras.Variable("ones", shape=(32_768, 65_536), dtype=dtype)
+        for dtype in ("float32", "bfloat16", "float32")
+    ]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+    for variable in large:
+        assert variable.value.shape == (32_768, 65_536)
+        assert float(variable.value[7, 9]) == 0.0
+    small = keras.Variable("ones", shape=(2, 3))
+    np.testing.assert_array_equal(small.numpy(), np.ones((2, 3)))
+    given = keras.Variable(np.ones((1024, 1024), np.float32))
+    assert float(given.value[3, 4]) == 1.0
+
+
+@pytest.mark.usefixtures("patches_undone")
+def test_a_large_variable_is_written_as_ever() -> None:
+    leave_large_variables_unwritten(1 << 20)
+    first, second = (keras.Variable("zeros", shape=(1024, 1024)) for _ in range(2))
+    first.assign_add(np.ones((1024, 1024), np.float32))
+    assert float(first.value[5, 6]) == 1.0 and float(second.value[5, 6]) == 0.0
 
 
 @pytest.fixture

@@ -185,6 +185,8 @@ MISTAKES = {
     "bandwidth in another unit": ("16 GB/s", "16 Gb/s", "PROF-034", 23, "'Gb/s' is not one of"),
     "negative latency": ("latency: 10 us", "latency: -1 us", "PROF-034", 23, "cannot be '-1 us'"),
     "no memory at all": ("24 GiB", "0 GiB", "PROF-034", 5, "above 0"),
+    "memory without a unit": ("24 GiB", "24", "PROF-034", 5, "write for example 24 GiB"),
+    "reserved without a unit": ("reserved: 1 GiB", "reserved: 1.5", "PROF-034", 6, "1.5 GiB"),
     "negative memory": ("24 GiB", "-24 GiB", "PROF-034", 5, "cannot be '-24 GiB'"),
     "all memory reserved": ("reserved: 1 GiB", "reserved: 24 GiB", "PROF-034", 6, "is left"),
     "zero peak": ("71 TFLOP/s", "0 TFLOP/s", "PROF-034", 7, "above 0"),

@@ -22,6 +22,13 @@ def gpus(*requests: tuple[int, int | None]) -> DeviceSpec:
     [
         ("all", DeviceSpec(kind="all")),
         ("cpu:1", DeviceSpec(kind="cpu", num_stand_ins=1)),
+        # The names that `evener devices` prints.
+        ("cpu:0", DeviceSpec(kind="cpu", num_stand_ins=1)),
+        ("cpu:0, cpu:1,cpu:2", DeviceSpec(kind="cpu", num_stand_ins=3)),
+        (
+            "cpu:0@2GiB, cpu:1@1GiB",
+            DeviceSpec(kind="cpu", num_stand_ins=2, stand_in_caps=(2**31, 2**30)),
+        ),
         (" cpu:12 ", DeviceSpec(kind="cpu", num_stand_ins=12)),
         (
             "cpu:1@2GiB, cpu:2@1GiB",
@@ -50,13 +57,15 @@ def test_spec_is_taken_apart(text: str, expected: DeviceSpec) -> None:
         ("GPU:0", "DEV-002", "Did you mean 'gpu:0'?"),
         ("cuda:0", "DEV-002", "Did you mean 'gpu:0'?"),
         ("/device:GPU:3", "DEV-002", "Did you mean 'gpu:3'?"),
-        ("cpu0", "DEV-002", "Did you mean 'cpu:1'?"),
+        ("cpu0", "DEV-002", "Did you mean 'cpu:0'?"),
         ("al", "DEV-002", "Did you mean 'all'?"),
         ("cpu", "DEV-002", "'cpu' is not a device"),
         ("all:1", "DEV-002", "'all:1' is not a device"),
         ("tpu:0", "DEV-002", "'tpu:0' is not a device"),
         ("@10GiB", "DEV-002", "'@10GiB' is not a device"),
-        ("cpu:0", "DEV-003", "write cpu:1 for the CPU alone"),
+        ("cpu:00", "DEV-003", "write cpu:1 for the CPU alone"),
+        ("cpu:0,cpu:2", "DEV-007", "by their names from cpu:0 on"),
+        ("gpu:0,cpu:0", "DEV-007", "mixes 'cpu:0' with other devices"),
         ("cpu:-1", "DEV-003", "'-1' is not a number of stand-ins"),
         ("cpu:two", "DEV-003", "'two'"),
         ("cpu:257", "DEV-003", "from 1 to 256"),

@@ -41,11 +41,24 @@ SCOPED = (
     "with strategy.scope():\n            self.m = build()\n"
     "            self.o = K.optimizers.Adam()\n"
 )
+BY_HELPER = TOP + (
+    "s = tf.distribute.MirroredStrategy()\nclass M(K.Model):\n    def _apply(self, g):\n"
+    "        self.optimizer.apply_gradients(zip(g, self.trainable_variables))\n        return True\n"
+    "    def _skip(self):\n        return False\n    def _update(self, g):\n"
+    "        tf.cond(tf.reduce_all(tf.math.is_finite(g[0])), lambda: self._apply(g), self._skip)\n"
+    "    def train_step(self, data):\n        with tf.GradientTape() as t:\n"
+    "            loss = tf.reduce_mean(self(data))\n"
+    "        self._update(t.gradient(loss, self.trainable_variables))\n        return {'loss': loss}\n"
+    "with s.scope():\n    i = K.Input((8,))\n    m = M(i, K.layers.Dense(1)(i))\n    m.compile('adam', 'mse')\n"
+    "m.fit(x, x, batch_size=64)\n"
+)
 IN_RANGE = "for i in range(0, 512, 64):\n"
 
 FINDS = [
     ("DOC-201", 10, TOP + "m = build()\nm.fit(x, x, batch_size=64)\n"),
     ("DOC-201", 14, TOP + "m = build(); o = K.optimizers.SGD()\n" + STEP + "for b in ds: step(b)\n"),
+    ("DOC-201", 11, TOP + "with tf.device('/GPU:0'):\n    m = build()\nm.fit(x, x, batch_size=64)\n"),
+    ("RUN-006", 17, BY_HELPER.replace("m.fit(x, x, batch_size=64)", "for b in ds: m._update(b)")),
     ("DOC-202", 9, TOP + "strategy = tf.distribute.MirroredStrategy()\nprint(strategy)\n" + FIT_ALONE),
     ("DOC-202", 14, TOP + "class T:\n    def __init__(self, strategy):\n        self.st = strategy\n"
      "        self.m = build()\n    def go(self): self.m.fit(x)\n"
@@ -84,6 +97,11 @@ GOOD_CLASS = TOP + CLASS.format(
 FINDS_NOT = [
     # An optimizer that wraps another one takes no step by itself.
     ("RUN-006", TOP + SCOPE + "class Own(K.optimizers.Optimizer):\n    def go(self, g):\n        for one in g:\n            self.inner.apply_gradients(one)\n"),
+    ("RUN-006", BY_HELPER),
+    ("RUN-006", BY_HELPER.replace("lambda: self._apply(g)", "self._apply")
+     .replace("def _apply(self, g)", "def _apply(self)").replace("zip(g, ", "zip(self.g, ")),
+    ("DOC-201", TOP + "for d in devices:\n    with tf.device(d):\n        m = build()\n" + FIT_ALONE),
+    ("DOC-201", TOP + "with tf.device('/gpu:1'):\n    m = build()\n" + FIT_ALONE),
     ("any", GOOD_LOOP),
     ("any", GOOD_FIT),
     ("any", GOOD_CLASS),

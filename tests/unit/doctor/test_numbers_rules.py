@@ -172,6 +172,13 @@ FINDS = [
         net.fit(tf.zeros((64, 8)), tf.zeros((64, 1)))
         """,
     ),
+    (
+        "ENG-064",
+        fitted(
+            "SIZE = 32\ndef loss(y, p):\n"
+            "    return tf.reduce_sum(abs(y - p)) / SIZE  # finding: ENG-064"
+        ),
+    ),
     ("ENG-064", fitted("def loss(y, p):\n    return K.mean(K.square(y - p))  # finding: ENG-064")),
     (
         "ENG-064",
@@ -618,6 +625,24 @@ for x, y in dataset:
         model.compile("adam", "mse")
         model.fit(tf.zeros((8, 64, 64, 3)), tf.zeros((8, 2)))
         """,
+    ),
+    (
+        "ENG-064",
+        fitted("def loss(y, p):\n    return tf.reduce_sum(tf.square(y - p)) / GLOBAL_BATCH_SIZE"),
+    ),
+    (
+        "ENG-064",
+        fitted(
+            "BATCH = 64\ndef loss(y, p):\n    each = tf.square(y - p)\n"
+            "    return tf.reduce_sum(each) / BATCH"
+        ).replace("batch_size=64", "batch_size=BATCH"),
+    ),
+    (
+        "ENG-064",
+        fitted(
+            "GLOBAL_BATCH = 64\ndef loss(y, p):\n"
+            "    return tf.reduce_sum(tf.square(y - p)) * (1.0 / GLOBAL_BATCH)"
+        ),
     ),
 ]
 

@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from evener.engine.trace.step import repack, trace_step
+from evener.graph.constants import constant_array
 from evener.graph.dims import BATCH
-from evener.graph.nodes import Graph, Node, Tensor, constant_array
+from evener.graph.nodes import Graph, Node, Tensor
 
 FLOATS = tf.TensorSpec([None, 3])
 

@@ -41,6 +41,7 @@ WITHOUT_ENTRY = {
     "Its rows are sparse or ragged: how many a sample has is in the data.": """
         RaggedTensorToTensor SparseCross SparseReduceSum SparseTensorDenseMatMul SparseToDense
         """,
+    "The number of rows of its result is in the data.": "SegmentMean SegmentSum",
     "Strings are computed on the host.": "StringSplitV2 Substr",
 }
 LISTED = {op: reason for reason, ops in WITHOUT_ENTRY.items() for op in ops.split()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evener._tf_private import operation_types
-from evener.ops.registry import OPERATIONS, Trait, gathered, has_trait, operation, shape_rule
+from evener.ops.registry import OPERATIONS, Trait, has_trait, operation, shape_rule
 from unit.ops.nodes import node_of
 
 
@@ -17,17 +17,6 @@ def test_every_operation_exists() -> None:
 def test_nothing_is_said_twice() -> None:
     with pytest.raises(AssertionError, match="Reshape has two entries: shape"):
         shape_rule("Reshape")(lambda table, node: None)
-
-
-def test_what_is_gathered_has_no_rule() -> None:
-    for op, known in OPERATIONS.items():
-        if known.gathered:
-            assert known.rule is None and known.partial_rule is None, op
-
-
-def test_a_reason_is_given_once() -> None:
-    with pytest.raises(AssertionError, match="Where has two entries: gathered"):
-        gathered("Where", "Another reason.")
 
 
 def test_of_unknown_operations_nothing_is_known() -> None:

@@ -63,7 +63,7 @@ IS_CAMPAIGN = os.environ.get("EVENER_HYPOTHESIS_PROFILE") == "campaign"
 as_drawn = settings(
     phases=[Phase.explicit, Phase.generate],
     derandomize=not IS_CAMPAIGN,
-    max_examples=200 if IS_CAMPAIGN else 4,
+    max_examples=200 if IS_CAMPAIGN else 2,
     database=None,
 )
 

@@ -25,10 +25,11 @@ Owners
   sharded: every variable on one device, spread by bytes
 
 Replicas
- replica   share   of a batch   micro-batches   in flight   stage   device   layers
-────────────────────────────────────────────────────────────────────────────────────
-       0     320        62.5%               1           1       0   cpu:0    *
-       1     192        37.5%               1           1       0   cpu:1    *""",
+                    of a    micro-       in
+ replica   share   batch   batches   flight   stage   device   layers
+──────────────────────────────────────────────────────────────────────
+       0     320   62.5%         1        1       0   cpu:0    *
+       1     192   37.5%         1        1       0   cpu:1    *""",
     "CENTRAL": """\
 Plan: central storage, 2 devices, 2 replicas
 
@@ -42,10 +43,11 @@ Owners
   central: every variable on the host (cpu:0)
 
 Replicas
- replica   share   of a batch   micro-batches   in flight   stage   device   layers
-────────────────────────────────────────────────────────────────────────────────────
-       0       1        50.0%               1           1       0   gpu:0    *
-       1       1        50.0%               1           1       0   gpu:1    *""",
+                    of a    micro-       in
+ replica   share   batch   batches   flight   stage   device   layers
+──────────────────────────────────────────────────────────────────────
+       0       1   50.0%         1        1       0   gpu:0    *
+       1       1   50.0%         1        1       0   gpu:1    *""",
     "PIPELINE": """\
 Plan: pipeline, 2 devices, 1 replica
 
@@ -62,11 +64,14 @@ Owners (the first match wins)
  *           gpu:1
 
 Replicas
- replica   share   of a batch   micro-batches   in flight   stage   device   layers
-────────────────────────────────────────────────────────────────────────────────────────────────────
-       0       1       100.0%               8    2 (1f1b)       0   gpu:0    embedding,
-                                                                             encoder_[0-7]
-                                                                1   gpu:1    encoder_[89], head
+                     of a    micro-       in
+ replica   share    batch   batches   flight   stage   device   layers
+────────────────────────────────────────────────────────────────────────────────
+       0       1   100.0%         8        2       0   gpu:0    embedding,
+                                                                encoder_[0-7]
+                                                   1   gpu:1    encoder_[89],
+                                                                head
+  schedule 1f1b
 
 Recomputed in the backward pass
   encoder_*""",
@@ -87,11 +92,15 @@ Owners (the first match wins)
  *             gpu:0
 
 Replicas
- replica   share   of a batch   micro-batches   in flight   stage   device   layers
-────────────────────────────────────────────────────────────────────────────────────────────────────
-       0     320        83.3%               8    2 (1f1b)       0   gpu:0    embedding, block_[0-5]
-                                                                1   gpu:1    block_[6-9], head
-       1      64        16.7%               1           1       0   gpu:2    *
+                    of a    micro-       in
+ replica   share   batch   batches   flight   stage   device   layers
+────────────────────────────────────────────────────────────────────────────────
+       0     320   83.3%         8        2       0   gpu:0    embedding,
+                                                               block_[0-5]
+                                                  1   gpu:1    block_[6-9],
+                                                               head
+       1      64   16.7%         1        1       0   gpu:2    *
+  schedule 1f1b
 
 Recomputed in the backward pass
   block_*, head
@@ -104,9 +113,9 @@ Predicted: 123.0 ms a step
 
 Rejected
  layout          why
-────────────────────────────────────────────────────────────────────────────────────────────────────
- data parallel   even split: gpu:1 needs 17.2 GiB and has 11.9 GiB, which is 5.3 GiB too little
-                 even with 8 micro-batches and recomputation""",
+────────────────────────────────────────────────────────────────────────────────
+ data parallel   even split: gpu:1 needs 17.2 GiB and has 11.9 GiB, which is
+                 5.3 GiB too little even with 8 micro-batches and recomputation""",
 }
 
 
@@ -122,6 +131,15 @@ def test_terminal_and_environment_change_nothing(
     monkeypatch.setenv(wish, "40")
     monkeypatch.setenv("TERM", "xterm-256color")
     assert str(examples.HYBRID) == TABLES["HYBRID"]
+
+
+def test_no_word_is_broken() -> None:
+    names = ("a_layer_with_a_name_of_its_own_that_is_longer_than_most_names", "head")
+    long = Plan.pipeline({"worker:0/gpu:0": names[0], "worker:10/gpu:11": names[1]})
+    text = str(long)
+    assert all(word in text for word in (*names, "worker:0/gpu:0", "worker:10/gpu:11"))
+    for plan in (examples.DATA_PARALLEL, examples.CENTRAL, examples.PIPELINE, examples.HYBRID):
+        assert max(map(len, str(plan).splitlines())) <= 80
 
 
 @given(plans())

@@ -100,6 +100,18 @@ def test_a_batch_that_is_too_large_names_one_that_fits() -> None:
     plan_profile(costs, samples)
 
 
+def test_a_cluster_that_is_too_large_is_refused_at_once() -> None:
+    profile = profile_with(None, None)
+    devices = [
+        dataclasses.replace(profile.cluster.devices[0], name=f"gpu:{k}") for k in range(100_000)
+    ]
+    cluster = dataclasses.replace(profile.cluster, devices=tuple(devices))
+    with pytest.raises(PlanError, match="100,000 devices") as caught:
+        plan_profile(dataclasses.replace(profile, cluster=cluster), 100_000)
+    assert caught.value.code == "PLAN-054"
+    assert "1/49 of its machines" in caught.value.fix
+
+
 @pytest.mark.parametrize("batch_size", [0, -3, 2**21])
 def test_batch_sizes_that_cannot_be(batch_size: int) -> None:
     with pytest.raises(PlanError, match="PLAN-042"):

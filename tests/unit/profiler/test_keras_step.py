@@ -7,7 +7,7 @@ import tensorflow as tf
 from evener.errors import ProfileError
 from evener.profiler.costs import layer_costs
 from evener.profiler.keras_step import trace_keras_step
-from evener.profiler.measure import measure_layers
+from evener.profiler.measure import measure_step
 from unit.profiler.models import dense, sequence
 
 
@@ -35,7 +35,7 @@ def test_a_model_that_is_made_here_has_the_same_costs_without_memory() -> None:
     assert layer_costs(step) == whole
     with pytest.raises(tf.errors.OpError):
         step.concrete(tf.zeros([2, 4]), tf.zeros([2], tf.int32))
-    assert len(measure_layers(step, "cpu:0", [2])) == 3
+    assert len(measure_step(step, "cpu:0", [2]).layers) == 3
 
 
 def test_a_terabyte_of_weights() -> None:

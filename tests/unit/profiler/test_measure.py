@@ -16,7 +16,7 @@ from evener.profile import Curve, LayerCosts
 from evener.profiler.clock import Calls, Clock
 from evener.profiler.costs import layer_costs
 from evener.profiler.device_speed import DeviceSpeed
-from evener.profiler.measure import measure_layers, measure_step
+from evener.profiler.measure import measure_step
 from evener.profiler.split import split_step
 from evener.profiler.workspace import with_workspace
 from unit.profiler.models import dense, sequence, traced
@@ -43,7 +43,8 @@ class Counting(Clock):
 def test_every_layer_has_curves_that_are_positive_and_do_not_fall() -> None:
     step = traced(sequence((8,), dense(16, "a", "tanh"), dense(4, "b"), dense(1, "c")), (1,))
     seen: list[tuple[int, int, str]] = []
-    times = measure_layers(step, "cpu:0", [16, 1, 4], progress=lambda *call: seen.append(call))
+    found = measure_step(step, "cpu:0", [16, 1, 4], progress=lambda *call: seen.append(call))
+    times = found.layers
     assert len(times) == len(layer_costs(step).layers)
     assert seen == [(0, 3, "a"), (1, 3, "b"), (2, 3, "c")]
     for layer in times:
@@ -227,7 +228,7 @@ def test_a_step_is_called_from_python_once() -> None:
 def test_numbers_of_samples_have_to_be_above_zero(sizes: list[int]) -> None:
     step = traced(sequence((2,), dense(2, "a"), dense(1, "b")), (1,))
     with pytest.raises(ProfileError, match="PROF-011"):
-        measure_layers(step, "cpu:0", sizes)
+        measure_step(step, "cpu:0", sizes)
 
 
 def test_a_clock_takes_the_median() -> None:

@@ -252,6 +252,6 @@ def test_the_time_that_belongs_to_no_replica_is_told() -> None:
     planned = check_plan(DATA_PARALLEL, profile, 6)
     slowest = max(replica.seconds for replica in planned.prediction.replicas)
     assert planned.prediction.step_seconds == pytest.approx(slowest + 0.5)
-    assert list(time_lines(planned))[-1].startswith("besides: 500.0 ms")
+    assert list(time_lines(planned))[-1].startswith("plus 500.0 ms in each step")
     none = check_plan(DATA_PARALLEL, profile_of(cluster_of(2, link=FREE)), 6)
-    assert not any("besides" in line for line in time_lines(none))
+    assert not any("plus " in line for line in time_lines(none))

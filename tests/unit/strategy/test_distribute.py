@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import evener
 from evener.devices.names import tf_device
-from evener.errors import DataError, DeviceError, PlanError
+from evener.errors import DataError, DeviceError, EngineError, PlanError
 from evener.strategy.distributed_step import DistributedStep
 from evener.strategy.prepared import PreparedStep
 
@@ -353,3 +353,18 @@ def test_numbers_of_a_seed_begin_anew_where_one_device_traces_again(signature: A
         found.append([call(tf.ones([size, 2])).numpy() for size in (4, 4, 3, 4, 3)])
     for expected, numbers in zip(*found, strict=True):
         np.testing.assert_allclose(numbers, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "keyword"),
+    [
+        ("cpu:2", "devices="),
+        (["cpu:0"], "devices="),
+        (evener.Plan.data_parallel(["cpu:0"]), "plan="),
+    ],
+)
+def test_what_is_no_step_is_refused_with_the_keyword_to_write(given: Any, keyword: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        evener.distribute(given)
+    assert caught.value.code == "ENG-099"
+    assert keyword in caught.value.fix

@@ -39,10 +39,13 @@ def test_shares_are_rebalanced_by_measured_times(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, logger="evener"):
         for _ in range(WINDOW):
             record_and_review(controller, [32, 32], [0.1, 0.4])
+        assert controller.shares == (0.5, 0.5)
+        for _ in range(WINDOW):
+            record_and_review(controller, [32, 32], [0.1, 0.4])
     assert controller.shares == pytest.approx((0.8, 0.2))
     assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
     (event,) = controller.events
-    assert event.step == WINDOW
+    assert event.step == 2 * WINDOW
     assert str(event) in caplog.text
 
 
@@ -110,12 +113,12 @@ def test_shares_are_rebalanced_from_within_a_step() -> None:
             samples = 32.0 * controller.variable.read_value()
             controller.record_and_review(samples, samples * [0.1, 0.4])
 
-    steps(WINDOW - 1)
+    steps(2 * WINDOW - 1)
     assert controller.shares == (0.5, 0.5)
     steps(1)
     assert controller.shares == pytest.approx((0.8, 0.2))
     assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
-    assert [event.step for event in controller.events] == [WINDOW]
+    assert [event.step for event in controller.events] == [2 * WINDOW]
     steps(WINDOW)
     assert controller.variable.numpy() == pytest.approx([0.8, 0.2])
 
@@ -132,7 +135,7 @@ def test_shares_that_a_person_sets_while_steps_run_are_kept() -> None:
         tf.py_function(set_shares, [], [])
         controller.record_and_review(samples, samples * [0.1, 0.4])
 
-    for _ in range(WINDOW):
+    for _ in range(2 * WINDOW):
         step()
     assert controller.variable.numpy() == pytest.approx(controller.shares)
     assert controller.shares != (0.5, 0.5)

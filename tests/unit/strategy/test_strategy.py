@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 from keras import layers
 
-from evener import EvenerWarning, Plan, PlanError, Strategy
+from evener import DeviceError, EvenerWarning, Plan, PlanError, Strategy
 from evener.plan import (
     PlanDevice,
     Replica,
@@ -35,6 +37,36 @@ def test_a_plan_excludes_the_other_arguments() -> None:
     with pytest.raises(PlanError) as caught:
         Strategy(plan_with(), shares=[1])
     assert caught.value.code == "PLAN-051"
+
+
+@pytest.mark.parametrize(
+    ("given", "write"),
+    [
+        ("cpu:2", "devices='cpu:2'"),
+        (["cpu:0"], "devices=['cpu:0']"),
+        (2, "devices='cpu:2'"),
+        ("plan.json", "Plan.from_json(pathlib.Path('plan.json').read_text())"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_what_to_write(given: Any, write: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        Strategy(given)
+    assert caught.value.code == "PLAN-053"
+    assert write in caught.value.fix
+
+
+def test_a_notebook_shows_the_plan_of_a_strategy() -> None:
+    strategy = Strategy(devices=["cpu:0", "cpu:1"], shares=[3, 1])
+    assert repr(strategy) == "<evener.Strategy on cpu:0, cpu:1: data parallel>"
+    assert strategy._repr_html_() == strategy.plan._repr_html_()
+    assert "75.0%" in strategy._repr_html_()
+
+
+def test_devices_are_named_and_not_counted() -> None:
+    with pytest.raises(DeviceError) as caught:
+        Strategy(devices=3)
+    assert caught.value.code == "DEV-002"
+    assert "'cpu:3' for 3 stand-ins" in caught.value.fix
 
 
 def test_a_plan_runs_and_is_given_back() -> None:

@@ -45,7 +45,6 @@ class Region:
         parameters: Names that it reads from outside.
         results: Names that it binds and that are read later.
         returns: Whether its last statement returns a value.
-        is_inner: Whether it is a part of a larger region.
         in_arithmetic: Parameters that are used otherwise than as an argument of a call.
         shown: Names that statements read that run behind it, though they are in it.
         outside_shown: Names of them that the region itself neither reads nor binds.
@@ -59,7 +58,6 @@ class Region:
     parameters: tuple[str, ...]
     results: tuple[str, ...]
     returns: bool
-    is_inner: bool
     in_arithmetic: frozenset[str]
     shown: frozenset[str]
     outside_shown: tuple[str, ...]
@@ -137,7 +135,6 @@ def region_of(
         parameters=tuple(parameters),
         results=tuple(results),
         returns=isinstance(final, ast.Return),
-        is_inner=False,
         in_arithmetic=frozenset(_in_arithmetic(statements)),
         shown=frozenset(shown),
         end_of_block=block[-1].end_lineno or block[-1].lineno,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from evener.analysis.hoisting.deferred import deferred_in, without_deferred
 from evener.analysis.hoisting.liveness import Liveness, blocks_of
@@ -136,7 +136,6 @@ class _Rewriting:
         for span in spans:
             region = region_of(block, span, self._liveness, self._bound, self._number)
             if region is not None:
-                region = replace(region, is_inner=any(found))
                 self._number += 1
                 self.regions.append(region)
             found.append(region)

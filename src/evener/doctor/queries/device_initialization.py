@@ -63,10 +63,10 @@ def starting_calls(program: Program) -> tuple[Call, ...]:
     return _in_order(program, found)
 
 
-def is_too_late(program: Program, call: Call) -> bool:
-    """Return whether a call about the devices runs when they have been started."""
+def is_too_late(program: Program, node: ast.AST) -> bool:
+    """Return whether a call or statement about the devices runs after they have been started."""
     starting = starting_calls(program)
-    return bool(starting) and program.order.is_before(starting[0].node, call.node)
+    return bool(starting) and program.order.is_before(starting[0].node, node)
 
 
 @lru_cache(maxsize=4)

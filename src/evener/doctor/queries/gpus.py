@@ -80,7 +80,7 @@ def choices_of_gpus(program: Program) -> list[Call]:
         named = program.constant(call.module, kind)
         is_other = isinstance(named, str) and named.upper() != "GPU"
         runs = program.order.of(call.node) is not None
-        if not is_other and runs and not is_too_late(program, call):
+        if not is_other and runs and not is_too_late(program, call.node):
             found.append(call)
     return found
 
@@ -172,4 +172,4 @@ def makes_logical_devices(program: Program) -> bool:
     """Return whether a program cuts hardware into logical devices, and not too late."""
     names = ("tf.config.set_logical_device_configuration",)
     calls = program.calls(*names, "tf.config.set_virtual_device_configuration")
-    return any(not is_too_late(program, call) for call in calls)
+    return any(not is_too_late(program, call.node) for call in calls)

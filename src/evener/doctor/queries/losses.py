@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from evener.analysis import FUNCTIONS, Function, Kind, Module, Program, argument, returns_of
 from evener.doctor.queries.numbers import counts_replicas, is_global_batch
+from evener.doctor.queries.training import fits
 
 _REDUCING = frozenset(
     f"{module}{name}"
@@ -117,9 +118,11 @@ class _Walk:
         elif isinstance(node, ast.BinOp):
             is_division = isinstance(node.op, ast.Div)
             more = (self._divisor(module, node.right),) if is_division else ()
+            if isinstance(node.op, ast.Mult):
+                more = (*self._inverse(module, node.left), *self._inverse(module, node.right))
             yield from self.terms(module, node.left, (*by, *more))
             if not is_division:
-                yield from self.terms(module, node.right, by)
+                yield from self.terms(module, node.right, (*by, *more))
         elif isinstance(node, ast.Call):
             yield from self._of_call(module, node, by)
         elif isinstance(node, ast.Name | ast.Attribute):
@@ -188,11 +191,32 @@ class _Walk:
                 return Reduction.EACH if is_each else Reduction.SCALAR
         return Reduction.SCALAR
 
+    def _inverse(self, module: Module, node: ast.AST) -> Iterator[Divisor]:
+        """Yield the divisor of a factor such as ``1 / GLOBAL_BATCH``."""
+        for value in self._program.origins(module, node):
+            made = value.node
+            if isinstance(made, ast.BinOp) and isinstance(made.op, ast.Div):
+                if isinstance(made.left, ast.Constant):
+                    yield self._divisor(value.module, made.right)
+
     def _divisor(self, module: Module, node: ast.AST) -> Divisor:
-        if is_global_batch(self._program, module, node):
+        if is_global_batch(self._program, module, node) or self._is_batch_of_fit(module, node):
             return Divisor.GLOBAL_BATCH
         is_count = counts_replicas(self._program, module, node)
         return Divisor.REPLICAS if is_count else Divisor.OTHER
+
+    def _is_batch_of_fit(self, module: Module, node: ast.AST) -> bool:
+        """Return whether a name is given to ``fit`` too, as the size of the whole batch."""
+        if not isinstance(node, ast.Name):
+            return False
+        bound = {id(binding) for _, binding in self._program.bindings(module, node)}
+        for fit in fits(self._program):
+            given = fit.argument(None, "batch_size")
+            if isinstance(given, ast.Name) and bound.intersection(
+                id(binding) for _, binding in self._program.bindings(fit.module, given)
+            ):
+                return True
+        return False
 
     def _is_setting(self, module: Module, node: ast.AST) -> bool:
         if isinstance(node, ast.Attribute):

@@ -120,10 +120,51 @@ def updates(program: Program) -> tuple[Update, ...]:
     """Return the updates of custom loops, without those that Keras's ``fit`` makes."""
     found = []
     for call in update_calls(program):
-        if not is_for_keras(program, call.module, call.node):
-            module, step = next(ways_to(program, call.module, call.node, set()))
-            found.append(Update(call=call, step=step, module=module))
+        ways = ways_to(program, call.module, call.node, set())
+        own = ((module, step) for module, step in ways if not _is_from_keras(program, module, step))
+        way = next(own, None)
+        if way is not None:
+            found.append(Update(call=call, step=way[1], module=way[0]))
     return tuple(found)
+
+
+def _is_from_keras(program: Program, module: Module, node: ast.AST) -> bool:
+    """Return whether a node runs only in steps of ``fit``, whatever functions lie between."""
+    seen: set[ast.AST] = set()
+    waiting = [(module, node)]
+    is_reached = False
+    while waiting:
+        module, node = waiting.pop()
+        if is_for_keras(program, module, node):
+            is_reached = True
+            continue
+        function = program.context.function(module, node)
+        if function is None:
+            return False
+        if function in seen:
+            continue
+        seen.add(function)
+        uses = [*_uses_of(program, module, function)]
+        if not uses:
+            return False
+        waiting += uses
+    return is_reached
+
+
+def _uses_of(
+    program: Program, module: Module, function: ast.AST
+) -> Iterator[tuple[Module, ast.AST]]:
+    """Yield the calls of a function, and the places that pass it on: ``tf.cond(ok, f, g)``."""
+    yield from ((site.module, site.call) for site in program.call_sites(function))
+    if isinstance(function, ast.Lambda):
+        yield module, module.parents[function]
+        return
+    name = getattr(function, "name", "")
+    for node in module.every(ast.Name, ast.Attribute):
+        given = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        parent = module.parents.get(node)
+        if given == name and isinstance(parent, ast.Call) and node in parent.args:
+            yield module, parent
 
 
 def trains(program: Program) -> bool:

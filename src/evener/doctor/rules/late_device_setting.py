@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Violation]:
     program = case.program
     starting = starting_calls(program)
     for call in program.calls(*_SETTERS):
-        if not is_too_late(program, call) or _is_set_already(program, call):
+        if not is_too_late(program, call.node) or _is_set_already(program, call):
             continue
         first = starting[0].location
         caught = catching(call.module, call.node) is not None
@@ -53,7 +53,7 @@ def _is_set_already(program: Program, call: Call) -> bool:
         return False
     for earlier in program.calls(_GROWTH):
         is_earlier = program.order.is_before(earlier.node, call.node)
-        if not is_earlier or is_too_late(program, earlier) or not _says_same(earlier, call):
+        if not is_earlier or is_too_late(program, earlier.node) or not _says_same(earlier, call):
             continue
         if _is_of_every_gpu(program, earlier):
             return True

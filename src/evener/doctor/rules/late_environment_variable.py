@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from evener.analysis import Location, Module, Program
 from evener.doctor.finding import Severity
-from evener.doctor.queries.device_initialization import cuda_calls, starting_calls
+from evener.doctor.queries.device_initialization import cuda_calls, is_too_late, starting_calls
 from evener.doctor.queries.environment import Setting, settings
 from evener.doctor.queries.imports import imports
 from evener.doctor.rule import Case, Violation
@@ -47,7 +47,7 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         location, reads = reader
         by_xla = setting.name in _BY_XLA
-        loose = by_xla and not _starts_before(program, setting)
+        loose = by_xla and not is_too_late(program, setting.node)
         yield Violation(
             setting.location,
             f"{setting.name} is set after line {location.line} "
@@ -99,11 +99,6 @@ def _after_calls(
     if calls and program.order.is_before(calls[0], setting.node):
         return _module_of(program, calls[0]).location(calls[0]), reads
     return None
-
-
-def _starts_before(program: Program, setting: Setting) -> bool:
-    calls = starting_calls(program)
-    return bool(calls) and program.order.is_before(calls[0].node, setting.node)
 
 
 def _module_of(program: Program, node: ast.AST) -> Module:

@@ -22,7 +22,7 @@ from evener.doctor.watch import supervisor
 from evener.doctor.watch.gather import Run, observation_of, read_events
 from evener.doctor.watch.observation import Observation
 from evener.doctor.watch.probes.run import WatchRequest
-from evener.run.script import read_script
+from evener.run.script import read
 from evener.subprocess.output import Output
 
 _POLL_SECONDS = 0.1
@@ -54,6 +54,7 @@ def watch(
     script: str | os.PathLike[str],
     args: Sequence[str] = (),
     *,
+    as_module: bool = False,
     devices: str | None = None,
     gpu_names: bool = False,
     limits: WatchLimits | None = None,
@@ -66,8 +67,9 @@ def watch(
     the time limit, with all processes that it started.
 
     Args:
-        script: The path of a Python file.
+        script: The path of a Python file, or the name of a module.
         args: Arguments of the script.
+        as_module: Whether it is a module, which runs as ``python -m MODULE ARGS`` would.
         devices: Device spec to configure before the script starts, such as ``"cpu:2"``;
             None for that of the environment, else the script's own.
         gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
@@ -75,7 +77,7 @@ def watch(
         clock: Function that returns monotonic seconds.
 
     Raises:
-        RunError: RUN-001 to RUN-003 if the script cannot be read.
+        RunError: RUN-001 to RUN-003 or RUN-021 if the script cannot be read.
         DeviceError: DEV-001 to DEV-007 if the device spec cannot be read.
 
     Example:
@@ -86,11 +88,12 @@ def watch(
         'finished'
     """
     limits = limits or WatchLimits()
-    found = read_script(os.fspath(script))
+    found = read(os.fspath(script), as_module=as_module)
     spec = spec_from(devices, os.environ)
     with tempfile.TemporaryDirectory(prefix="evener-watch-") as folder:
         request = WatchRequest(
             script=found.given,
+            as_module=as_module,
             args=list(args),
             devices=None if spec.source == "default" else str(spec),
             gpu_names=gpu_names,

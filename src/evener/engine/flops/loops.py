@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from evener.engine.trace.functional import LOOPS
-from evener.graph.nodes import Node, Tensor, constant_array
+from evener.graph.constants import constant_array
+from evener.graph.nodes import Node, Tensor
 
 _ELEMENT = {"TensorListPushBack": 1, "TensorListSetItem": 2}
 """Which input of an operation it puts into a list."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from evener.engine.flops.loops import listed
-from evener.engine.partition.tensors import element_dtype
+from evener.engine.partition.tensor_lists import element_dtype
 from evener.graph.counts import num_elements
 from evener.graph.dims import Size
 from evener.graph.nodes import Tensor

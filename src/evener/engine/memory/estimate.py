@@ -27,7 +27,7 @@ from evener.engine.memory.temporaries import numbers_of, temporaries
 from evener.engine.partition.emit import PartitionedStep
 from evener.engine.partition.function_arguments import TensorArgument
 from evener.engine.partition.tasks import Task
-from evener.engine.partition.tensors import element_dtype
+from evener.engine.partition.tensor_lists import element_dtype
 from evener.engine.pipeline.order import Unit
 from evener.graph.dims import Size, evaluate
 from evener.graph.nodes import Node, Tensor

@@ -3,12 +3,11 @@
 ::
 
     worker 0   parts 0, 1 ──► sum of its own ─┐
-                                              ├─ ring ──► the same bits on every worker
+                                              ├─ exchange ──► the same bits on every worker
     worker 1   part 2     ──► sum of its own ─┘
 
-Every worker adds the same collectives in the same order, so that their keys agree. A collective
-pins the number of elements of its key at its first run: where the batch is in the shape, the number
-is part of the key.
+Every worker adds the same exchanges in the same order. Each has a label, which holds a checksum of
+the step: workers whose steps differ are noticed at the first exchange.
 """
 
 from __future__ import annotations
@@ -18,148 +17,173 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from evener._tf_private.variables import dtype_of_variable
 from evener.engine.partition.homes import HOST
 from evener.engine.pipeline.layout import WorkerGroup
 from evener.errors import EngineError
 
-_GROUP_KEY = 7_000
-"""Key of the group of all workers; TensorFlow's strategies count theirs from 1."""
-_LARGEST_CALL = 2**15
-_SIZES_PER_KEY = 2**16
-_PRIME = 65_521
-"""Number of different sizes that one call tells apart: the largest prime below 2^16."""
-_MERGES = {"sum": "Add", "prod": "Mul", "max": "Max", "min": "Min", "all": "Min", "any": "Max"}
-_REDUCED = (tf.bfloat16, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-_GATHERED = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-_calls = itertools.count(1)
-
 
 class Collectives:
-    """Collectives in the graph that is being made, in one order.
+    """Exchanges with the other workers in the graph that is being made, in one order.
 
     Args:
         group: The workers.
+        step: Checksum of the step.
     """
 
-    def __init__(self, group: WorkerGroup) -> None:
+    def __init__(self, group: WorkerGroup, step: str) -> None:
         self._group = group
+        self._step = step
+        self._numbers = itertools.count()
+        self._order = _order_of(group)
 
-    def reduce(self, value: Any, combine: str) -> Any:
-        """Combine a tensor of each worker, of one shape.
+    def begin(
+        self, written_early: Sequence[Any], batch: Sequence[Any], *, is_repeatable: bool
+    ) -> None:
+        """Begin the step.
 
         Args:
-            value: The tensor of this worker.
+            written_early: Handles of the resources that are written before the last exchange.
+            batch: Tensors with a row for each sample, of which fingerprints are compared.
+            is_repeatable: Whether the step has no other state that it changes.
+        """
+        dtypes = {id(handle): dtype_of_variable(handle) for handle in written_early}
+        handles = [handle for handle in written_early if dtypes[id(handle)] is not None]
+        begun = self._group.begin(
+            handles, is_repeatable=is_repeatable and len(handles) == len(written_early)
+        )
+        values = [
+            tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtypes[id(handle)])
+            for handle in handles
+        ]
+        self._in_order(begun, values)
+        shown = [tensor for tensor in batch if _is_carried(tensor.dtype, but=tf.string)]
+
+        def compare() -> tf.Tensor:
+            compared = self._group.compare
+            return tf.numpy_function(lambda *arrays: compared(arrays), shown, tf.bool)
+
+        order = self._order
+        with tf.device(HOST), tf.control_dependencies([order.read_value()]):
+            is_compared = tf.numpy_function(self._group.is_compared, [], tf.bool)
+            done = tf.cond(tf.ensure_shape(is_compared, []), compare, lambda: tf.constant(True))
+        with tf.control_dependencies([done]):
+            order.assign_add(1)
+
+    def commit(self) -> tf.Operation:
+        """End the exchanges of the step; return the operation that its writes wait for."""
+        return self._in_order(self._group.commit, [])
+
+    def _in_order(self, call: Callable[..., None], values: Sequence[Any]) -> tf.Operation:
+        """Add a call of Python between two exchanges."""
+
+        def run(*arrays: np.ndarray) -> np.bool_:
+            call(*arrays)
+            return np.True_
+
+        order = self._order
+        with tf.device(HOST), tf.control_dependencies([order.read_value()]):
+            done = tf.numpy_function(run, [*map(tf.identity, values)], tf.bool)
+        with tf.control_dependencies([done]):
+            order.assign_add(1)
+        return done.op
+
+    def reduce(self, values: Sequence[Any], combine: str) -> list[Any]:
+        """Combine tensors of each worker, which have the same shapes everywhere.
+
+        Args:
+            values: The tensors of this worker, of one type.
             combine: ``"sum"``, ``"max"``, ``"min"``, ``"prod"``, ``"all"`` or ``"any"``.
 
         Returns:
-            The same bits on every worker.
+            For each tensor the same bits on every worker.
         """
-        if value.dtype.is_complex:
-            if combine == "sum":
-                parts = tf.stack([tf.math.real(value), tf.math.imag(value)])
-                real, imaginary = tf.unstack(self.reduce(parts, combine), num=2)
-                return tf.complex(real, imaginary)
-            found = self._gather(tf.reshape(value, [1, -1]))
-            rows = tf.unstack(found, num=self._group.count)
-            return tf.reshape(functools.reduce(tf.multiply, rows), tf.shape(value))
-        if value.dtype == tf.uint64 and combine in ("max", "min"):
-            # As int64, large numbers would be negative.
-            raise _not_carried(value.dtype)
-        sent = value if value.dtype in _REDUCED else tf.cast(value, _carrier_of(value.dtype))
-        shape = sent.shape if sent.shape.is_fully_defined() else tf.shape(sent)
-        found = self._with_all(
-            tf.raw_ops.CollectiveReduceV2,
-            tf.reshape(sent, [-1]),
-            merge_op=_MERGES[combine],
-            final_op="Id",
-        )
-        return tf.cast(tf.reshape(found, shape), value.dtype)
+        for value in values:
+            _check(value.dtype)
 
-    def join_rows(self, rows: Any, counts: Sequence[Any], axis: int) -> Any:
+        def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            return self._group.reduce(label, arrays, combine)
+
+        results = self._exchange(combine, exchange, values, [value.dtype for value in values])
+        for value, result in zip(values, results, strict=True):
+            result.set_shape(value.shape)
+        return results
+
+    def draw(self, values: Sequence[Any]) -> list[Any]:
+        """Return random numbers that one of the workers has drawn, for all.
+
+        Args:
+            values: The numbers that this worker has drawn.
+        """
+        dtypes = [value.dtype for value in values]
+        results = self._exchange("draws", self._group.draw, values, dtypes)
+        for value, result in zip(values, results, strict=True):
+            result.set_shape(value.shape)
+        return results
+
+    def join_rows(self, rows: Any, axis: int) -> Any:
         """Join the rows of all workers along an axis, in the order of the workers.
 
         Args:
-            rows: The rows of this worker.
-            counts: Number of rows of each worker, int32 scalars.
+            rows: The rows of this worker, of known rank.
             axis: The axis of the rows.
         """
-        rank = rows.shape.rank
-        front = [axis, *(k for k in range(rank) if k != axis)]
-        back = [front.index(k) for k in range(rank)]
-        first = tf.transpose(rows, front) if axis else rows
-        # Collectives gather as many rows of each worker.
-        most = tf.reduce_max(tf.stack(counts))
-        missing = most - counts[self._group.index]
-        padded = tf.pad(first, [[0, missing], *([0, 0] for _ in range(rank - 1))])
-        shape = tf.shape(padded)
-        found = tf.reshape(
-            self._gather(tf.reshape(padded, [1, -1])), tf.concat([[self._group.count], shape], 0)
-        )
-        joined = tf.concat([found[k, :count] for k, count in enumerate(counts)], 0)
-        return tf.transpose(joined, back) if axis else joined
+        _check(rows.dtype, but=tf.string)
 
-    def _gather(self, flat: Any) -> Any:
-        """Return the rows of all workers; each has one, of the same number of elements."""
-        if flat.dtype.is_complex:
-            real, imaginary = self._gather(tf.math.real(flat)), self._gather(tf.math.imag(flat))
-            return tf.complex(real, imaginary)
-        sent = flat if flat.dtype in _GATHERED else tf.cast(flat, _carrier_of(flat.dtype))
-        return tf.cast(self._with_all(tf.raw_ops.CollectiveGatherV2, sent), flat.dtype)
+        def exchange(label: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
+            found = self._group.gather(label, arrays[0])
+            # Without rows, kernels give other sizes of the other axes.
+            some = [array for array in found if array.shape[axis]]
+            return [np.concatenate(some or found[:1], axis)]
 
-    def _with_all(self, collective: Callable[..., Any], sent: Any, **options: str) -> Any:
-        """Add the next collective of all workers, on the host."""
+        [joined] = self._exchange(f"rows {axis}", exchange, [rows], [rows.dtype])
+        shape = rows.shape.as_list()
+        shape[axis] = None
+        joined.set_shape(shape)
+        return joined
+
+    def _exchange(
+        self,
+        name: str,
+        exchange: Callable[[str, list[np.ndarray]], list[np.ndarray]],
+        values: Sequence[Any],
+        dtypes: Sequence[tf.DType],
+    ) -> list[Any]:
+        """Add the next exchange, on the host."""
+        label = f"{self._step} {next(self._numbers)} {name}"
+
+        def run(*arrays: np.ndarray) -> list[np.ndarray]:
+            return exchange(label, [*map(np.asarray, arrays)])
+
         with tf.device(HOST):
-            return collective(
-                input=sent,
-                group_size=self._group.count,
-                group_key=_GROUP_KEY,
-                instance_key=_key(sent),
-                ordering_token=[_order().handle],
-                communication_hint="ring",
-                timeout_seconds=self._group.timeout_seconds,
-                **options,
-            )
+            order = self._order
+            # An exchange reads what the one before has written, so TensorFlow runs them in order.
+            with tf.control_dependencies([order.read_value()]):
+                results = tf.numpy_function(run, [*map(tf.identity, values)], list(dtypes))
+            with tf.control_dependencies(list(results)):
+                order.assign_add(1)
+        return list(results)
 
 
-def _carrier_of(dtype: tf.DType) -> tf.DType:
-    """Return a type that collectives have, and that holds all values of another."""
-    if dtype == tf.bfloat16:
-        return tf.float32
-    if dtype == tf.bool or (dtype.is_integer and dtype.size <= 2):
-        return tf.int32
-    if dtype.is_integer:
-        return tf.int64
-    raise _not_carried(dtype)
+def _is_carried(dtype: tf.DType, but: tf.DType | None = None) -> bool:
+    return dtype == but or (dtype.is_numpy_compatible and dtype not in (tf.string, tf.resource))
 
 
-def _not_carried(dtype: tf.DType) -> EngineError:
-    return EngineError(
-        "ENG-094",
-        f"A tensor of type {dtype.name} would have to be joined or combined across workers.",
-        why="TensorFlow's collectives carry numbers.",
-        fix="Compute it outside of the step, or from numbers that the step returns.",
-    )
-
-
-def _key(flat: Any) -> Any:
-    """Return the key of the next collective, for the number of elements of a tensor."""
-    call = next(_calls)
-    if call >= _LARGEST_CALL:
+def _check(dtype: tf.DType, but: tf.DType | None = None) -> None:
+    if not _is_carried(dtype, but):
         raise EngineError(
-            "ENG-095",
-            f"The program has traced more than {_LARGEST_CALL} collectives across workers.",
-            why="Each has a key of its own, and TensorFlow's keys have 32 bits.",
-            fix="Trace fewer steps: let one tf.function serve several sizes, for example.",
+            "ENG-094",
+            f"A tensor of type {dtype.name} would have to be joined or combined across workers.",
+            why="Only numbers can be.",
+            fix="Compute it outside of the step, or from numbers that the step returns.",
         )
-    count = flat.shape.num_elements()
-    size = tf.size(flat) % _PRIME if count is None else count % _PRIME
-    return tf.constant(call * _SIZES_PER_KEY) + size
 
 
 @functools.cache
-def _order() -> tf.Variable:
-    """Return what all collectives of the process touch: TensorFlow runs them in their order."""
+def _order_of(group: WorkerGroup) -> tf.Variable:
+    """Return what all exchanges of the process touch: TensorFlow runs them in their order."""
     with tf.init_scope(), tf.device(HOST):
-        return tf.Variable(tf.constant(0), trainable=False, name="order_of_collectives")
+        return tf.Variable(tf.constant(0), trainable=False, name="order_of_exchanges")

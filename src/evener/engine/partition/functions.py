@@ -64,6 +64,10 @@ class FunctionBuilder:
             self._dtypes[name] = dtype
         return self.arguments[argument]
 
+    def is_argument(self, reference: str) -> bool:
+        """Return whether a tensor is given to the function, and not computed in it."""
+        return reference in self._dtypes
+
     def end_with(self, numbers: Sequence[NumberArgument]) -> None:
         """Let numbers be the last arguments, in this order; they are added where they are missing.
 

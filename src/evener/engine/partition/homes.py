@@ -24,6 +24,7 @@ def find_homes(
     *,
     owner_of: Callable[[Tensor], str],
     default: str,
+    obeys_program: bool = True,
 ) -> dict[Node, str]:
     """Return the device of every node that is computed once.
 
@@ -32,13 +33,15 @@ def find_homes(
         sharding: Nodes that the parts compute; the others are computed once.
         owner_of: Returns the device of a variable, by the argument that is its handle.
         default: Device of nodes without variables.
+        obeys_program: Whether nodes run on the devices that the program names. Workers with unlike
+            devices do not, because all have to find the same homes.
     """
     homes: dict[Node, str] = {}
     wanted: dict[Tensor, str] = {}
     for node in reversed(nodes):
         if node in sharding.decisions:
             continue
-        home = _fixed_home(node, owner_of)
+        home = _fixed_home(node, owner_of, obeys_program=obeys_program)
         if not home:
             home = next((wanted[t] for t in node.outputs if t in wanted), "")
         if home:
@@ -59,14 +62,14 @@ def find_homes(
     return homes
 
 
-def _fixed_home(node: Node, owner_of: Callable[[Tensor], str]) -> str:
+def _fixed_home(node: Node, owner_of: Callable[[Tensor], str], *, obeys_program: bool) -> str:
     """Return the device that a node has to be on, or an empty string."""
     for tensor in node.inputs:
         if tensor.dtype == tf.resource:
             return owner_of(tensor)
     if any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs)):
         return HOST
-    return canonical_device(node.device)
+    return canonical_device(node.device) if obeys_program else ""
 
 
 def _elements(tensor: Tensor) -> int | None:

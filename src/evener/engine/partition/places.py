@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from evener.devices.names import tf_device
+from evener.engine.partition.draws import DRAWS, draws
 from evener.engine.partition.homes import find_homes
 from evener.engine.pipeline.layout import Stages
 from evener.engine.pipeline.passes import WEIGHTS
@@ -16,6 +17,7 @@ from evener.graph.dims import BATCH, Size
 from evener.graph.nodes import Node, Tensor
 from evener.ops.decision import Sharding, rows_of
 
+_RESHAPES = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
 PARTS = "parts"
 PARTS_WITH_SAMPLES = "parts with samples"
 """Parts without samples skip these tasks; a separate task if others have counters of loops."""
@@ -57,14 +59,25 @@ def find_places(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> dict[N
     roles = _roles(staged)
     with_samples = PARTS_WITH_SAMPLES if _has_lists(sharding) else PARTS
     compiles = frozenset(tf_device(name) for name in layout.devices)
-    homes = find_homes(staged.nodes, sharding, owner_of=owner_of, default=first_device)
+    homes = find_homes(
+        staged.nodes,
+        sharding,
+        owner_of=owner_of,
+        default=first_device,
+        obeys_program=layout.group is None,
+    )
+
+    views = _views(staged.nodes)
 
     def place_of(node: Node) -> Place:
         decision = sharding.decisions.get(node)
         if decision is None:
             # Nodes on the host beside other devices are small, or text, which XLA does not know.
             home = homes[node]
-            return Place(home, by_xla=home in compiles and _is_for_xla(node))
+            if layout.group is not None and draws(node):
+                return Place(home, role=DRAWS)
+            by_xla = home in compiles and _is_for_xla(node) and node not in views
+            return Place(home, by_xla=by_xla)
         role = staged.passes.get(node, "")
         return Place(
             with_samples if decision.needs_samples else PARTS,
@@ -89,14 +102,23 @@ def _has_lists(sharding: Sharding) -> bool:
     )
 
 
-def _is_for_xla(node: Node) -> bool:
-    """Return whether XLA is asked to compile a node and can.
+def _views(nodes: Sequence[Node]) -> set[Node]:
+    """Return the nodes that hand memory over as it is, where XLA would copy it.
 
-    Reads of variables that nothing has written yet hand the variable's memory over; compiled by
-    XLA they would copy it. XLA knows no text.
+    They are the reads of variables that nothing has written yet, and their reshapes.
     """
+    found: set[Node] = set()
+    for node in nodes:
+        is_unwritten = node.op == "ReadVariableOp" and not any(
+            before.has_side_effect for before in node.after
+        )
+        if is_unwritten or (node.op in _RESHAPES and node.inputs[0].node in found):
+            found.add(node)
+    return found
+
+
+def _is_for_xla(node: Node) -> bool:
+    """Return whether XLA is asked to compile a node and can. It knows no text."""
     if not node.xla:
         return False
-    if node.op == "ReadVariableOp":
-        return any(before.has_side_effect for before in node.after)
     return not any(tensor.dtype == tf.string for tensor in (*node.inputs, *node.outputs))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -73,3 +74,18 @@ def rows_by_samples(rows: tf.Tensor, sizes: Sequence[tf.Tensor]) -> list[tf.Tens
 def offsets_of(sizes: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return how many rows come before those of each part, int32 scalars."""
     return tf.unstack(tf.cumsum(tf.stack(sizes), exclusive=True), num=len(sizes))
+
+
+def slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
+    """Cut a tensor along an axis.
+
+    Not by `tf.split`: TensorFlow's graph optimizer gives wrong numbers for the maximum of a
+    monotonic function of what was split.
+    """
+    parts, begin = [], tf.constant(0)
+    for size in sizes:
+        begins = [begin if k == axis else 0 for k in range(rank)]
+        lengths = [size if k == axis else -1 for k in range(rank)]
+        parts.append(tf.slice(whole, begins, lengths))
+        begin = begin + size
+    return parts

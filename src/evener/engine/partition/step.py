@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from evener.devices.names import canonical_device
 from evener.engine.partition.emit import PartitionedStep
@@ -22,7 +23,10 @@ from evener.graph.nodes import Tensor
 
 
 def partition_step(
-    traced: TracedStep, layout: Layout, variables: Iterable[str] = ()
+    traced: TracedStep,
+    layout: Layout,
+    variables: Iterable[str] = (),
+    owner_of_handle: Callable[[Any], str | None] = lambda _: None,
 ) -> PartitionedStep:
     """Partition a traced step over devices.
 
@@ -30,11 +34,13 @@ def partition_step(
         traced: Step; its graph is changed.
         layout: Replicas, stages and micro-batches.
         variables: Paths of variables of the same program, whose layers a plan may name too.
+        owner_of_handle: Returns the device that owns a variable in the common partition of several
+            workers, by its handle; None for the device where it is.
 
     Raises:
         EngineError: ENG-041 or ENG-042 if stages do not fit the layers of the step.
     """
-    scopes, owner_of = Scopes(traced.scopes), _owners(traced)
+    scopes, owner_of = Scopes(traced.scopes), _owners(traced, owner_of_handle)
     if layout.is_scheduled:
         scopes.check(layout, variables)
     # Micro-batches and statistics of devices are made of samples alone.
@@ -45,12 +51,15 @@ def partition_step(
     return PartitionedStep(partition, keeps=traced.concrete)
 
 
-def _owners(traced: TracedStep) -> Callable[[Tensor], str]:
+def _owners(
+    traced: TracedStep, owner_of_handle: Callable[[Any], str | None]
+) -> Callable[[Tensor], str]:
     """Return a function that returns the device of a variable, by the argument of its handle."""
     captured = dict(zip(traced.capture_inputs, traced.captures, strict=True))
 
     def owner_of(tensor: Tensor) -> str:
         value = captured.get(tensor)
-        return canonical_device(getattr(value, "device", "")) or HOST
+        known = None if value is None else owner_of_handle(value)
+        return canonical_device(known or getattr(value, "device", "")) or HOST
 
     return owner_of

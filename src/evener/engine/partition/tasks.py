@@ -142,7 +142,9 @@ def make_tasks(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> Partiti
         owner_of: Returns the device of a variable, by the argument that is its handle.
     """
     places = find_places(staged, owner_of)
-    levels = find_levels(staged, places)
+    graph = staged.sharded.graph
+    by_data = frozenset(sizes_of_data(graph) if any(node.xla for node in graph) else ())
+    levels = find_levels(staged, places, alone=by_data)
     key_of: dict[Node, _Key] = {node: (places[node], levels[node]) for node in staged.nodes}
     nodes_of: dict[_Key, list[Node]] = {}
     for node, key in key_of.items():
@@ -153,14 +155,13 @@ def make_tasks(staged: StagedStep, owner_of: Callable[[Tensor], str]) -> Partiti
         key: Task(*key, nodes=tuple(nodes), fetches=tuple(fetches.get(key, ())))
         for key, nodes in nodes_of.items()
     }
-    graph = staged.sharded.graph
     return Partition(
         staged=staged,
         tasks=tuple(tasks.values()),
         task_of={node: tasks[key] for node, key in key_of.items()},
         owner_of=owner_of,
         summed=summed,
-        sized_by_data=frozenset(sizes_of_data(graph) if any(node.xla for node in graph) else ()),
+        sized_by_data=by_data,
     )
 
 

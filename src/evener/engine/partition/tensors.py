@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from evener.engine.partition.buckets import buckets, depths_of
 from evener.engine.partition.collectives import Collectives
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.sizes import offsets_of, rows_by_samples
+from evener.engine.partition.sizes import offsets_of, rows_by_samples, slices
 from evener.engine.partition.tasks import Partition
-from evener.engine.trace.functional import LOOPS
+from evener.engine.partition.tensor_lists import element_dtype
 from evener.graph.dims import BATCH, PartSymbol, Size, evaluate
-from evener.graph.nodes import Tensor
+from evener.graph.nodes import Node, Tensor
 from evener.ops.states import (
     Partial,
     PerPart,
@@ -92,6 +93,14 @@ class RunTensors:
                 self._symbols[name] = tf.cast(value, tf.int32)
         return self._symbols[name]
 
+    def can_number(self, name: str) -> bool:
+        """Return whether what a symbol is read from has been computed."""
+        if name == "B" or name in self._symbols or isinstance(name, PartSymbol):
+            return True
+        source = self._partition.inference.symbols[name].tensor
+        held = self._partition.sharding.states.get(source)
+        return source in self.wholes or (held is not None and (source, held) in self.parts)
+
     def rows(self, rows: Size) -> tuple[list[Any], list[Any]]:
         """Return the number of rows of each part, and of all parts before it."""
         if rows not in self._split_rows:
@@ -115,7 +124,8 @@ class RunTensors:
         length = lengths[tf.argmax(own_rows)]
         if self._collectives is None:
             return length
-        return self._collectives.reduce(tf.where(tf.reduce_max(own_rows) > 0, length, 0), "max")
+        length = tf.where(tf.reduce_max(own_rows) > 0, length, 0)
+        return self._collectives.reduce([length], "max")[0]
 
     def whole(self, tensor: Tensor, device: str) -> Any:
         """Return a tensor as a whole, joined on a device if the parts hold it."""
@@ -137,35 +147,70 @@ class RunTensors:
     def _join(self, tensor: Tensor) -> Any:
         state = self._partition.sharding.states[tensor]
         parts = self.parts[tensor, state]
-        own = _own(parts)
-        if isinstance(state, Partial):
-            sums = [total for (summed, _), total in self.sums.items() if summed is tensor]
-            own = sums or own
-            value = COMBINE[state.combine](own) if len(own) > 1 else own[0]
-            return self._across(value, tensor, state.combine)
-        if isinstance(state, PerPart):
-            return self._across(self._mean_by_samples(parts), tensor, "sum")
+        if isinstance(state, Partial | PerPart):
+            return self._across(self._own_terms(tensor), tensor, _combined_by(state))
         if not isinstance(state, Sharded):
-            return own[0]
+            return _own(parts)[0]
         assert tensor.shape is not None
         if tensor.dtype == tf.variant:
             return self._join_lists(tensor, state, parts)
         return self._join_rows(tensor, state, parts)
 
+    def _own_terms(self, tensor: Tensor) -> Any:
+        """Return what the parts of this process have of a partial tensor, combined."""
+        state = self._partition.sharding.states[tensor]
+        parts = self.parts[tensor, state]
+        if isinstance(state, PerPart):
+            return self._mean_by_samples(parts)
+        assert isinstance(state, Partial)
+        sums = [total for (summed, _), total in self.sums.items() if summed is tensor]
+        own = sums or _own(parts)
+        return COMBINE[state.combine](own) if len(own) > 1 else own[0]
+
+    @functools.cached_property
+    def _depths(self) -> dict[Node, int]:
+        return depths_of(self._partition.graph)
+
+    def combine_across(self, tensors: Iterable[Tensor]) -> None:
+        """Combine partial tensors of all workers in few exchanges, before they are read.
+
+        Args:
+            tensors: Tensors; those that are whole, or no partial ones, stay as they are.
+        """
+        assert self._collectives is not None
+        states = self._partition.sharding.states
+        kinds: dict[tuple[str, tf.DType], list[Tensor]] = {}
+        for tensor in dict.fromkeys(tensors):
+            state = states[tensor]
+            is_partial = isinstance(state, Partial | PerPart) and (tensor, state) in self.parts
+            if is_partial and tensor not in self.wholes:
+                kinds.setdefault((_combined_by(state), tensor.dtype), []).append(tensor)
+        for (combine, _), of_kind in kinds.items():
+            # In the order in which they can be there: the gradients of the last layers come first,
+            # and are exchanged while the backward pass goes on.
+            for bucket in buckets(sorted(of_kind, key=lambda t: self._depths[t.node])):
+                with tf.device(HOST):
+                    own = [self._with_shape(self._own_terms(tensor), tensor) for tensor in bucket]
+                    found = self._collectives.reduce(own, combine)
+                self.wholes.update(zip(bucket, found, strict=True))
+
     def _across(self, value: Any, tensor: Tensor, combine: str) -> Any:
         """Combine what each worker has of a tensor of the full shape."""
         if self._collectives is None:
             return value
+        return self._collectives.reduce([self._with_shape(value, tensor)], combine)[0]
+
+    def _with_shape(self, value: Any, tensor: Tensor) -> Any:
         if tensor.shape is not None:
             value.set_shape([size if isinstance(size, int) else None for size in tensor.shape])
-        return self._collectives.reduce(value, combine)
+        return value
 
     def _join_rows(self, tensor: Tensor, state: Sharded, parts: Sequence[Any]) -> Any:
         """Join the rows of the parts; of several blocks, block by block."""
         assert tensor.shape is not None
         rank, axis = len(tensor.shape), state.axis
         if state.outer == 1:
-            return self._with_other_workers(tf.concat(_own(parts), axis), tensor, state, axis, rank)
+            return self._with_other_workers(tf.concat(_own(parts), axis), axis, rank)
         # [outer, b, inner] of every part -> [outer, B, inner].
         outer = self._size(state.outer, tf.int32)
         per_sample = self._rows_per_sample(tensor, state)
@@ -174,33 +219,22 @@ class RunTensors:
             front, _, behind = tf.split(tf.shape(part), [axis, 1, rank - axis - 1])
             seen.append(tf.reshape(part, tf.concat([front, [outer, size * per_sample], behind], 0)))
         joined = tf.concat(seen, axis + 1)
-        joined = self._with_other_workers(joined, tensor, state, axis + 1, rank + 1)
+        joined = self._with_other_workers(joined, axis + 1, rank + 1)
         front, rows, behind = tf.split(tf.shape(joined), [axis, 2, rank - axis - 1])
         return tf.reshape(joined, tf.concat([front, [rows[0] * rows[1]], behind], 0))
 
-    def _with_other_workers(
-        self, own: Any, tensor: Tensor, state: Sharded, axis: int, rank: int
-    ) -> Any:
+    def _with_other_workers(self, own: Any, axis: int, rank: int) -> Any:
         """Join the rows of this worker with those of the others.
 
         Args:
             own: The joined rows of this worker.
-            tensor: The tensor of the step.
-            state: State of the tensor: the split of its rows.
             axis: The axis of the rows in `own`.
             rank: The number of axes of `own`.
         """
         if self._collectives is None:
             return own
-        per_sample = self._rows_per_sample(tensor, state)
-        workers, sizes = self._partition.layout.workers, self.rows(state.rows)[0]
-        counts = [
-            tf.add_n([size for size, owner in zip(sizes, workers, strict=True) if owner == worker])
-            * per_sample
-            for worker in range(max(workers) + 1)
-        ]
         own.set_shape([None] * rank)
-        return self._collectives.join_rows(own, counts, axis)
+        return self._collectives.join_rows(own, axis)
 
     def _with_rows(self, parts: Sequence[Any], rows: Size) -> list[tuple[Any, Any]]:
         """Return the parts of this process, each with how many of some rows it has."""
@@ -271,14 +305,14 @@ class RunTensors:
         per_sample = self._rows_per_sample(tensor, state)
         sizes = [size * per_sample for size in self.rows(state.rows)[0]]
         if state.outer == 1:
-            return _slices(whole, sizes, state.axis, len(tensor.shape))
+            return slices(whole, sizes, state.axis, len(tensor.shape))
         outer = self._size(state.outer, tf.int32)
         shape = tf.shape(whole)
         axis = state.axis
         front, _, behind = tf.split(shape, [axis, 1, len(tensor.shape) - axis - 1])
         rows = self._size(state.rows, tf.int32) * per_sample
         seen = tf.reshape(whole, tf.concat([front, [outer, rows], behind], 0))
-        parts = _slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
+        parts = slices(seen, sizes, axis + 1, len(tensor.shape) + 1)
         return [
             tf.reshape(part, tf.concat([front, [outer * size], behind], 0))
             for part, size in zip(parts, sizes, strict=True)
@@ -300,37 +334,14 @@ class RunTensors:
         return evaluate(size, values, tf.constant(1, dtype))
 
 
+def _combined_by(state: State) -> str:
+    """Return the operation that makes a partial tensor whole."""
+    return state.combine if isinstance(state, Partial) else "sum"
+
+
 def _own(parts: Sequence[Any]) -> list[Any]:
     """Return the parts of this process."""
     return [part for part in parts if part is not None]
-
-
-def _slices(whole: Any, sizes: Sequence[tf.Tensor], axis: int, rank: int) -> list[Any]:
-    """Cut a tensor along an axis.
-
-    Not by `tf.split`: TensorFlow's graph optimizer gives wrong numbers for the maximum of a
-    monotonic function of what was split.
-    """
-    parts, begin = [], tf.constant(0)
-    for size in sizes:
-        begins = [begin if k == axis else 0 for k in range(rank)]
-        lengths = [size if k == axis else -1 for k in range(rank)]
-        parts.append(tf.slice(whole, begins, lengths))
-        begin = begin + size
-    return parts
-
-
-def element_dtype(tensor: Tensor) -> tf.DType:
-    """Return the dtype of the elements of a tensor list."""
-    node = tensor.node
-    if "element_dtype" in node.attrs:
-        return tf.as_dtype(node.attrs["element_dtype"].type)
-    if node.op in LOOPS:
-        return element_dtype(node.inputs[tensor.index])
-    for body in node.bodies.values():
-        if len(body.outputs) > tensor.index and body.outputs[tensor.index].dtype == tf.variant:
-            return element_dtype(body.outputs[tensor.index])
-    return element_dtype(node.inputs[0])
 
 
 def _device_of(value: Any) -> str:

@@ -55,11 +55,18 @@ class Times:
         sizes: Samples of each part, int32 scalars.
         replicas: Number of each part's replica.
         recorder: Recorder that takes the times when all parts are done.
+        some: Whether other workers compute parts too, whose times are 0 here.
     """
 
     def __init__(
-        self, sizes: Sequence[tf.Tensor], replicas: Sequence[int], recorder: Recorder
+        self,
+        sizes: Sequence[tf.Tensor],
+        replicas: Sequence[int],
+        recorder: Recorder,
+        *,
+        some: bool = False,
     ) -> None:
+        self._some = some
         self._sizes = sizes
         self._replicas = replicas
         self._began: set[int] = set()
@@ -102,7 +109,7 @@ class Times:
 
     def hand_over(self) -> None:
         """Hand the times over."""
-        if not all(self._spans):
+        if not (any(self._spans) if self._some else all(self._spans)):
             return
         with tf.device(HOST):
             of_replicas: list[list[tf.Tensor]] = [[] for _ in self._spans]
@@ -111,6 +118,8 @@ class Times:
             samples = [tf.add_n(sizes) for sizes in of_replicas]
             seconds = [
                 tf.reduce_max([seconds_within(spans) for spans in of_devices.values()])
+                if of_devices
+                else tf.constant(0.0, tf.float64)
                 for of_devices in self._spans
             ]
             counted = tf.cast(tf.stack(samples), tf.float64)

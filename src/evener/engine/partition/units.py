@@ -80,6 +80,11 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
         yield other, False
 
 
+def tasks_needed_by(partition: Partition, function: TaskFunction) -> set[Task]:
+    """Return the tasks that a function waits for."""
+    return {task for task, _ in _needs(partition, function)}
+
+
 def sources_of(
     partition: Partition, argument: Argument
 ) -> Iterator[tuple[Tensor, State | Numbers | None]]:

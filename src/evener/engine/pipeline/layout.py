@@ -14,12 +14,12 @@ micro-batches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from evener.devices.names import tf_device
+from evener.devices.names import device_name, tf_device
 from evener.errors import EngineError
 from evener.plan import (
     BatchNormName,
@@ -30,23 +30,87 @@ from evener.plan import (
 from evener.plan.layer_paths import parts_of_path
 from evener.plan.names import parse_device_name
 
+R = TypeVar("R")
+_HOST = "/device:CPU:0"
+
 Stages: TypeAlias = tuple[int, ...]
 """Stage of a node in each replica."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerGroup:
-    """Workers of a program, seen by one of them.
+class WorkerGroup(Protocol):
+    """Workers of a program, seen by one of them."""
 
-    Attributes:
-        index: Number of this worker, from 0.
-        count: Number of workers.
-        timeout_seconds: Seconds that a collective waits for the others.
-    """
+    @property
+    def index(self) -> int:
+        """Number of this worker, from 0."""
+        ...
 
-    index: int
-    count: int
-    timeout_seconds: float = 300.0
+    def call(self, function: Callable[[], R], *, outline: Any) -> R:
+        """Call a function that runs steps; again if the death of a worker broke it off.
+
+        Args:
+            function: Function without arguments.
+            outline: See `evener.workers.late.Outline`.
+        """
+        ...
+
+    def track(self, variable: Any, *, is_written: bool) -> None:
+        """Take note of a variable of a step that is traced."""
+        ...
+
+    def note_step(self) -> None:
+        """Say that a step is a part of the function that is traced."""
+        ...
+
+    def begin(self, handles: list[Any], *, is_repeatable: bool) -> Callable[..., None]:
+        """Return what a step calls before its first exchange.
+
+        Args:
+            handles: Handles of the variables that the step may write before its last exchange; it
+                calls the function with their values.
+            is_repeatable: Whether it writes nothing else before.
+        """
+        ...
+
+    def is_compared(self) -> Any:
+        """Return whether the fingerprints of this batch are compared, a NumPy boolean."""
+        ...
+
+    def compare(self, batch: Sequence[Any]) -> Any:
+        """Compare a batch with those of the other workers; return True as a NumPy boolean."""
+        ...
+
+    def commit(self) -> None:
+        """Say that all exchanges of a step are over: from now on it writes its variables."""
+        ...
+
+    def reduce(self, label: str, arrays: list[Any], combine: str) -> list[Any]:
+        """Combine arrays of all workers, which have the same shapes and one type.
+
+        Args:
+            label: Name of the exchange, the same on every worker.
+            arrays: Arrays of this worker.
+            combine: ``"sum"``, ``"max"``, ``"min"``, ``"prod"``, ``"all"`` or ``"any"``.
+        """
+        ...
+
+    def draw(self, label: str, arrays: list[Any]) -> list[Any]:
+        """Return random numbers that one of the workers has drawn, for all.
+
+        Args:
+            label: Name of the exchange, the same on every worker.
+            arrays: Numbers that this worker has drawn.
+        """
+        ...
+
+    def gather(self, label: str, array: Any) -> list[Any]:
+        """Return the arrays of all workers, in their order; their sizes may differ.
+
+        Args:
+            label: Name of the exchange, the same on every worker.
+            array: Array of this worker.
+        """
+        ...
 
 
 class MicroBatch(NamedTuple):
@@ -78,9 +142,9 @@ class Layout:
     group: WorkerGroup | None = None
 
     @classmethod
-    def of(cls, plan: Plan) -> Layout:
-        """Return the layout of a plan."""
-        return cls(plan.replicas, plan.recompute, plan.batch_norm)
+    def of(cls, plan: Plan, group: WorkerGroup | None = None) -> Layout:
+        """Return the layout of a plan, for the devices of one process or of several workers."""
+        return cls(plan.replicas, plan.recompute, plan.batch_norm, group)
 
     @classmethod
     def of_devices(cls, names: Sequence[str]) -> Layout:
@@ -109,6 +173,47 @@ class Layout:
         return any("cpu:" in stage.device for replica in self.replicas for stage in replica.stages)
 
     @functools.cached_property
+    def own_devices(self) -> tuple[str, ...]:
+        """The devices of this process that compute, without their worker: ``"gpu:0"``."""
+        names = [
+            parse_device_name(stage.device)
+            for replica in self.replicas
+            for stage in replica.stages
+            if self.group is None
+            or (parse_device_name(stage.device).worker or 0) == self.group.index
+        ]
+        return tuple(dict.fromkeys(f"{name.kind}:{name.index}" for name in names))
+
+    @property
+    def first_device(self) -> str:
+        """TensorFlow's name of the first device of this process that computes."""
+        return tf_device((self.own_devices or self.devices)[0])
+
+    def own_device(self, device: str) -> str:
+        """Return the device of this process that stands for a device of the common partition.
+
+        All workers make the same partition, whichever devices they have.
+
+        Args:
+            device: TensorFlow's name of a device in the partition.
+        """
+        if self.group is None or device == _HOST:
+            return device
+        return tf_device(self.own_name(device_name(device)))
+
+    def name_in_plan(self, device: str) -> str:
+        """Return the name that a device of this process has in the plan.
+
+        Args:
+            device: Name such as ``"gpu:0"``.
+        """
+        return device if self.group is None else f"worker:{self.group.index}/{device}"
+
+    def own_name(self, name: str) -> str:
+        """Return the name of the device of this process that stands for one; see `own_device`."""
+        return name if self.group is None else own_name(name, self.own_devices)
+
+    @functools.cached_property
     def workers(self) -> tuple[int, ...]:
         """The worker of every micro-batch, from 0.
 
@@ -128,6 +233,14 @@ class Layout:
                 )
             found += [*workers] * replica.num_micro_batches
         return tuple(found)
+
+    @property
+    def workers_of_replicas(self) -> tuple[int, ...]:
+        """The worker of every replica, from 0."""
+        found = {}
+        for micro_batch, worker in zip(self.micro_batches, self.workers, strict=True):
+            found[micro_batch.replica] = worker
+        return tuple(found.values())
 
     def is_own(self, micro_batch: int) -> bool:
         """Return whether this process computes a micro-batch."""
@@ -160,6 +273,15 @@ class Layout:
             EngineError: ENG-041 if two stages of a replica name one layer.
         """
         return tuple(_stage_of(path, replica) for replica in self.replicas)
+
+
+def own_name(name: str, own: Sequence[str]) -> str:
+    """Return the device of a worker that stands for a device of the common partition.
+
+    >>> own_name("gpu:1", ["gpu:0", "gpu:1"]), own_name("gpu:1", ["cpu:0"])
+    ('gpu:1', 'cpu:0')
+    """
+    return name if name in own else own[parse_device_name(name).index % len(own)]
 
 
 def _stage_of(path: str, replica: Replica) -> int | None:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from evener.engine.sharding.late_broadcasts import delay_broadcasts
 from evener.engine.sharding.merged_reads import merge_reads
 from evener.engine.sharding.propagate import propagate
 from evener.engine.sharding.reads import requests_of, symbols_read
@@ -56,6 +57,7 @@ def shard_step(traced: TracedStep, *, splits_rows: bool = False) -> ShardedStep:
     """
     graph = traced.graph
     merge_reads(graph)
+    delay_broadcasts(graph)
     num_arguments = len(traced.batch_axes)
     states = {
         tensor: Sharded(axis)

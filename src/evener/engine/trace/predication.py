@@ -25,7 +25,8 @@ import numpy as np
 import tensorflow as tf
 
 from evener._tf_private import graphs
-from evener.graph.nodes import Graph, Node, Tensor, constant_array
+from evener.graph.constants import constant_array
+from evener.graph.nodes import Graph, Node, Tensor
 from evener.ops.registry import TOTAL, Trait, has_trait
 
 NEUTRAL = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}

@@ -93,6 +93,42 @@ def trace_step(
         batch_norm_per_device: Whether BatchNormalization takes its statistics of the samples of
             each part.
     """
+    concrete, structure, scopes = _trace(
+        function,
+        specs,
+        autograph=autograph,
+        with_layers=with_layers,
+        batch_norm_per_device=batch_norm_per_device,
+    )
+    graph = Graph(concrete.graph)
+    open_functions(graph)
+    graph.drop_identities_of_results()
+    firsts = find_first_sizes(graph, unknown, num_samples) if len(unknown) > 1 else list(unknown)
+    equal = _sets_of_equal(unknown, firsts)
+    if len(equal) > 1:
+        batch = batch_of(graph, unknown, firsts)
+        others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
+        batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
+    return TracedStep(
+        concrete=concrete,
+        graph=graph,
+        inference=_inferred(graph, batch_axes, equal, num_samples),
+        batch_axes=tuple(batch_axes),
+        equal_sizes=tuple(group for group in equal if len(group) > 1),
+        structure=structure,
+        scopes=scopes,
+    )
+
+
+def _trace(
+    function: Callable[..., Any],
+    specs: Sequence[tf.TensorSpec],
+    *,
+    autograph: bool,
+    with_layers: bool,
+    batch_norm_per_device: bool,
+) -> tuple[Any, Any, dict[str, str]]:
+    """Return the concrete function of a step, what the step returns, and the layers of scopes."""
     structures: list[Any] = []
     scopes: dict[str, str] = {}
     raised: list[Callable[[], Exception]] = []
@@ -122,15 +158,26 @@ def trace_step(
     try:
         concrete = tf.function(flat, autograph=autograph).get_concrete_function(*specs)
     except Exception as error:
-        raise (raised[0]() if raised else error) from None
-    graph = Graph(concrete.graph)
-    open_functions(graph)
-    firsts = find_first_sizes(graph, unknown, num_samples) if len(unknown) > 1 else list(unknown)
-    equal = _sets_of_equal(unknown, firsts)
-    if len(equal) > 1:
-        batch = batch_of(graph, unknown, firsts)
-        others = {k for k, first in zip(unknown, firsts, strict=True) if first != batch}
-        batch_axes = [None if k in others else axis for k, axis in enumerate(batch_axes)]
+        if not raised:
+            raise error from None
+        raise _tf_private.tracebacks.mark_as_error_of_step(raised[0]()) from None
+    return concrete, structures[-1], scopes
+
+
+def _inferred(
+    graph: Graph,
+    batch_axes: Sequence[int | None],
+    equal: Sequence[Sequence[int]],
+    num_samples: int | None,
+) -> Inference:
+    """Return the symbolic shapes of a graph, in which branches that are known are taken.
+
+    Args:
+        graph: Graph of the step.
+        batch_axes: Axis of every argument that counts samples, or None.
+        equal: Sets of arguments whose first sizes are equal.
+        num_samples: Size of all batches, if it is known.
+    """
     inference = Inference(num_samples=num_samples)
     for tensor, axis in zip(graph.inputs, batch_axes, strict=False):
         inference.input_shape(tensor, axis, BATCH)
@@ -144,15 +191,7 @@ def trace_step(
     inference.run(graph)
     while take_known_branches(graph):
         inference.run(graph)
-    return TracedStep(
-        concrete=concrete,
-        graph=graph,
-        inference=inference,
-        batch_axes=tuple(batch_axes),
-        equal_sizes=tuple(group for group in equal if len(group) > 1),
-        structure=structures[-1],
-        scopes=scopes,
-    )
+    return inference
 
 
 def _sets_of_equal(unknown: Sequence[int], firsts: Sequence[int]) -> list[tuple[int, ...]]:

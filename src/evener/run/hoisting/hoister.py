@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from evener import _tf_private
 from evener.analysis.hoisting import Hoisted, Obstacle
+from evener.run.eager_step import prevents
 from evener.run.hoisting.code import Observed
 from evener.run.hoisting.comparing import AsWritten, Comparison
 from evener.run.hoisting.reads import Body, Call, check_arrays, check_shown, reads_of
@@ -93,7 +94,7 @@ class Hoister:
             for obstacle in self._obstacles.get(line.path, ())
             if obstacle.line <= line.number
         ]
-        return _prevents(found[-1].line, found[-1].reason) if found else None
+        return prevents(found[-1].line, found[-1].reason) if found else None
 
     def reasons(self) -> list[str]:
         """Return what keeps regions, and statements, from all devices."""
@@ -297,12 +298,12 @@ class Hoister:
         """Let a step run as it is written from now on, and note why if no part of it is left."""
         step.variants.clear()
         step.pending = None
-        step.obstacle = _prevents(step.region.first, reason)
+        step.obstacle = prevents(step.region.first, reason)
         if observed is not None and observed.problem is not None and observed.problem[1]:
             path, number, _ = observed.problem
             is_here = path == step.path
             line = number if is_here else str(UserLine(path=path, number=number))
-            step.obstacle = _prevents(line, reason)
+            step.obstacle = prevents(line, reason)
         parts = (other for other in self._steps.values() if other.overlaps(step))
         first, *idle = self._strategy.plan.device_names
         if idle and all(part.obstacle is not None for part in parts):
@@ -310,8 +311,3 @@ class Hoister:
             what = f"this training step computes every batch on {first}"
             text = f"{what}; {', '.join(idle)} {has} nothing to do\n  {step.obstacle}"
             self._notes.add(text, step.line)
-
-
-def _prevents(line: int | str, reason: str) -> str:
-    name = f"line {line}" if isinstance(line, int) else line
-    return f"{name} prevents more: {reason}"

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener.checking.differences import magnitude, relative_difference
+from evener.checking.differences import as_array, magnitude, relative_difference
 
 ROUNDING = 1e-4
 """A larger relative difference of float32 numbers is judged by what rounding does to the step."""
@@ -73,7 +73,7 @@ def _has_value(value: Any) -> bool:
 def numbers_of(tensors: Sequence[Any]) -> list[np.ndarray]:
     """Return flat tensors as arrays; those that are no numbers are left out."""
     flat = tf.nest.flatten(list(tensors), expand_composites=True)
-    return [np.asarray(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
+    return [as_array(tensor) for tensor in flat if tensor.dtype not in (tf.resource, tf.variant)]
 
 
 def differences(expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> list[float]:

@@ -13,10 +13,10 @@ import pytest
 
 from evener.doctor.watch.probes.ending import code_of, shortened
 from evener.doctor.watch.probes.events import Events
-from evener.doctor.watch.probes.loading import Loading
 from evener.doctor.watch.probes.progress import Progress
 from evener.doctor.watch.supervisor import below, parents_of
 from evener.errors import PlanError
+from evener.run.loading import Loading
 
 
 class Clock:

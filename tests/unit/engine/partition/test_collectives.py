@@ -2,45 +2,89 @@
 
 from __future__ import annotations
 
-import itertools
+from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from evener.engine.partition import collectives
 from evener.engine.partition.collectives import Collectives
-from evener.engine.pipeline.layout import Layout, WorkerGroup
+from evener.engine.pipeline.layout import Layout
 from evener.errors import EngineError
 from evener.plan import Replica, Stage
 
-GROUP = WorkerGroup(index=1, count=2)
+
+class Twice:
+    """Group of this worker, 1, and another one with the same values."""
+
+    index = 1
+
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+
+    def reduce(self, label: str, arrays: list[np.ndarray], combine: str) -> list[np.ndarray]:
+        self.labels.append(label)
+        return [array + array for array in arrays]
+
+    def gather(self, label: str, array: np.ndarray) -> list[np.ndarray]:
+        self.labels.append(label)
+        return [array, array]
+
+    def commit(self) -> None:
+        self.labels.append("commit")
 
 
-def test_text_is_not_joined() -> None:
+def collectives() -> tuple[Twice, Collectives]:
+    group: Any = Twice()
+    return group, Collectives(group, "checksum")
+
+
+def test_exchanges_come_in_the_order_in_which_they_were_added() -> None:
+    group, found = collectives()
+
+    @tf.function
+    def step(x: Any) -> Any:
+        # The results are read in the other order, and one of them not at all.
+        first, _ = found.reduce([x, x], "sum")
+        found.reduce([x], "max")
+        last = found.join_rows(x, 0)
+        found.commit()
+        return last, first
+
+    last, first = step(tf.constant([1.0, 2.0]))
+    assert group.labels == ["checksum 0 sum", "checksum 1 max", "checksum 2 rows 0", "commit"]
+    assert last.numpy().tolist() == [1.0, 2.0, 1.0, 2.0]
+    assert first.numpy().tolist() == [2.0, 4.0]
+
+
+def test_texts_are_joined() -> None:
+    _, found = collectives()
+    joined = tf.function(lambda texts: found.join_rows(texts, 0))(tf.constant([b"a", b""]))
+    assert joined.numpy().tolist() == [b"a", b"", b"a", b""]
+
+
+def test_texts_are_not_combined() -> None:
+    _, found = collectives()
     with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-094") as caught:
-        Collectives(GROUP).join_rows(tf.constant(["a"]), [tf.constant(1)] * 2, 0)
+        found.reduce([tf.constant(["a"])], "max")
     assert "string" in str(caught.value)
 
 
-def test_the_order_of_large_unsigned_numbers_is_not_lost() -> None:
+def test_resources_are_not_joined() -> None:
+    _, found = collectives()
     with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-094") as caught:
-        Collectives(GROUP).reduce(tf.constant([2**63], tf.uint64), "max")
-    assert "uint64" in str(caught.value)
-
-
-def test_keys_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collectives, "_calls", itertools.count(2**15))
-    with tf.Graph().as_default(), pytest.raises(EngineError, match="ENG-095"):
-        Collectives(GROUP).reduce(tf.constant([1.0]), "sum")
+        found.join_rows(tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[]), 0)
+    assert "resource" in str(caught.value)
 
 
 def layout(*replicas: tuple[str, ...]) -> Layout:
+    group: Any = Twice()
     return Layout(
         tuple(
             Replica(share=1, stages=tuple(Stage(device=name, layers=(name,)) for name in names))
             for names in replicas
         ),
-        group=GROUP,
+        group=group,
     )
 
 

@@ -148,6 +148,29 @@ def test_kernels_that_need_samples_are_not_run_without() -> None:
     check(function, (6, 4, 4, 2))
 
 
+def pooled_twice(x: tf.Tensor) -> Any:
+    """One gradient in the call of its pooling, and another that needs the mean over all parts."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    return tape.gradient(y, x, y), tape.gradient(y, x, y - tf.reduce_mean(y, 0))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_a_gradient_of_pooling_finds_its_workspace(dtype: tf.DType) -> None:
+    """oneDNN's kernels of two bytes and four need their pooling in the same call."""
+    step = partitioned(pooled_twice, [None, 4, 4, 2], dtype=dtype)
+    ops = {
+        function.task.level: [node.op for node in function.builder.definition.node_def]
+        for function in step.functions
+        if "MaxPoolGrad" in ops_in(function.task)
+    }
+    first, second = (ops[level] for level in sorted(ops))
+    assert first.count("MaxPool") == 1
+    assert second.count("MaxPool") == (dtype == tf.float32)
+    check(pooled_twice, (6, 4, 4, 2), dtype=dtype)
+
+
 def test_sizes_of_data_are_the_same_in_all_parts() -> None:
     def function(x: tf.Tensor) -> Any:
         count = tf.size(tf.where(x[:, 0] > 0))

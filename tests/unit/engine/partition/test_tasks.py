@@ -44,7 +44,7 @@ def check_order(step: PartitionedStep) -> None:
         assert earlier_tasks(step, task) <= done, f"{task.where} {task.level}: {ops_in(task)}"
         done.add(id(task))
     assert [task.level for task in tasks] == sorted(task.level for task in tasks)
-    assert len({(task.where, task.level) for task in tasks}) == len(tasks)
+    assert len({(task.place, task.level) for task in tasks}) == len(tasks)
     nodes = [node for task in tasks for node in task.nodes]
     assert len(set(nodes)) == len(nodes) == len(step.partition.task_of)
     for task in tasks:
@@ -66,6 +66,39 @@ def test_a_training_step_is_reads_parts_and_updates() -> None:
     assert products.is_parts and products.level == 1
     assert all(task.level > products.level for task in updates)
     assert len(step.partition.tasks) <= 7
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_parts_that_wait_for_different_values_are_one_task(jit_compile: bool) -> None:
+    """The second layer waits for a weight that is computed once, the first one does not."""
+    first, second = tf.Variable(tf.ones([3, 3])), tf.Variable(tf.ones([3, 3]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            hidden = tf.tanh(x @ first)
+            loss = tf.reduce_mean(hidden @ (second / tf.norm(second)))
+        gradients = tape.gradient(loss, [first, second])
+        for variable, gradient in zip((first, second), gradients, strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+    made = partitioned(tf.function(step, jit_compile=jit_compile), [None, 3])
+    check_order(made)
+    (products,) = tasks_of(made, "MatMul")
+    assert ops_in(products).count("MatMul") == 5
+
+
+def test_parts_on_both_sides_of_a_sum_are_two_tasks() -> None:
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        hidden = tf.tanh(x)
+        return tf.exp(hidden - tf.reduce_mean(hidden)), tf.sin(hidden)
+
+    made = partitioned(step, [None, 3])
+    check_order(made)
+    assert [set(ops_in(task)) - {"Identity"} for task in made.partition.tasks] == [
+        {"Tanh", "Mean", "Sin"},
+        {"Sub", "Exp"},
+    ]
 
 
 def test_what_is_fetched_is_what_others_need() -> None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,6 +65,31 @@ def test_parts_and_updates_are_compiled(is_outermost: bool) -> None:
     assert len(devices) > len(DEVICES)
 
 
+def test_a_part_of_a_language_model_is_one_executable() -> None:
+    """Its loss divides by a number that is computed once; weights are reshaped once."""
+    layers = keras.layers
+    tokens = keras.Input((6,), dtype="int32")
+    hidden = layers.Embedding(20, 8)(tokens)
+    hidden += layers.MultiHeadAttention(2, 4)(hidden, hidden, use_causal_mask=True)
+    hidden = layers.LayerNormalization()(hidden)
+    model = keras.Model(tokens, layers.Dense(20)(hidden))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x))
+        weights = model.trainable_weights
+        for weight, gradient in zip(weights, tape.gradient(value, weights), strict=True):
+            weight.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        return value
+
+    distributed = evener.distribute(by_xla(step), devices=DEVICES, shares=SHARES)
+    text = tf.random.stateless_uniform([12, 7], [1, 2], maxval=20, dtype=tf.int32)
+    devices = compiled_calls(distributed, text[:, :-1], text[:, 1:])
+    of_parts = [name for name in devices if not name.endswith("CPU:0")]
+    assert len(of_parts) == 2, devices
+
+
 def test_what_nobody_asks_for_is_not_compiled() -> None:
     distributed = evener.distribute(tf.function(Step()), devices=DEVICES, shares=SHARES)
     assert not compiled_calls(distributed, batch())
@@ -106,3 +132,32 @@ def test_nothing_is_told_where_all_is_compiled() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         evener.distribute(by_xla(Step()), devices=DEVICES)(batch())
+
+
+def test_auto_means_what_it_means_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keras turns XLA on where there is a GPU, and off under a strategy."""
+
+    def made(num_gpus: int) -> tuple[keras.Model, bool]:
+        keras.utils.set_random_seed(1)
+        dropout = keras.layers.Dropout(0.5, seed=2)
+        model = keras.Sequential([keras.Input((4,)), dropout, keras.layers.Dense(1)])
+        gpus = [tf.config.PhysicalDevice(f"GPU:{k}", "GPU") for k in range(num_gpus)]
+        with monkeypatch.context() as patched:
+            listed = [*tf.config.list_physical_devices(), *gpus]
+            patched.setattr(tf.config, "list_physical_devices", lambda *_: listed)
+            model.compile("sgd", "mse")
+            return model, model.jit_compile
+
+    x = batch(24)
+    expected, is_compiled = made(num_gpus=1)
+    assert is_compiled
+    with evener.Strategy(devices=DEVICES).scope():
+        assert not made(num_gpus=0)[1]
+        model, is_compiled = made(num_gpus=1)
+        assert is_compiled
+    for each in (expected, model):
+        each.fit(x, x[:, :1], batch_size=8, verbose=0, shuffle=False)
+    for found, wanted in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
+        assert not made(num_gpus=1)[1]

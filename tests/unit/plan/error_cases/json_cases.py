@@ -22,6 +22,32 @@ CASES = [
         Case("PLAN-020", make, what, f"of type {kind}", "write ")
         for what, kind, make in [
             ("devices must be a list, not 'gpu:0'", "str", lambda: Plan.data_parallel("gpu:0")),
+            ("devices must be a list, not 2", "int", lambda: Plan.data_parallel(2)),
+            (
+                "stages must be a mapping from devices to layers, not 'gpu:0'",
+                "str",
+                lambda: Plan.pipeline("gpu:0"),
+            ),
+            (
+                "stages[0] must be a device with its layers, not 'gpu:0'",
+                "str",
+                lambda: Plan.pipeline(["gpu:0"]),
+            ),
+            (
+                "stages[0] must be a device with its layers, not ('gpu:0',)",
+                "tuple",
+                lambda: Plan.pipeline([("gpu:0",)]),
+            ),
+            (
+                "stages[0].layers must be a list, not 3",
+                "int",
+                lambda: Plan.pipeline({"gpu:0": 3}),
+            ),
+            (
+                "shares must be a list, not 2",
+                "int",
+                lambda: Plan.data_parallel(["gpu:0"], shares=2),
+            ),
             ("devices[1] must be text, not 1", "int", lambda: Plan.data_parallel(["gpu:0", 1])),
             ("devices[0] must be a PlanDevice", "str", lambda: plan(devices=("gpu:0",))),
             ("replicas must be a list, not 5", "int", lambda: plan(replicas=5)),

@@ -239,6 +239,13 @@ CASES = [
     ),
     Case(
         "PLAN-029",
+        lambda: Plan.data_parallel(["worker:0/gpu:0", "worker:1/gpu:0"]).check_devices(["gpu:0"]),
+        "devices that are not here: worker:0/gpu:0, worker:1/gpu:0.",
+        "this machine has gpu:0",
+        "start its workers, which together have these devices: evener launch --plan plan.json",
+    ),
+    Case(
+        "PLAN-029",
         lambda: HYBRID.check_devices(["gpu:0", "cpu:0"]),
         "The plan needs devices that are not here: gpu:1, gpu:2.",
         "it was made for gpu:0, gpu:1, gpu:2; this machine has gpu:0, cpu:0.",

@@ -96,7 +96,6 @@ CASES = [
         for name, value, why in [
             ("threshold", -0.1, "from 0 to 1"),
             ("threshold", NAN, "from 0 to 1"),
-            ("at_once", 0.01, "from 0.05 to 1"),
             ("minimum_share", 0.6, "from 0 to 0.5"),
             ("speeds", (1.0,), "one for each of 2 replicas"),
         ]

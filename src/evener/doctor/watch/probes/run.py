@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from evener.doctor.watch.probes.ending import Ending, dump_stacks, flush_output
 from evener.doctor.watch.probes.events import Events
-from evener.doctor.watch.probes.loading import Loading
 from evener.doctor.watch.probes.progress import Progress
 from evener.run.failure import show_failures_of
-from evener.run.script import read_script, run_as_main
+from evener.run.loading import Loading
+from evener.run.script import read, run_as_main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class WatchRequest:
     """Script to run, and conditions to end it.
 
     Args:
-        script: The script as it was given.
+        script: The script as it was given, or the name of a module.
+        as_module: Whether it is a module.
         args: Arguments of the script.
         devices: Device spec to configure first; None not to configure TensorFlow.
         gpu_names: Whether to present CPU devices as GPUs on a machine without GPUs.
@@ -35,6 +36,7 @@ class WatchRequest:
     stacks: str
     num_steps: int
     min_seconds: float
+    as_module: bool = False
     args: list[str] = field(default_factory=list)
     devices: str | None = None
     gpu_names: bool = False
@@ -69,7 +71,7 @@ def main() -> None:
             from evener.devices.use import lay_out
 
             lay_out(request.devices)
-        script = read_script(request.script)
+        script = read(request.script, as_module=request.as_module)
         try:
             run_as_main(script, request.args)
         except SystemExit:

@@ -1,0 +1,317 @@
+"""Keras's ``fit``: its callbacks, and the batches that its iterator takes from the data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import tensorflow as tf
+from keras.src.callbacks.callback_list import CallbackList
+from keras.src.callbacks.monitor_callback import MonitorCallback
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from evener._tf_private.patches import Patch
+
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+_here = threading.local()
+
+
+class Feed(Protocol):
+    """Follower of the batches of a ``fit``; all methods are called in its thread.
+
+    Attributes:
+        iterator: Iterator of the training data, once it is made.
+    """
+
+    iterator: Any
+
+    def shuffle(self, indices: tf.Tensor) -> tf.Tensor:
+        """Return the indices of samples in another order; called while a dataset is traced."""
+        ...
+
+    def iterate(self, iterator: Any, dataset: Any) -> Any:
+        """Return the dataset to iterate, whenever Keras makes an iterator."""
+        ...
+
+    def enumerate_epoch(self, iterator: Any, steps: Iterator[Any]) -> Iterator[Any]:
+        """Yield the steps of an epoch; ``steps`` has those that Keras takes."""
+        ...
+
+    def finish_logs(self, model: Any, logs: Any) -> Any:
+        """Return the logs of an epoch, from those of its last step."""
+        ...
+
+
+_FIT = Patch(
+    "fit with checkpoints",
+    # Inside of its decorator: a callback that is made among the arguments of ``model.fit(...)`` is
+    # made when Python has the method already.
+    f"{_TRAINER}:TensorFlowTrainer.fit.<fn>.cell_contents",
+    why="Callbacks are not told of the data, nor that a fit ended with an error.",
+    if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data: CKPT-008.",
+)
+_MADE = Patch(
+    "iterators of fit",
+    f"{_TRAINER}:TFEpochIterator.__init__",
+    why="The iterator of the training data is a local name of ``fit``.",
+    if_it_changes="`evener.CheckpointCallback` says that it cannot follow the data: CKPT-008.",
+)
+_SHUFFLES = Patch(
+    "shuffles of arrays",
+    "tensorflow:random.shuffle",
+    why="Keras shuffles arrays by kernels whose state nothing can read. While the dataset of a fit "
+    "with checkpoints is traced, the order comes from a seed and the number of the epoch.",
+    if_it_changes="A resumed fit on shuffled arrays sees samples in another order.",
+)
+_ITERATORS = Patch(
+    "iterators that begin in the middle",
+    f"{_TRAINER}:TFEpochIterator._get_iterator",
+    why="There is no public way to begin an epoch at another batch than the first.",
+    if_it_changes="A resumed fit begins with the first batch of the epoch.",
+)
+_EPOCHS = Patch(
+    "epochs that begin in the middle",
+    f"{_TRAINER}:TFEpochIterator._enumerate_iterator",
+    why="Steps that were done before have no call of callbacks again.",
+    if_it_changes="A resumed fit counts the steps of its first epoch from 0.",
+)
+_LOGS = Patch(
+    "logs of epochs",
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
+    why="Keras gives an epoch without steps no logs. A fit that is resumed after the last step of "
+    "an epoch has its metrics from the checkpoint.",
+    if_it_changes="Such an epoch has no logs.",
+)
+
+
+def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
+    """Let all calls of ``fit`` go through a function. Safe to call again.
+
+    Args:
+        run: Function of the model, the callbacks, and a function that continues with callbacks and
+            returns what ``fit`` returns.
+    """
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(model, *args, **kwargs)
+            given = bound.arguments.get("callbacks")
+
+            def proceed(callbacks: list[Any]) -> Any:
+                if not isinstance(given, CallbackList):
+                    bound.arguments["callbacks"] = callbacks
+                return original(*bound.args, **bound.kwargs)
+
+            return run(model, _listed(given), proceed)
+
+        return fit
+
+    _FIT.apply(wrap)
+    _MADE.apply(_attaching)
+    _ITERATORS.apply(_with_iterators)
+    _EPOCHS.apply(_with_epochs)
+    _LOGS.apply(_with_logs)
+
+
+@contextlib.contextmanager
+def following(feed: Feed | None) -> Iterator[None]:
+    """Let a feed follow the first iterator that this thread makes in the block.
+
+    Args:
+        feed: Feed to attach; None for none.
+    """
+    before = getattr(_here, "waiting", None), getattr(_here, "feed", None)
+    _here.waiting = _here.feed = feed
+    try:
+        yield
+    finally:
+        _here.waiting, _here.feed = before
+
+
+def data_kind(iterator: Any) -> str:
+    """Return ``"array"``, ``"generator"``, ``"py_dataset"`` or ``"dataset"`` for the data of a fit.
+
+    Why: there is no public name for the adapters.
+    If it changes: a resumed fit may see other batches.
+    """
+    adapter = iterator.data_adapter
+    kinds = {
+        "array": ArrayDataAdapter,
+        "generator": GeneratorDataAdapter,
+        "py_dataset": PyDatasetAdapter,
+    }
+    return next((name for name, kind in kinds.items() if isinstance(adapter, kind)), "dataset")
+
+
+def shuffles_without_seed(iterator: Any) -> bool:
+    """Return whether the dataset of a fit has a shuffle that draws another seed in each process.
+
+    Why: datasets tell neither their inputs nor their seeds.
+    If it changes: there is no warning of such datasets.
+    """
+    waiting = [iterator._distributed_dataset]
+    while waiting:
+        dataset = waiting.pop()
+        waiting += getattr(dataset, "_inputs", list)()
+        if type(dataset).__name__ == "_ShuffleDataset":
+            if not int(dataset._seed) and not int(dataset._seed2):
+                return True
+    return False
+
+
+def call_epoch_hooks(
+    iterator: Any, *, before_begin: Callable[[], None], before_end: Callable[[], None]
+) -> None:
+    """Call the hooks of a `keras.utils.PyDataset` for an epoch that was done before.
+
+    Why: a dataset may shuffle itself there.
+    If it changes: as with `data_kind`.
+
+    Args:
+        iterator: Iterator of the data of a fit.
+        before_begin: Function to call before the hook of the beginning.
+        before_end: Function to call before the hook of the end.
+    """
+    py_dataset = iterator.data_adapter.py_dataset
+    before_begin()
+    py_dataset.on_epoch_begin()
+    before_end()
+    py_dataset.on_epoch_end()
+
+
+def keeps_iterator(iterator: Any) -> bool:
+    """Return whether the next epoch goes on with the iterator of the last.
+
+    Why: with ``steps_per_epoch``, Keras does not begin the data again.
+    If it changes: a resumed fit may see other batches.
+    """
+    return iterator.steps_per_epoch is not None and iterator._current_iterator is not None
+
+
+def num_batches(iterator: Any) -> int | None:
+    """Return the number of batches of an epoch, or None if Keras does not know it yet."""
+    return iterator._num_batches
+
+
+def set_counts(iterator: Any, *, more_seen: int, batches: int | None) -> None:
+    """Tell an iterator of the steps that were done before.
+
+    Why: Keras warns of data that is too short, by what it has counted.
+    If it changes: it warns too late.
+
+    Args:
+        iterator: Iterator of the data of a fit.
+        more_seen: Number of steps to add to those that it has counted.
+        batches: Number of batches of an epoch, where it is known.
+    """
+    iterator._steps_seen += more_seen
+    if iterator._num_batches is None:
+        iterator._num_batches = batches
+
+
+def build_from_data(model: Any, iterator: Any) -> None:
+    """Make all variables of a model before the first step of its fit.
+
+    Why: without a strategy, Keras leaves that to the first step, and what is restored needs them.
+    If it changes: models without `keras.Input` are refused with CKPT-005.
+    """
+    layers = model._flatten_layers()
+    optimizer = getattr(model, "optimizer", None)
+    is_built = all(layer.built for layer in layers) and (optimizer is None or optimizer.built)
+    if is_built and model.metrics_variables:
+        return
+    with contextlib.suppress(Exception), model.distribute_strategy.scope():
+        # What fails here fails in the step too, which says so.
+        model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
+
+
+def set_up_monitor(callback: Any) -> None:
+    """Let a callback that monitors a metric choose between less and greater now.
+
+    Why: Keras does so at the end of the first epoch, and changes attributes then, such as the sign
+    of ``min_delta``, which a resumed fit has from the checkpoint.
+    If it changes: `keras.callbacks.ReduceLROnPlateau` acts in another epoch after a restart.
+    """
+    if isinstance(callback, MonitorCallback) and callback.monitor_op is None:
+        # What fails here fails at the end of the epoch too, which says so.
+        with contextlib.suppress(ValueError):
+            callback._set_monitor_op()
+
+
+@contextlib.contextmanager
+def beginning_at(model: Any) -> Iterator[None]:
+    """Undo `begin_at` at the end of the block."""
+    before = model._initial_epoch
+    try:
+        yield
+    finally:
+        model._initial_epoch = before
+
+
+def begin_at(model: Any, epoch: int) -> None:
+    """Let a fit, which is about to begin, begin with another epoch.
+
+    Why: `keras.callbacks.BackupAndRestore` does it so; there is no public way.
+    If it changes: a resumed fit begins with the first epoch.
+    """
+    model._initial_epoch = epoch
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, CallbackList):
+        return list(callbacks.callbacks)
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _attaching(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        feed, _here.waiting = getattr(_here, "waiting", None), None
+        if feed is None:
+            original(self, *args, **kwargs)
+            return
+        self._evener_feed = feed
+        feed.iterator = self
+        shuffle = tf.autograph.experimental.do_not_convert(feed.shuffle)
+        with _SHUFFLES.applied(lambda _: shuffle):
+            original(self, *args, **kwargs)
+
+    return make
+
+
+def _with_iterators(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_iterator(self: Any) -> Any:
+        feed, dataset = getattr(self, "_evener_feed", None), original(self)
+        return dataset if feed is None else feed.iterate(self, dataset)
+
+    return get_iterator
+
+
+def _with_epochs(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def enumerate_iterator(self: Any) -> Iterator[Any]:
+        feed, steps = getattr(self, "_evener_feed", None), original(self)
+        return steps if feed is None else feed.enumerate_epoch(self, steps)
+
+    return enumerate_iterator
+
+
+def _with_logs(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_result(self: Any, logs: Any) -> Any:
+        feed = getattr(_here, "feed", None)
+        return original(self, logs if feed is None else feed.finish_logs(self, logs))
+
+    return get_result

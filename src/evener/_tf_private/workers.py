@@ -1,0 +1,146 @@
+"""Calls that several workers compute together, and that are made again if one of them dies."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from evener._tf_private.functions import CALL
+from evener._tf_private.patches import Patch
+
+_CALLS = Patch(
+    "traced functions of workers",
+    CALL,
+    why="A call that the death of another worker breaks off is made again with the same arguments. "
+    "A program's own functions may call `strategy.run`, and there is no public hook around them.",
+    if_it_changes="The death of a worker ends custom loops of the others.",
+)
+_READS = Patch(
+    "reads of replaced workers",
+    "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable._read_variable_op",
+    why="A replacement runs the program with the results of the other workers, and its weights are "
+    "not theirs before it stands with them. There is no public hook around reads.",
+    if_it_changes="A replacement gives wrong weights to a program that reads them between steps.",
+)
+_BATCHES = Patch(
+    "batches of workers",
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._make_function",
+    why="Keras's step takes its batch from an iterator inside of a traced function, and a batch "
+    "that was taken is lost when the function fails. Here it is taken before.",
+    if_it_changes="The death of a worker ends `fit` of the others.",
+)
+
+
+class Group(Protocol):
+    """The workers."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this worker does not stand with the others yet."""
+        ...
+
+    def check_read(self, handle: Any) -> None:
+        """Refuse to read a variable whose value this worker does not know yet."""
+        ...
+
+    def call(
+        self,
+        function: Callable[[], Any],
+        *,
+        outline: Any,
+        key: object = None,
+        is_repeatable: bool = True,
+    ) -> Any:
+        """Call a function, and call it again if the death of a worker broke it off."""
+        ...
+
+
+def repeat_calls(group: Group, packed_as: Callable[[Any, Sequence[Any]], Any]) -> None:
+    """Let calls that several workers compute together be made again after a death.
+
+    Args:
+        group: The workers.
+        packed_as: Function that returns arrays in the structure of a function's results.
+    """
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+                return original(function, *args, **kwargs)
+            leaves = tf.nest.flatten((args, kwargs))
+            return group.call(
+                functools.partial(original, function, *args, **kwargs),
+                outline=_Outline(function, args, kwargs, packed_as),
+                key=function,
+                is_repeatable=not any(isinstance(leaf, tf.data.Iterator) for leaf in leaves),
+            )
+
+        vars(call)["autograph_info__"] = {"artifact": True}
+        return call
+
+    def checked(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _read_variable_op(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if tf.executing_eagerly():
+                group.check_read(self.handle)
+            return original(self, *args, **kwargs)
+
+        return _read_variable_op
+
+    _CALLS.apply(around)
+    if group.is_late:
+        _READS.apply(checked)
+    _BATCHES.apply(_with_batches)
+
+
+class _Outline:
+    """Results of a traced function before it is called.
+
+    Args:
+        function: A `tf.function`.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        packed_as: See `repeat_calls`.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        packed_as: Callable[[Any, Sequence[Any]], Any],
+    ) -> None:
+        self._packed_as = packed_as
+        self._concrete = functools.partial(function.get_concrete_function, *args, **kwargs)
+
+    def trace(self) -> Sequence[Any]:
+        """Trace the function; return the handles that it uses."""
+        return [value for value in self._concrete().captured_inputs if value.dtype == tf.resource]
+
+    def pack(self, arrays: Sequence[Any]) -> Any:
+        """Return arrays in the structure of the results."""
+        return self._packed_as(self._concrete().structured_outputs, arrays)
+
+
+def _with_batches(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement that takes the batches of a step before it calls it."""
+
+    @functools.wraps(make)
+    def _make_function(self: Any, step_function: Any) -> Callable[[Any], Any]:
+        on_batches = make(self, step_function)
+
+        def function(iterator: Any) -> Any:
+            batches = list(itertools.islice(iterator, self.steps_per_execution))
+            if not batches:
+                raise StopIteration
+            # Keras runs one step after another where it is not given an iterator of tf.data.
+            return on_batches(iter(batches))
+
+        return function
+
+    return _make_function

@@ -1,0 +1,64 @@
+"""The other workers of a job: the chief alone writes, and all restore and stop alike.
+
+The only place of this package that knows of other workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Workers(Protocol):
+    """The workers of a job, seen by one of them."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker writes."""
+        ...
+
+    def agree(self, name: str, value: Callable[[], Any]) -> Any:
+        """Return the chief's JSON value, on every worker."""
+        ...
+
+    def stops(self, *, is_requested: bool) -> bool:
+        """Return whether all workers stop behind this step, because one of them was asked to."""
+        ...
+
+
+_workers: Workers | None = None
+
+
+def work_with(workers: Workers | None) -> None:
+    """Work with other workers from now on; None for a process without others."""
+    global _workers
+    _workers = workers
+
+
+def are_there() -> bool:
+    """Return whether this process works with others."""
+    return _workers is not None
+
+
+def writes() -> bool:
+    """Return whether this process writes checkpoints; all processes restore them."""
+    return _workers is None or _workers.is_chief
+
+
+def agree(name: str, value: Callable[[], Any]) -> Any:
+    """Return the value of the chief, which is that of a process without others.
+
+    Args:
+        name: Name of the value.
+        value: Function that returns the value of this process; called on the chief alone.
+    """
+    return value() if _workers is None else _workers.agree(name, value)
+
+
+def stops(*, is_requested: bool) -> bool:
+    """Return whether the program stops behind this step.
+
+    Args:
+        is_requested: Whether this process was asked to.
+    """
+    return is_requested if _workers is None else _workers.stops(is_requested=is_requested)

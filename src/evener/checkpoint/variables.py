@@ -1,0 +1,165 @@
+"""Variables of a model and of other objects by path, and their comparison with a checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from evener.checkpoint.object_graph import describe, is_variable
+from evener.errors import CheckpointError, did_you_mean, listed
+
+_NUMBER = re.compile(r"_\d+(?=/|$|_)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableSpec:
+    """Description of a variable, as it stands in a checkpoint.
+
+    Attributes:
+        path: Path, such as ``"model/sequential/dense/kernel"``; unique in a checkpoint.
+        shape: Shape.
+        dtype: Name of the type, such as ``"float32"``.
+        key: Name of the tensor in the checkpoint's files.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedVariable:
+    """Variable of the program with its description."""
+
+    spec: VariableSpec
+    variable: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramVariables:
+    """All variables of a program that a checkpoint keeps.
+
+    Attributes:
+        named: Variables, each once.
+        graph: Description of the objects, for `tf.train.Checkpoint`.
+    """
+
+    named: tuple[NamedVariable, ...]
+    graph: bytes
+
+
+def variables_of(objects: Mapping[str, Any]) -> ProgramVariables:
+    """Return all variables of some objects.
+
+    Args:
+        objects: Models, optimizers, variables and other trackable objects by name.
+    """
+    graph, keys = describe(objects)
+    seen, counted = set[int](), dict[str, int]()
+    named: list[NamedVariable] = []
+    for name, trackable in objects.items():
+        for variable in _variables_in(trackable):
+            if id(variable) in seen:
+                continue
+            seen.add(id(variable))
+            path = f"{name}/{getattr(variable, 'path', variable.name)}"
+            counted[path] = counted.get(path, 0) + 1
+            if counted[path] > 1:
+                path = f"{path}#{counted[path]}"
+            spec = VariableSpec(
+                path=path,
+                shape=tuple(variable.shape),
+                dtype=tf.as_dtype(variable.dtype).name,
+                key=keys.get(id(variable), f"evener/{path}"),
+            )
+            named.append(NamedVariable(spec=spec, variable=variable))
+    return ProgramVariables(named=tuple(named), graph=graph)
+
+
+def _variables_in(trackable: Any) -> Iterator[Any]:
+    if is_variable(trackable):
+        yield trackable
+        return
+    for attribute in ("variables", "metrics_variables"):
+        found = getattr(trackable, attribute, ())
+        yield from (variable for variable in found if is_variable(variable))
+    if not isinstance(trackable, keras.layers.Layer | keras.optimizers.Optimizer):
+        found = tf.train.TrackableView(trackable).descendants()
+        yield from (variable for variable in found if is_variable(variable))
+
+
+def matched(
+    program: Sequence[NamedVariable], stored: Sequence[VariableSpec], where: str
+) -> list[tuple[NamedVariable, VariableSpec]]:
+    """Pair the variables of a program with those of a checkpoint.
+
+    They belong together by their paths. If the program numbers its layers otherwise
+    (``dense_2`` for ``dense``), they belong together by their order.
+
+    Args:
+        program: Variables of the program.
+        stored: Variables of the checkpoint.
+        where: Path of the checkpoint, for errors.
+
+    Raises:
+        CheckpointError: CKPT-002 if a variable is in one of them only; CKPT-003 if shapes or types
+            differ.
+    """
+    by_path = {spec.path: spec for spec in stored}
+    if by_path.keys() == {item.spec.path for item in program}:
+        pairs = [(item, by_path[item.spec.path]) for item in program]
+    elif [_unnumbered(i.spec.path) for i in program] == [_unnumbered(s.path) for s in stored]:
+        pairs = list(zip(program, stored, strict=True))
+    else:
+        raise _other_variables([item.spec for item in program], stored, where)
+    for item, spec in pairs:
+        if (item.spec.shape, item.spec.dtype) != (spec.shape, spec.dtype):
+            raise CheckpointError(
+                "CKPT-003",
+                f"Variable {item.spec.path} is {_described(item.spec)} in the program and "
+                f"{_described(spec)} in the checkpoint {where}.",
+                why="A checkpoint is restored into variables of the same shapes and types.",
+                fix="Build the model as the run that wrote the checkpoint, or use another folder.",
+            )
+    return pairs
+
+
+def _other_variables(
+    program: Sequence[VariableSpec], stored: Sequence[VariableSpec], where: str
+) -> CheckpointError:
+    has, keeps = {s.path: s for s in program}, {s.path: s for s in stored}
+    missing = [str(spec) for path, spec in has.items() if path not in keeps]
+    extra = [str(spec) for path, spec in keeps.items() if path not in has]
+    hint = ""
+    if missing:
+        first = next(path for path in has if path not in keeps)
+        hint = did_you_mean(first, _paths(stored, has))
+    return CheckpointError(
+        "CKPT-002",
+        f"The checkpoint {where} is of another model.{hint}",
+        why=f"Expected and not in the checkpoint: {listed(missing, 3) or 'none'}; "
+        f"in the checkpoint and not expected: {listed(extra, 3) or 'none'}.",
+        fix="Build the model and the optimizer as the run that wrote the checkpoint, or use "
+        "another folder.",
+    )
+
+
+def _paths(stored: Iterable[VariableSpec], has: Mapping[str, Any]) -> list[str]:
+    return [spec.path for spec in stored if spec.path not in has]
+
+
+def _described(spec: VariableSpec) -> str:
+    return f"{spec.dtype} of shape {list(spec.shape)}"
+
+
+def _unnumbered(path: str) -> str:
+    return _NUMBER.sub("", path)

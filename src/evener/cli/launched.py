@@ -1,0 +1,97 @@
+"""The jobs that ``evener launch`` runs, with their log folders."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from evener.launch import jobs
+from evener.launch.jobs import Limits, RunCommand, job_settings, task_settings
+from evener.launch.on_ray.cluster import RayCluster
+from evener.launch.on_ray.resources import Resources
+from evener.launch.slurm import PORT_BASE
+from evener.launch.tasks import task_of
+from evener.workers.job import start_seconds_of
+
+
+def run_task(command: RunCommand, logs: Path | None, limits: Limits, port: int | None) -> int:
+    """Run the worker of a scheduler's task, and return its exit code.
+
+    Args:
+        command: Command of the workers.
+        logs: Folder for log files; None for a new one.
+        limits: Limits of the job.
+        port: Port of the first task of every host, under Slurm; None for the default.
+
+    Raises:
+        RunError: RUN-080 to RUN-082 if there is no scheduler, or its variables cannot be used.
+    """
+    task = task_of(os.environ, port_base=port or PORT_BASE)
+    return jobs.run_task(task_settings(command, task, logs=_log_folder(logs), limits=limits))
+
+
+def run_here(command: RunCommand, num_workers: int, logs: Path | None, limits: Limits) -> int:
+    """Run a job on this machine, and return its exit code.
+
+    Args:
+        command: Command of the workers.
+        num_workers: Number of workers.
+        logs: Folder for log files; None for a new one.
+        limits: Limits of the job.
+    """
+    folder = _log_folder(logs)
+    return jobs.run_local(
+        job_settings(command, num_workers, environ=os.environ, logs=folder, limits=limits)
+    )
+
+
+def run_on_ray(
+    command: RunCommand,
+    needs: Sequence[Resources],
+    logs: Path | None,
+    limits: Limits,
+    address: str,
+) -> int:
+    """Run a job on a Ray cluster, and return its exit code.
+
+    Args:
+        command: Command of the workers.
+        needs: Resources of every worker.
+        logs: Folder for log files; None for a new one.
+        limits: Limits of the job.
+        address: Address of the cluster.
+
+    Raises:
+        RunError: RUN-085 to RUN-087, if Ray, its cluster or places in it are missing.
+    """
+    seconds = start_seconds_of(os.environ)
+    cluster = RayCluster(address, needs, place_seconds=seconds)
+    settings = job_settings(
+        command,
+        len(needs),
+        environ=os.environ,
+        logs=_log_folder(logs),
+        limits=dataclasses.replace(limits, start_seconds=seconds),
+    )
+    return jobs.run_on_ray(settings, cluster)
+
+
+def _log_folder(logs: Path | None) -> Path:
+    """Return the folder for log files, which exists and can be written to."""
+    if logs is None:
+        return Path(tempfile.mkdtemp(prefix="evener-launch-"))
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        # Permissions do not tell: a file system may be read-only.
+        with tempfile.TemporaryFile(dir=logs):
+            pass
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{logs} cannot be written to: {error.strerror}", param_hint="'--logs'"
+        ) from None
+    return logs

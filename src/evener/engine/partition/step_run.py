@@ -1,0 +1,306 @@
+"""Calls of one run of a step: tasks get their arguments, run, and hand on their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from evener._tf_private import graphs
+from evener.engine.partition.collectives import Collectives
+from evener.engine.partition.draws import DRAWS
+from evener.engine.partition.function_arguments import (
+    Argument,
+    NumberArgument,
+    SumArgument,
+    TensorArgument,
+)
+from evener.engine.partition.functions import FunctionBuilder
+from evener.engine.partition.homes import HOST
+from evener.engine.partition.tasks import Partition, TaskFunction
+from evener.engine.partition.tensors import COMBINE, RunTensors
+from evener.engine.partition.times import Recorder, Times
+from evener.engine.partition.turns import Turns
+from evener.graph.dims import Size, symbols_of
+from evener.graph.nodes import Tensor
+from evener.ops.states import (
+    REPLICATED,
+    SUM,
+    Partial,
+    Sharded,
+    serves,
+)
+
+
+class StepRun:
+    """Calls of one run of a step.
+
+    Attributes:
+        after: Operations that all tasks wait for which are computed once.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        inputs: Sequence[Any],
+        part_sizes: Sequence[tf.Tensor],
+        recorder: Recorder | None,
+        given: Mapping[Tensor, Any] | None = None,
+        *,
+        collectives: Collectives | None = None,
+    ) -> None:
+        self._partition = partition
+        self._layout = partition.layout
+        by_argument = zip(partition.graph.inputs, inputs, strict=True)
+        self._tensors = RunTensors(
+            partition, part_sizes, {**(given or {}), **dict(by_argument)}, collectives
+        )
+        self.after: list[tf.Operation] = []
+        self._collectives = collectives
+        self._turns = Turns() if self._layout.is_scheduled else None
+        self._ran: dict[Any, list[tf.Operation]] = {}
+        self._have_samples: dict[tuple[int, Size], tf.Tensor] = {}
+        self._times = None
+        if recorder is not None:
+            replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
+            self._times = Times(
+                self._tensors.sizes, replicas, recorder, some=collectives is not None
+            )
+        self._of_samples = set() if recorder is None else _made_of_samples(partition)
+
+    def call_part(
+        self,
+        function: TaskFunction,
+        branches: tuple[FunctionBuilder, FunctionBuilder] | None,
+        part: int,
+    ) -> None:
+        """Run a task on a part.
+
+        Args:
+            function: Function of the task.
+            branches: Functions that run instead with and without samples, if they differ.
+            part: Number of the part.
+        """
+        task = function.task
+        device = self._layout.device(part, task.place.stages)
+        before = [op for task in function.after for op in self._ran.get(task, ())]
+        if self._turns is not None:
+            before += self._turns.begin(device, task)
+        # Outside of the device and the order of the call: weights of other devices come early.
+        arguments = [self._argument(a, part, device) for a in function.builder.arguments]
+        has_samples = None if branches is None else self._has_samples(part, task.place.rows)
+        with tf.control_dependencies(before), tf.device(device):
+            results = self._call_part(function, branches, part, arguments, has_samples)
+        done = [self._end_of(results[0], branches is not None, device)] if results else []
+        for tensor, result in zip(task.fetches, results, strict=True):
+            state = self._partition.sharding.states[tensor]
+            no_parts = [None] * len(self._tensors.sizes)
+            self._tensors.parts.setdefault((tensor, state), no_parts)[part] = result
+            # Do not accumulate partial sums that parts read.
+            is_read = state == SUM and tensor not in self._partition.summed
+            if self._turns is not None and isinstance(state, Partial) and not is_read:
+                # Added up at once, so that at most the sum and the next term are in memory.
+                earlier = self._tensors.sums.get((tensor, device))
+                if earlier is not None and tensor not in function.added_inside:
+                    with tf.device(device):
+                        result = COMBINE[state.combine]([earlier, result])
+                    done.append(result.op)
+                self._tensors.sums[tensor, device] = result
+        if self._turns is not None:
+            self._turns.end(device, done)
+
+    def join_for(self, functions: Sequence[TaskFunction], part: int | None) -> None:
+        """Join what tasks need of all workers, before they run.
+
+        Also for a part that another worker computes: so every worker has the same exchanges in the
+        same order, whichever parts are its own.
+
+        Args:
+            functions: Functions of the tasks.
+            part: Number of the part; None for tasks that are computed once.
+        """
+        arguments = [
+            argument
+            for function in functions
+            for argument in function.builder.arguments
+            if not isinstance(argument, SumArgument)
+        ]
+        joined = [a for a in arguments if self._is_joined(a, part)]
+        self._tensors.combine_across(a.tensor for a in joined if isinstance(a, TensorArgument))
+        for argument in joined:
+            if isinstance(argument, NumberArgument):
+                self._tensors.number(argument.name, part)
+                continue
+            assert isinstance(argument, TensorArgument)
+            if part is None or argument.state == REPLICATED:
+                self._tensors.whole(argument.tensor, HOST)
+            else:
+                self._tensors.parts_of(argument.tensor, argument.state)
+        for function in functions:
+            if part is not None and function.needs_samples:
+                self._tensors.rows(function.task.place.rows)
+
+    def join(self, tensors: Iterable[Tensor]) -> None:
+        """Join tensors of the step that parts have computed."""
+        arguments = [TensorArgument(tensor, REPLICATED) for tensor in tensors]
+        joined = [a.tensor for a in arguments if self._is_joined(a, None)]
+        self._tensors.combine_across(joined)
+        for tensor in joined:
+            self._tensors.whole(tensor, HOST)
+
+    def _is_joined(self, argument: Argument, part: int | None) -> bool:
+        """Return whether an argument is made of what the parts of all workers have computed."""
+        if isinstance(argument, NumberArgument):
+            return self._tensors.can_number(argument.name)
+        if not isinstance(argument, TensorArgument):
+            return False
+        tensor, state = argument.tensor, argument.state
+        held = self._partition.sharding.states.get(tensor)
+        if tensor.is_sizes and held is not None:
+            names = {name for size in tensor.value or () for name in symbols_of(size)}
+            return all(map(self._tensors.can_number, names))
+        if held is None or (tensor, held) not in self._tensors.parts:
+            return False
+        return part is None or not serves(held, state)
+
+    def call(self, function: TaskFunction) -> None:
+        """Run a task that is computed once, on its device."""
+        task = function.task
+        before = [op for task in function.after for op in self._ran.get(task, ())] + self.after
+        where = self._layout.own_device(task.where)
+        arguments = [self._argument(a, None, where) for a in function.builder.arguments]
+        graph: Any = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        with tf.control_dependencies(before), tf.device(where):
+            results = graphs.call(
+                function.builder.function,
+                arguments,
+                function.builder.outputs,
+                stateful=function.is_stateful,
+                by_xla=function.by_xla,
+            )
+            operation = graph.get_operations()[-1] if len(graph.get_operations()) > first else None
+        if operation is not None:
+            self._ran[task] = [operation]
+            if function.is_read_only and function.is_stateful:
+                graphs.mark_read_only(operation)
+        if self._collectives is not None and task.place.role == DRAWS and results:
+            results = self._collectives.draw(results)
+        self._tensors.wholes.update(zip(task.fetches, results, strict=True))
+
+    def end(self) -> None:
+        """Hand the times of the parts over, if they were measured."""
+        if self._times is not None:
+            self._times.hand_over()
+
+    def result(self, tensor: Tensor) -> Any:
+        """Return an output of the step; outputs in parts are joined on the host."""
+        is_joined = tensor not in self._tensors.wholes and tensor.node.op != "Const"
+        value = self._tensors.whole(tensor, HOST if is_joined else "")
+        static = tensor.node.static_shapes[tensor.index]
+        if static is not None and tensor.dtype not in (tf.resource, tf.variant):
+            value = tf.identity(value)
+            value.set_shape(static)
+        return value
+
+    def _call_part(
+        self,
+        function: TaskFunction,
+        branches: tuple[FunctionBuilder, FunctionBuilder] | None,
+        part: int,
+        arguments: list[Any],
+        has_samples: Any,
+    ) -> list[Any]:
+        builder = function.builder
+
+        def call(given: list[Any]) -> list[Any]:
+            if branches is None:
+                return graphs.call(
+                    builder.function,
+                    given,
+                    builder.outputs,
+                    stateful=False,
+                    by_xla=function.by_xla,
+                )
+            with_samples, no_samples = branches
+            return graphs.call_if(
+                has_samples,
+                with_samples.function,
+                no_samples.function,
+                given,
+                builder.outputs,
+            )
+
+        waits = [
+            index
+            for index, argument in enumerate(builder.arguments)
+            if isinstance(argument, TensorArgument) and argument.tensor in self._of_samples
+        ]
+        if self._times is None or not waits:
+            return call(arguments)
+        return self._times.timed(part, call, arguments, waits)
+
+    def _end_of(self, result: Any, is_branch: bool, device: str) -> tf.Operation:
+        """Return the operation that ends a call.
+
+        TensorFlow inlines conditions: an operation that waits for one then waits for the choice of
+        the branch only, and an operation that reads a result waits for the branch.
+        """
+        if not is_branch or self._turns is None:
+            return result.op
+        with tf.device(device):
+            return tf.identity(result).op
+
+    def _has_samples(self, part: int, rows: Size) -> Any:
+        """Return whether a part has some of the rows, as a tensor that waits for nothing.
+
+        Created outside of the control dependencies of calls; otherwise TensorFlow prunes the
+        ordering edge of a call that reads it.
+        """
+        key = (part, rows)
+        if key not in self._have_samples:
+            with tf.device(HOST):
+                self._have_samples[key] = self._tensors.rows(rows)[0][part] > 0
+        return self._have_samples[key]
+
+    def _argument(self, argument: Argument, part: int | None, device: str) -> Any:
+        if isinstance(argument, NumberArgument):
+            return self._tensors.number(argument.name, part)
+        if isinstance(argument, SumArgument):
+            return self._sum_so_far(argument.tensor, device)
+        assert isinstance(argument, TensorArgument), argument
+        tensor, state = argument.tensor, argument.state
+        held = self._partition.sharding.states[tensor]
+        if part is not None and (tensor, held) in self._tensors.parts and serves(held, state):
+            return self._tensors.parts[tensor, held][part]
+        if part is None or state == REPLICATED:
+            value = self._tensors.whole(tensor, device)
+            return value if part is None else self._fetched(tensor, value, device)
+        return self._tensors.parts_of(tensor, state)[part]
+
+    def _sum_so_far(self, tensor: Tensor, device: str) -> Any:
+        key = (tensor, device)
+        if key not in self._tensors.sums:
+            with tf.device(device), tf.control_dependencies(None):
+                shape: Any = tensor.shape
+                self._tensors.sums[key] = tf.zeros(shape, tensor.dtype)
+        return self._tensors.sums[key]
+
+    def _fetched(self, tensor: Tensor, value: Any, device: str) -> Any:
+        """Return a tensor that another device holds, fetched in time for the turn of a stage."""
+        task = self._partition.task_of.get(tensor.node)
+        if self._turns is None or task is None or task.is_parts:
+            return value
+        owner = self._layout.own_device(task.where)
+        return value if owner == device else self._turns.fetch(device, value, owner)
+
+
+def _made_of_samples(partition: Partition) -> set[Tensor]:
+    """Return the tensors that depend on the batch, and not on variables alone."""
+    states = partition.sharding.states
+    found = {tensor for tensor in partition.graph.inputs if isinstance(states[tensor], Sharded)}
+    for node in partition.graph:
+        if any(tensor in found for tensor in node.inputs):
+            found.update(node.outputs)
+    return found

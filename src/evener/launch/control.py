@@ -1,0 +1,165 @@
+"""The coordinator of the workers, in the process of the supervisor."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from evener.launch.events import Joined, Lost, Membership
+from evener.workers.addresses import join_address
+from evener.workers.coordinator import Coordinator
+from evener.workers.events import Event as CoordinatorEvent
+from evener.workers.events import Failed, Formed
+from evener.workers.events import Lost as LostMember
+from evener.workers.job import Job
+
+_CLOSING_SECONDS = 5.0
+"""Time for a worker to end after its connection: a failing program closes it first."""
+
+
+class Control(Protocol):
+    """Membership of a job, as the supervisor needs it."""
+
+    def start(self, on_change: Callable[[Membership], None]) -> None:
+        """Begin to listen.
+
+        Args:
+            on_change: Function that is told of changes of the membership, in any thread.
+        """
+        ...
+
+    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
+        """Return the variables by which a worker finds the coordinator. For any thread.
+
+        Args:
+            index: Number of the worker.
+            incarnation: Number of its restarts.
+            host: Host of the worker, under which the others reach it.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Close all connections, and end all threads."""
+        ...
+
+
+class NoControl:
+    """Stands for a coordinator that runs elsewhere: the environment names it already."""
+
+    def start(self, on_change: Callable[[Membership], None]) -> None:
+        """Do nothing."""
+
+    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
+        """Return no variables."""
+        return {}
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class JobControl:
+    """Runs the coordinator of a job, with a secret of its own.
+
+    Args:
+        num_workers: Number of workers at the start.
+        host: Address of this machine that all workers reach.
+        heartbeat_seconds: Silence after which a worker counts as frozen.
+        start_seconds: Time that workers wait for each other at the start.
+        grace_seconds: Time to end for a worker that is lost after others have finished.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        *,
+        host: str,
+        heartbeat_seconds: float,
+        start_seconds: float,
+        grace_seconds: float,
+    ) -> None:
+        self._num_workers = num_workers
+        self._host = host
+        self._heartbeat_seconds = heartbeat_seconds
+        self._start_seconds = start_seconds
+        self._grace_seconds = grace_seconds
+        self._secret = secrets.token_hex(32).encode()
+        self._coordinator: Coordinator | None = None
+        self._incarnations: dict[int, int] = {}
+
+    def start(self, on_change: Callable[[Membership], None]) -> None:
+        """Begin to listen at a free port.
+
+        Args:
+            on_change: Function that is told of changes of the membership, in any thread.
+        """
+
+        def on_event(event: CoordinatorEvent) -> None:
+            if isinstance(event, LostMember):
+                on_change(self._lost(event))
+            elif isinstance(event, Formed):
+                on_change(Joined(indices=event.view.members))
+            elif isinstance(event, Failed):
+                for index in sorted(event.missing):
+                    on_change(self._absent(index))
+
+        self._coordinator = Coordinator(
+            self._num_workers,
+            self._secret,
+            address=join_address(self._host, 0),
+            heartbeat_seconds=self._heartbeat_seconds,
+            start_seconds=self._start_seconds,
+            on_event=on_event,
+        )
+        self._coordinator.start()
+
+    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
+        """Return ``EVENER_JOB`` and ``EVENER_JOB_SECRET`` of a worker.
+
+        Args:
+            index: Number of the worker.
+            incarnation: Number of its restarts.
+            host: Host of the worker, under which the others reach it.
+        """
+        assert self._coordinator is not None
+        self._incarnations[index] = incarnation
+        job = Job(
+            index=index,
+            count=self._num_workers,
+            coordinator=self._coordinator.address,
+            secret=self._secret,
+            hosts_coordinator=False,
+            host=host,
+            incarnation=incarnation,
+            heartbeat_seconds=self._heartbeat_seconds,
+            start_seconds=self._start_seconds,
+        )
+        return job.to_environment()
+
+    def stop(self) -> None:
+        """Close all connections, and end all threads."""
+        if self._coordinator is not None:
+            self._coordinator.stop()
+
+    def _absent(self, index: int) -> Lost:
+        """Return the loss of a worker that the others have waited for in vain."""
+        return Lost(
+            index=index,
+            incarnation=self._incarnations.get(index, 0),
+            why="it has not joined the others in time",
+            wait_seconds=0.0,
+        )
+
+    def _lost(self, event: LostMember) -> Lost:
+        if not event.is_fault:
+            wait_seconds = self._grace_seconds
+        elif "silent" in event.why:
+            wait_seconds = 0.0
+        else:
+            wait_seconds = _CLOSING_SECONDS
+        return Lost(
+            index=event.index,
+            incarnation=event.incarnation,
+            why=event.why,
+            wait_seconds=wait_seconds,
+        )

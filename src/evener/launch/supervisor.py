@@ -1,0 +1,265 @@
+"""The supervisor: starts workers, waits for events, replaces workers, and ends with a code."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+from evener.launch.console import Console, Source
+from evener.launch.control import Control
+from evener.launch.events import Ended, Event, Joined, Lost, Signalled
+from evener.launch.output import WorkerOutput
+from evener.launch.placement import Placement, Start, Worker
+from evener.launch.policy import Decision, Finish, Policy, Shrink
+from evener.launch.settings import LaunchSettings
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Deadline:
+    """Time at which a process is killed.
+
+    Attributes:
+        at: Time on the clock of the supervisor.
+        why: Clause that says why.
+    """
+
+    at: float
+    why: str
+
+
+class Supervisor:
+    """Runs a job to its end. To be used once, in the main thread.
+
+    Args:
+        settings: Settings of the job.
+        control: Coordinator of the workers.
+        console: Standard output and error of the job.
+        placement: Starts the workers.
+        clock: Function that returns the time in seconds.
+    """
+
+    def __init__(
+        self,
+        settings: LaunchSettings,
+        control: Control,
+        console: Console,
+        *,
+        placement: Placement,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._control = control
+        self._console = console
+        self._placement = placement
+        self._clock = clock
+        # Its `put` may be called in a handler of signals while this thread is in `get`.
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._commands = {command.index: command for command in settings.workers}
+        self._running: dict[int, Worker] = {}
+        self._lost: dict[int, _Deadline] = {}
+        self._killed: dict[int, str] = {}
+        self._stop: Signalled | None = None
+        self._stop_at = 0.0
+        self._policy = Policy(
+            tuple(self._commands),
+            num_restarts=settings.num_restarts,
+            error_wait_seconds=settings.error_wait_seconds,
+            error_window_seconds=settings.error_window_seconds,
+        )
+
+    def run(self) -> int:
+        """Run the job.
+
+        Returns:
+            The exit code: 0, the program's own, 1 if no worker is left, or 128 and the number of
+            the signal that ended the job.
+        """
+        with self._handled_signals(), contextlib.ExitStack() as stack:
+            stack.callback(self._placement.stop)
+            stack.callback(self._control.stop)
+            self._control.start(self._events.put)
+            stack.callback(self._kill_all)
+            for index in self._commands:
+                self._start((index, 0))
+            self._choose_chief()
+            return self._loop()
+
+    def _loop(self) -> int:
+        while True:
+            now = self._clock()
+            if self._stop is not None and now >= self._stop_at:
+                return _stop_code(self._stop)
+            self._start_due(now)
+            self._kill_due(now)
+            try:
+                event = self._events.get(timeout=self._timeout(now))
+            except queue.Empty:
+                continue
+            code = self._handle(event)
+            if code is not None:
+                return code
+
+    def _handle(self, event: Event) -> int | None:
+        """Act on an event, and return the exit code if the job is over."""
+        if isinstance(event, Signalled):
+            return self._signalled(event)
+        if isinstance(event, Joined):
+            self._policy.joined(event.indices)
+            return None
+        process = self._running.get(event.index)
+        # A worker that is lost may have ended, and have been replaced, in the meantime.
+        if process is None or process.source[1] != event.incarnation:
+            return None
+        if isinstance(event, Lost):
+            at = self._clock() + event.wait_seconds
+            self._lost[event.index] = _Deadline(at=at, why=event.why)
+            return None
+        return self._ended(event)
+
+    def _ended(self, event: Ended) -> int | None:
+        del self._running[event.index]
+        self._lost.pop(event.index, None)
+        why = self._killed.pop(event.index, event.why)
+        if self._stop is not None:
+            return None if self._running else _stop_code(self._stop)
+        now = self._clock()
+        decision = self._policy.ended(event.index, event.code, now, why)
+        for index in self._policy.stragglers:
+            # It ends by itself when it comes to its first step, unless it hangs before.
+            late = _Deadline(
+                at=now + self._settings.grace_seconds,
+                why=f"it did not end within {self._settings.grace_seconds:g} seconds of the others",
+            )
+            self._lost.setdefault(index, late)
+        if why and (decision is None or not decision.why):
+            self._console.message(f"worker {event.index} {why}")
+        return self._carry_out(decision, (event.index, event.incarnation))
+
+    def _carry_out(self, decision: Decision, source: Source) -> int | None:
+        if isinstance(decision, Finish):
+            self._explain(decision)
+            return decision.code
+        if isinstance(decision, Shrink):
+            self._console.message(f"worker {decision.index} {decision.why}")
+            self._show_failure(source)
+            self._choose_chief()
+        # A replacement is started when it is due. A chief that has finished has said all.
+        return None
+
+    def _explain(self, decision: Finish) -> None:
+        """Show the error that ends a job, unless the chief has shown the same."""
+        if decision.why:
+            self._console.message(decision.why)
+        failed, chief = decision.failed, self._console.chief
+        if failed is None or failed == chief:
+            return
+        lines = self._console.last_lines(failed)
+        shown = [] if chief is None else self._console.last_lines(chief)
+        if lines and lines[-1:] != shown[-1:]:
+            self._console.show_failure(failed)
+
+    def _show_failure(self, source: Source) -> None:
+        if source != self._console.chief:
+            self._console.show_failure(source)
+
+    def _start_due(self, now: float) -> None:
+        for decision in self._policy.pending:
+            if self._stop is not None or decision.at > now:
+                continue
+            self._console.message(f"worker {decision.index} {decision.why}")
+            self._show_failure((decision.index, decision.incarnation - 1))
+            self._policy.started(decision.index, decision.incarnation)
+            self._start((decision.index, decision.incarnation))
+            self._choose_chief()
+
+    def _kill_due(self, now: float) -> None:
+        for index, lost in tuple(self._lost.items()):
+            if lost.at <= now:
+                del self._lost[index]
+                self._killed[index] = f"was lost: {lost.why}"
+                self._running[index].kill()
+
+    def _start(self, source: Source) -> None:
+        index, incarnation = source
+
+        def on_end(code: int, why: str) -> None:
+            self._events.put(Ended(index=index, incarnation=incarnation, code=code, why=why))
+
+        def environ(host: str) -> Mapping[str, str]:
+            job = self._control.environment(index, incarnation, host)
+            return {**self._settings.environ, **job}
+
+        start = Start(
+            source=source,
+            words=self._commands[index].words,
+            environ=environ,
+            output=WorkerOutput(source, self._settings.logs, self._console),
+            on_end=on_end,
+        )
+        self._running[index] = self._placement.start(start)
+
+    def _choose_chief(self) -> None:
+        """Show the output of the lowest worker if the chief has ended.
+
+        A replacement runs the program from its beginning, so it comes after all that have not been
+        replaced.
+        """
+        sources = [process.source for process in self._running.values()]
+        shown = [source for source in sources if self._commands[source[0]].is_shown]
+        if shown and self._console.chief not in shown:
+            self._console.set_chief(min(shown, key=lambda source: (source[1], source[0])))
+
+    def _timeout(self, now: float) -> float | None:
+        """Return the seconds until something is due, or None if nothing is."""
+        times = [lost.at for lost in self._lost.values()]
+        if self._stop is not None:
+            times.append(self._stop_at)
+        else:
+            times.extend(decision.at for decision in self._policy.pending)
+        return max(min(times) - now, 0.0) if times else None
+
+    def _signalled(self, event: Signalled) -> int | None:
+        """Pass the first signal on; at the second, do not wait any more."""
+        if self._stop is not None or not self._running:
+            return _stop_code(event)
+        self._stop = event
+        self._stop_at = self._clock() + self._settings.grace_seconds
+        for process in self._running.values():
+            process.send(event.number)
+        return None
+
+    def _kill_all(self) -> None:
+        for process in self._running.values():
+            process.kill()
+        for process in self._running.values():
+            process.join()
+
+    @contextlib.contextmanager
+    def _handled_signals(self) -> Generator[None]:
+        """Turn signals into events, but not those that are ignored, as under `nohup`."""
+
+        def handler(number: int, frame: object) -> None:
+            self._events.put(Signalled(number=number))
+
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("A supervisor handles signals, so it runs in the main thread.")
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        handled = [number for number in _SIGNALS if before[number] is not signal.SIG_IGN]
+        for number in handled:
+            signal.signal(number, handler)
+        try:
+            yield
+        finally:
+            for number in handled:
+                signal.signal(number, before[number])
+
+
+def _stop_code(stop: Signalled) -> int:
+    return 128 + stop.number

@@ -1,0 +1,104 @@
+"""Eager training steps, read from the source: the lines that `evener run` makes a function of.
+
+All tools tell it by this module: the notes of a run, the doctor, audits, plans and estimates.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from dataclasses import dataclass
+
+from evener.analysis.hoisting import hoist_steps
+from evener.run.advice import advice_for
+
+_AT_LINE = re.compile(r"(.+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagerStep:
+    """Training step that no `tf.function` traces.
+
+    Args:
+        span: First and last line of the function that `evener run` makes of it; None if something
+            prevents it.
+        obstacle: Line and reason that prevent it; empty if nothing is known to.
+        advice: Change of the source by which all devices compute it.
+    """
+
+    span: tuple[int, int] | None
+    obstacle: str
+    advice: str
+
+    def __str__(self) -> str:
+        """Return what `evener run` does with it."""
+        if self.span is not None:
+            first, last = self.span
+            made = f"`evener run` makes a function of lines {first} to {last}"
+            return f"{made}, and all devices compute it"
+        because = f": {self.obstacle}" if self.obstacle else ""
+        return f"`evener run` leaves the step on one device{because}"
+
+    @property
+    def change(self) -> str:
+        """The advice without what it leads to."""
+        return self.advice.removesuffix(", and all devices compute it")
+
+    @property
+    def fix(self) -> str:
+        """Shortest way by which all devices compute it."""
+        if self.span is None:
+            return f"{self.change}, and start it by `evener run`"
+        return f"start it unchanged by `evener run`; or {self.change}, and use a strategy"
+
+
+def prevents(line: int | str, reason: str) -> str:
+    """Return the clause on a line that keeps a step from all devices.
+
+    >>> prevents(12, "it may use any name")
+    'line 12 prevents more: it may use any name'
+    """
+    name = f"line {line}" if isinstance(line, int) else line
+    return f"{name} prevents more: {reason}"
+
+
+def eager_step_of(source: str, line: int) -> EagerStep | None:
+    r"""Return the eager training step at a line, or None if it is not a training step.
+
+    Args:
+        source: Text of the program.
+        line: Line that takes the gradients or applies them.
+
+    Example:
+        >>> loop = "for x in data:\n  with GradientTape() as t:\n    y = f(x)\n  apply(t)\n"
+        >>> eager_step_of(loop, 4).advice
+        'make a function of lines 2 to 4, with @tf.function above it, and all devices compute it'
+    """
+    advice = advice_for(source, line)
+    if advice is None:
+        return None
+    try:
+        found = hoist_steps(source, "")
+    except (SyntaxError, ValueError, RecursionError):
+        return EagerStep(span=None, obstacle="", advice=advice)
+    # The largest region that holds the line is the first to be tried.
+    spans = [
+        (region.first, region.last)
+        for region in found.regions
+        if region.first <= line <= region.last
+    ]
+    if spans:
+        largest = max(spans, key=lambda span: span[1] - span[0])
+        return EagerStep(span=largest, obstacle="", advice=advice)
+    before = [obstacle for obstacle in found.obstacles if obstacle.line <= line]
+    text = prevents(before[-1].line, before[-1].reason) if before else ""
+    return EagerStep(span=None, obstacle=text, advice=advice)
+
+
+def eager_step_at(place: str) -> EagerStep | None:
+    """Return the eager training step at a place such as ``"train.py:12"``; None if not known."""
+    match = _AT_LINE.fullmatch(place)
+    if match is None:
+        return None
+    source = "".join(linecache.getlines(match[1]))
+    return eager_step_of(source, int(match[2])) if source else None

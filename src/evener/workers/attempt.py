@@ -1,0 +1,89 @@
+"""One attempt of a call: its exchanges, and how its writes are put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from evener.errors import RunError
+from evener.workers.mesh import Mesh
+from evener.workers.wire import PeerLost
+
+Log = list[list[np.ndarray]]
+"""Results of the exchanges of a call, in order."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt of a call.
+
+    Attributes:
+        log: Results of its exchanges so far.
+        replayed: Results of the exchanges that another worker has handed over; None for none.
+        kept: Handles and values of the variables that are written early.
+        drawn: Labels of the draws.
+        num_commits: Number of steps that have committed.
+        is_repeatable: Whether it can be put back.
+        failure: Loss of a worker that broke it off.
+        error: Error of another kind that ends the program.
+    """
+
+    log: Log = field(default_factory=list)
+    replayed: Log | None = None
+    kept: list[tuple[Any, np.ndarray]] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
+    num_commits: int = 0
+    is_repeatable: bool = True
+    failure: PeerLost | None = None
+    error: RunError | None = None
+
+    def begin_step(
+        self, handles: Sequence[Any], values: Sequence[np.ndarray], *, is_repeatable: bool
+    ) -> None:
+        """Begin a step.
+
+        Args:
+            handles: Handles of the variables that it may write before its last exchange.
+            values: Their values.
+            is_repeatable: Whether it writes nothing else before.
+        """
+        # Behind the commit of another step, variables are written.
+        self.is_repeatable &= is_repeatable and not self.num_commits
+        self.kept += zip(handles, values, strict=True)
+
+    def exchange(
+        self, mesh: Mesh, exchange: Callable[[Mesh], list[np.ndarray]]
+    ) -> list[np.ndarray]:
+        """Return the results of the next exchange."""
+        try:
+            found = exchange(mesh) if self.replayed is None else self.replayed[len(self.log)]
+        except PeerLost as error:
+            self.failure = error
+            raise
+        except RunError as error:
+            self.error = error
+            raise
+        self.log.append(found)
+        return found
+
+    def put_back(self, error: tf.errors.OpError) -> None:
+        """Undo what the attempt has written.
+
+        Raises:
+            RunError: RUN-092 if that is not possible.
+        """
+        if self.num_commits or not self.is_repeatable:
+            raise RunError(
+                "RUN-092",
+                f"A step cannot be computed again: {self.failure}.",
+                why="Another worker is gone, and the function has computed several steps, or has "
+                "written what is no variable.",
+                fix="Start the job again from its newest checkpoint; or call one step in each "
+                "tf.function.",
+            ) from error
+        for handle, value in self.kept:
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value))

@@ -1,0 +1,176 @@
+"""Connections between members and the coordinator: authenticated, of JSON messages.
+
+Both sides prove by an HMAC of a random challenge that they know the secret of the job. What
+they send afterwards is neither encrypted nor signed, so it belongs on a private network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any, cast
+
+from evener.workers.addresses import split_address
+
+LARGEST_MESSAGE = 64 * 2**20
+"""Bytes of the largest message; a longer one ends the connection."""
+
+
+class NoPeer(Exception):
+    """The other side does not speak the protocol."""
+
+
+class Channel:
+    """A connection that several threads send by, and one thread reads.
+
+    Args:
+        connected: Connected socket; the channel closes it.
+        send_seconds: Time after which a message that the other side does not take is given up.
+    """
+
+    def __init__(self, connected: socket.socket, *, send_seconds: float) -> None:
+        connected.setblocking(True)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._set_timeout(socket.SO_SNDTIMEO, send_seconds)
+        # A descriptor of its own: the socket stays to interrupt a thread that reads.
+        self._connection: Connection = Connection(os.dup(connected.fileno()))
+        self._sending = threading.Lock()
+
+    def welcome(self, secret: bytes) -> None:
+        """Check that the other side, which has connected, knows the secret.
+
+        Raises:
+            AuthenticationError: if it does not.
+            NoPeer: if its answers have another form.
+            OSError, EOFError: if the connection ends.
+        """
+        with _checked():
+            deliver_challenge(self._connection, secret)
+            answer_challenge(self._connection, secret)
+
+    def introduce(self, secret: bytes, seconds: float) -> None:
+        """Prove to the other side, which has accepted, that this one knows the secret.
+
+        Args:
+            secret: Secret of the job.
+            seconds: Time that each answer may take.
+
+        Raises:
+            AuthenticationError: if its secret is another one.
+            NoPeer: if its answers have another form.
+            OSError, EOFError: if the connection ends, or no answer comes in time.
+        """
+        self._set_timeout(socket.SO_RCVTIMEO, seconds)
+        with _checked():
+            answer_challenge(self._connection, secret)
+            deliver_challenge(self._connection, secret)
+        self._set_timeout(socket.SO_RCVTIMEO, 0)
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            TypeError, ValueError: if it is no JSON; nothing is sent.
+            OSError: if the connection ends, or the other side does not take the message in time.
+        """
+        data = json.dumps(message).encode()
+        with self._sending:
+            try:
+                self._connection.send_bytes(data)
+            except BlockingIOError:
+                # A part of the message is sent: nothing can follow it.
+                self.interrupt()
+                raise
+
+    def poll(self, seconds: float) -> bool:
+        """Wait for a message, or the end of the connection.
+
+        Args:
+            seconds: Longest time to wait.
+        """
+        # Once more at the end: this process may have been stopped all the time.
+        return self._connection.poll(seconds) or self._connection.poll(0)
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next message and return it.
+
+        Raises:
+            ValueError: if it is no JSON object.
+            OSError, EOFError: if the connection ends.
+        """
+        value = json.loads(self._connection.recv_bytes(LARGEST_MESSAGE))
+        if not isinstance(value, dict):
+            raise ValueError(f"the message is a {type(value).__name__}, not an object")
+        return cast("dict[str, Any]", value)
+
+    def finish_sending(self) -> None:
+        """Tell the other side that no more messages come."""
+        self._shut(socket.SHUT_WR)
+
+    def interrupt(self) -> None:
+        """End the connection; a thread that reads or sends gets an error."""
+        self._shut(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection and free it; called by the thread that reads."""
+        self.interrupt()
+        with self._sending:
+            self._connection.close()
+            self._socket.close()
+
+    def _shut(self, direction: int) -> None:
+        # It may have ended on its own, or be closed already.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(direction)
+
+    def _set_timeout(self, option: int, seconds: float) -> None:
+        whole = int(seconds)
+        # At least a microsecond: zero would mean no limit.
+        micro = max(int((seconds - whole) * 1e6), int(0 < seconds < 1))
+        self._socket.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", whole, micro))
+
+
+def dial(address: str, seconds: float, *, send_seconds: float) -> Channel:
+    """Return a channel to an address, whose sides are not authenticated yet.
+
+    Args:
+        address: ``host:port``.
+        seconds: Time that the connection may take.
+        send_seconds: Time limit of the channel's messages.
+
+    Raises:
+        OSError: if nothing listens there, or its host is not found.
+    """
+    connected = socket.create_connection(split_address(address, "coordinator"), seconds)
+    if connected.getsockname() == connected.getpeername():
+        # TCP connects a port to itself where nothing listens and the system drew the same port.
+        connected.close()
+        raise ConnectionRefusedError("nothing listens there")
+    return Channel(connected, send_seconds=send_seconds)
+
+
+@contextlib.contextmanager
+def _checked() -> Any:
+    """Raise `NoPeer` for answers of another form, which Python reports in several ways."""
+    try:
+        yield
+    except AuthenticationError as error:
+        # Python 3.12 raises it for answers of any wrong form too.
+        if "digest" in str(error) or "rejected" in str(error):
+            raise
+        raise NoPeer(str(error)) from error
+    except (AssertionError, ValueError) as error:
+        raise NoPeer(str(error)) from error
+    except OSError as error:
+        # Its text alone tells a message that is too long from the end of the connection.
+        if error.errno is None and "bad message length" in str(error):
+            raise NoPeer(str(error)) from error
+        raise

@@ -1,0 +1,304 @@
+"""Coordinator of a job: the threads and sockets around its `Membership`."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import AuthenticationError
+from typing import Any
+
+from evener.workers import faults
+from evener.workers.addresses import join_address, split_address
+from evener.workers.channel import Channel, NoPeer
+from evener.workers.events import Event
+from evener.workers.membership import Membership
+from evener.workers.messages import Hello, Look, decode
+
+_LOGGER = logging.getLogger(__name__)
+_GREETING_SECONDS = 10.0
+"""Time in which a connection has to say hello, or a member that was given up has to close."""
+_FAREWELL_SECONDS = 1.0
+"""Time that `Coordinator.stop` leaves members to close their connections."""
+_MOST_STRANGERS = 64
+"""Connections that may be open at a time without a hello."""
+
+
+class Coordinator:
+    """Keeps the membership of a job: which workers compute together.
+
+    One lock guards all state. Each connection has a thread that reads and a thread that sends, so
+    a slow member delays nobody; a further thread waits for the next deadline.
+
+    Args:
+        count: Number of workers at the start.
+        secret: Secret of the job.
+        address: ``host:port`` to listen at; port 0 takes any free one.
+        heartbeat_seconds: Silence after which a member is lost.
+        start_seconds: Time that workers wait for all others, from the first that is there.
+        patience_seconds: Time in which the members of a view that is over have to stop.
+        on_event: Function that is called with every event, in order, in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        secret: bytes,
+        *,
+        address: str = "127.0.0.1:0",
+        heartbeat_seconds: float,
+        start_seconds: float,
+        patience_seconds: float = 600.0,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self._secret = secret
+        self._wanted = address
+        self._heartbeat_seconds = heartbeat_seconds
+        self._on_event = on_event
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._membership = Membership(
+            count,
+            heartbeat_seconds=heartbeat_seconds,
+            start_seconds=start_seconds,
+            patience_seconds=patience_seconds,
+            emit=self._events.put,
+        )
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._lines: set[_Line] = set()
+        # Connections that have ended; their threads may run for a moment.
+        self._ended: set[_Line] = set()
+        self._server: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def address(self) -> str:
+        """Address at which the coordinator listens, once it is started."""
+        assert self._server is not None, "the coordinator is not started"
+        return self._bound
+
+    def start(self) -> None:
+        """Listen for members.
+
+        Raises:
+            RunError: RUN-054 if the address is malformed, RUN-060 if it cannot be used.
+        """
+        host, port = split_address(self._wanted, "the coordinator")
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._server = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise faults.cannot_listen(self._wanted, error.strerror or str(error)) from error
+        self._bound = join_address(host, self._server.getsockname()[1])
+        work = [self._accept, self._watch, self._report]
+        self._threads = [
+            threading.Thread(target=each, name=f"evener-coordinator{each.__name__}", daemon=True)
+            for each in work
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Send all that members have to be told, end all connections, and wait for all threads.
+
+        Members that are still there raise RUN-072.
+        """
+        if self._server is None:
+            return
+        with self._changed:
+            if self._stopping:
+                return
+            self._stopping = True
+            lines = [*self._lines, *self._ended]
+            self._changed.notify_all()
+            for line in lines:
+                line.end()
+        # Accepting ends with an error; only closing the socket would leave it waiting.
+        self._server.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        for line in lines:
+            line.join(deadline)
+        self._events.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._server.close()
+
+    def _accept(self) -> None:
+        assert self._server is not None
+        while True:
+            try:
+                connected, _ = self._server.accept()
+            except OSError as error:
+                with self._changed:
+                    # Out of descriptors, for example: others may become free.
+                    self._changed.wait_for(lambda: self._stopping, timeout=0.1)
+                    if self._stopping:
+                        return
+                _LOGGER.warning("A connection cannot be accepted: %s", error)
+                continue
+            try:
+                self._admit(connected)
+            except OSError as error:
+                connected.close()
+                _LOGGER.warning("A connection cannot be read: %s", error)
+
+    def _admit(self, connected: socket.socket) -> None:
+        with self._changed:
+            strangers = sum(not line.is_known for line in self._lines)
+            if self._stopping or strangers >= _MOST_STRANGERS:
+                connected.close()
+                return
+            line = _Line(Channel(connected, send_seconds=self._heartbeat_seconds), self._serve)
+            self._lines.add(line)
+            self._ended = {each for each in self._ended if each.is_running}
+            line.start()
+            self._changed.notify_all()
+
+    def _serve(self, line: _Line) -> None:
+        """Read all messages of a connection: the thread of each line."""
+        why = "its messages cannot be acted on"
+        try:
+            why = self._read_all(line)
+        finally:
+            with self._changed:
+                self._lines.discard(line)
+                self._ended.add(line)
+                if not self._stopping:
+                    self._membership.disconnected(line, time.monotonic(), why)
+                line.end()
+                self._changed.notify_all()
+
+    def _read_all(self, line: _Line) -> str:
+        """Act on the messages of a connection, and return why no more come."""
+        try:
+            line.channel.welcome(self._secret)
+            while True:
+                message = decode(line.channel.receive())
+                with self._changed:
+                    if isinstance(message, Look):
+                        line.send(self._membership.past())
+                        return "it has looked"
+                    if not line.is_known and not isinstance(message, Hello):
+                        return "its first message is no hello"
+                    line.is_known = True
+                    # A worker that was refused gets no second chance on the same connection.
+                    if not line.is_ending:
+                        self._membership.receive(line, message, time.monotonic())
+                        self._changed.notify_all()
+        except (AuthenticationError, NoPeer) as error:
+            _LOGGER.warning("A process without the secret of the job was refused: %s", error)
+            return "it does not know the secret of the job"
+        except (OSError, EOFError):
+            return "its connection closed"
+        except ValueError as error:
+            return f"it sent a message that cannot be read ({error})"
+
+    def _watch(self) -> None:
+        """Act on deadlines, until the coordinator stops."""
+        with self._changed:
+            while not self._stopping:
+                now = time.monotonic()
+                self._membership.tick(now)
+                for line in self._lines:
+                    if line.limit is not None and now >= line.limit:
+                        line.channel.interrupt()
+                        line.limit = None
+                limits = [line.limit for line in self._lines]
+                deadlines = (*limits, self._membership.next_deadline())
+                due = min((each for each in deadlines if each is not None), default=None)
+                self._changed.wait(None if due is None else max(due - time.monotonic(), 0.0))
+                if due is not None and time.monotonic() > due + self._heartbeat_seconds / 2:
+                    # This process was stopped: the messages of its members are not read yet.
+                    self._membership.excuse_silence(time.monotonic())
+
+    def _report(self) -> None:
+        while (event := self._events.get()) is not None:
+            if self._on_event is None:
+                continue
+            try:
+                self._on_event(event)
+            except Exception:
+                _LOGGER.exception("The function that takes events failed for %s", event)
+
+
+class _Line:
+    """Connection of a process, with the thread that reads and the one that sends.
+
+    Attributes:
+        channel: Connection.
+        is_known: True once the process has proved its secret and said hello.
+        is_ending: True once nothing more is sent.
+        limit: Time at which the connection is interrupted, or None.
+    """
+
+    def __init__(self, channel: Channel, serve: Callable[[_Line], None]) -> None:
+        self.channel = channel
+        self._is_known = False
+        self.limit: float | None = time.monotonic() + _GREETING_SECONDS
+        self.is_ending = False
+        self._outbox: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._serve = serve
+        self._reader = threading.Thread(
+            target=self._read, name="evener-coordinator-read", daemon=True
+        )
+        self._writer = threading.Thread(
+            target=self._write, name="evener-coordinator-send", daemon=True
+        )
+
+    @property
+    def is_known(self) -> bool:
+        return self._is_known
+
+    @is_known.setter
+    def is_known(self, value: bool) -> None:
+        self._is_known = value
+        if value and not self.is_ending:
+            self.limit = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its threads run."""
+        return self._reader.is_alive() or self._writer.is_alive()
+
+    def start(self) -> None:
+        """Begin to read and to send."""
+        self._reader.start()
+        self._writer.start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message after those before; messages after the end are dropped."""
+        if not self.is_ending:
+            self._outbox.put(message)
+
+    def end(self) -> None:
+        """Close the connection when all messages are sent."""
+        if not self.is_ending:
+            self.is_ending = True
+            self.limit = time.monotonic() + _GREETING_SECONDS
+            self._outbox.put(None)
+
+    def join(self, deadline: float) -> None:
+        """Wait for both threads; the connection is interrupted at the deadline."""
+        self._reader.join(max(deadline - time.monotonic(), 0.0))
+        self.channel.interrupt()
+        for thread in (self._reader, self._writer):
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _read(self) -> None:
+        self._serve(self)
+        self._writer.join()
+        self.channel.close()
+
+    def _write(self) -> None:
+        try:
+            while (message := self._outbox.get()) is not None:
+                self.channel.send(message)
+            self.channel.finish_sending()
+        except OSError:
+            # The reader gets an error too, and reports the end of the connection.
+            self.channel.interrupt()

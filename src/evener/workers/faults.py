@@ -1,0 +1,248 @@
+"""Errors of the membership of a job, and their form in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from evener.errors import RunError, listed
+
+_MOST_NAMES = 8
+
+
+def workers(indices: Iterable[int]) -> str:
+    """Return the names of workers, as the subject of a sentence with a verb in the singular.
+
+    >>> workers([2]), workers([2, 0])
+    ('Worker 2', 'Each of the workers 0, 2')
+    """
+    names = [str(index) for index in sorted(indices)]
+    if len(names) == 1:
+        return f"Worker {names[0]}"
+    return f"Each of the workers {listed(names, _MOST_NAMES)}"
+
+
+def to_json(error: RunError) -> dict[str, str]:
+    """Return an error as a JSON object."""
+    return {"code": error.code, "what": error.what, "why": error.why, "fix": error.fix}
+
+
+def from_json(value: Mapping[str, Any], kind: type[RunError] = RunError) -> RunError:
+    """Return the error that `to_json` wrote.
+
+    Args:
+        value: Object that `to_json` returned.
+        kind: Class of the error.
+    """
+    return kind(value["code"], value["what"], why=value["why"], fix=value["fix"])
+
+
+def twice(index: int, incarnation: int, address: str) -> RunError:
+    """Return the error for a second process with the number of a worker."""
+    return RunError(
+        "RUN-064",
+        f"Worker {index} is there already.",
+        why=f"another process has joined as worker {index}, incarnation {incarnation}, from "
+        f"{address}.",
+        fix="give each worker its own number; start a replacement with a higher incarnation.",
+    )
+
+
+def other_count(index: int, count: int, expected: int) -> RunError:
+    """Return the error for a worker that expects another number of workers."""
+    return RunError(
+        "RUN-065",
+        f"Worker {index} expects {count} workers; the job has {expected}.",
+        why="the number of workers must be the same for all of them.",
+        fix="start all workers with the same list of workers, or the same --workers.",
+    )
+
+
+def no_such_index(index: int, count: int) -> RunError:
+    """Return the error for a worker whose number the job does not have."""
+    return RunError(
+        "RUN-066",
+        f"The job has no worker {index}.",
+        why=f"it has {count} workers, with the numbers 0 to {count - 1}.",
+        fix="give each worker its own number below the number of workers.",
+    )
+
+
+def missing(indices: Iterable[int], seconds: float) -> RunError:
+    """Return the error for workers that have not joined at the start."""
+    return RunError(
+        "RUN-067",
+        f"{workers(indices)} is missing: it has not joined within {seconds:g} seconds.",
+        why="the job begins when all workers are there.",
+        fix="look for an error in its output; check that it reaches the coordinator; set "
+        "EVENER_START_SECONDS if it starts slowly.",
+    )
+
+
+def different(fact: str, first: tuple[int, object], second: tuple[int, object]) -> RunError:
+    """Return the error for a fact that must be the same on all workers.
+
+    Args:
+        fact: Name of the fact.
+        first: Number of a worker, and its value.
+        second: Number of the worker that differs from it, and its value.
+    """
+    return RunError(
+        "RUN-068",
+        f"Worker {second[0]} differs from worker {first[0]}: {fact} is {_shown(second[1])}, not "
+        f"{_shown(first[1])}.",
+        why="workers that differ compute different steps, so their sums would be wrong.",
+        fix=f"start all workers with the same {fact}.",
+    )
+
+
+def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:
+    """Return the error for workers that have not given their value of an exchange.
+
+    Args:
+        indices: Numbers of the workers.
+        key: Key of the exchange.
+        seconds: Time that the others waited.
+        instead: Further sentence of the reason, with a space before it, or nothing.
+    """
+    return RunError(
+        "RUN-069",
+        f"{workers(indices)} is missing in the exchange {key!r}: it has not come within "
+        f"{seconds:g} seconds.",
+        why=f"all workers must exchange {key!r} before any of them goes on.{instead}",
+        fix="check that the program takes the same path on all workers, and see its output there.",
+    )
+
+
+def given_twice(index: int, key: str) -> RunError:
+    """Return the error for a second value of a worker in the same exchange."""
+    return RunError(
+        "RUN-075",
+        f"Worker {index} has given its value of the exchange {key!r} twice.",
+        why="the exchange waits for other workers still.",
+        fix="use another key for the second exchange.",
+    )
+
+
+def view_over(number: int, why: str) -> RunError:
+    """Return the error for a worker that waits in a view that has ended."""
+    return RunError(
+        "RUN-070",
+        f"View {number} of the workers is over.",
+        why=f"{why}.",
+        fix="the workers go on in the next view; evener does so at the end of a step.",
+    )
+
+
+def expelled(index: int, why: str) -> RunError:
+    """Return the error for a worker that the others have given up."""
+    return RunError(
+        "RUN-071",
+        f"Worker {index} was given up by the other workers.",
+        why=f"{why}.",
+        fix="start it again, or raise EVENER_HEARTBEAT_SECONDS if its machine stalls for longer.",
+    )
+
+
+def not_come(indices: Iterable[int], number: int, seconds: float) -> RunError:
+    """Return the error for workers that have not left a view that is over."""
+    return RunError(
+        "RUN-073",
+        f"{workers(indices)} is missing in the next view: it has not come within {seconds:g} "
+        "seconds.",
+        why=f"view {number} is over, and all of its workers must stop at the end of a step.",
+        fix="look for a step that does not end in its output.",
+    )
+
+
+def job_over(index: int) -> RunError:
+    """Return the error for a worker that comes after the end."""
+    return RunError(
+        "RUN-074",
+        f"Worker {index} comes too late: the job has ended.",
+        why="all other workers have finished.",
+        fix="start a new job to train on.",
+    )
+
+
+def cannot_listen(address: str, reason: str) -> RunError:
+    """Return the error for a coordinator whose address cannot be used."""
+    return RunError(
+        "RUN-060",
+        f"The coordinator cannot listen at {address}.",
+        why=f"{reason}.",
+        fix="end the process that uses the port, or name another address: EVENER_COORDINATOR "
+        "under TF_CONFIG.",
+    )
+
+
+def not_reached(address: str, seconds: float, reason: str) -> RunError:
+    """Return the error for a coordinator that does not answer."""
+    return RunError(
+        "RUN-061",
+        f"The coordinator at {address} is not reached within {seconds:g} seconds.",
+        why=f"{reason}.",
+        fix="check that its process runs, that the address is right, and that no firewall is "
+        "between.",
+    )
+
+
+def wrong_secret(address: str) -> RunError:
+    """Return the error for a worker that does not know the secret of the job."""
+    return RunError(
+        "RUN-062",
+        f"The coordinator at {address} has another secret.",
+        why="only processes with the secret of the job may join it.",
+        fix="set EVENER_JOB_SECRET to the same text on all workers.",
+    )
+
+
+def no_coordinator(address: str) -> RunError:
+    """Return the error for an address at which something else answers."""
+    return RunError(
+        "RUN-063",
+        f"The program that answers at {address} is no coordinator of evener.",
+        why="its answer has another form.",
+        fix="correct the address of the coordinator, or choose a port that is free.",
+    )
+
+
+def coordinator_gone(address: str, why: str) -> RunError:
+    """Return the error for a coordinator that is lost."""
+    return RunError(
+        "RUN-072",
+        f"The coordinator at {address} is gone.",
+        why=f"{why}.",
+        fix="see the output of the process that hosts it, and start the job again.",
+    )
+
+
+def closed(index: int) -> RunError:
+    """Return the error for the use of a member that was closed, or has left."""
+    return RunError(
+        "RUN-076",
+        f"Worker {index} is no member of the job any more.",
+        why="it has left, or its connection was closed in this process.",
+        fix="call nothing after the end of the training that needs the other workers.",
+    )
+
+
+def _shown(value: object) -> str:
+    text = "not there" if value is None else repr(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def other_program(found: str) -> RunError:
+    """Return the error for a replacement whose program takes another way than that of the others.
+
+    Args:
+        found: Thing that the others have, and this worker does not.
+    """
+    return RunError(
+        "RUN-094",
+        f"A replacement does not come to where the other workers are: they have {found}.",
+        why="It runs the program from its beginning with their results, and the program takes "
+        "another way: it depends on the time, on files that have changed, or on random numbers "
+        "that nobody seeded.",
+        fix="The job goes on without it. Seed the program: keras.utils.set_random_seed(1).",
+    )

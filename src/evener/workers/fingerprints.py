@@ -1,0 +1,69 @@
+"""Fingerprints of batches: workers that see different data are noticed, and told apart."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from evener.errors import RunError
+
+_FIRST, _EVERY = 3, 64
+"""The first calls of a program are compared, and each of so many after."""
+
+
+def is_compared(call: int) -> bool:
+    """Return whether the batches of a call are compared.
+
+    >>> [call for call in range(200) if is_compared(call)]
+    [0, 1, 2, 64, 128, 192]
+    """
+    return call < _FIRST or call % _EVERY == 0
+
+
+def fingerprint(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a checksum of each array, int64 vector; one of its type, shape and elements."""
+    return np.asarray([_checksum(array) for array in arrays], np.int64)
+
+
+def check_fingerprints(found: Sequence[np.ndarray], members: Sequence[int], call: int) -> None:
+    """Compare the fingerprints of a batch.
+
+    Args:
+        found: Fingerprint of each member.
+        members: Numbers of the members.
+        call: Number of the call, from 0.
+
+    Raises:
+        RunError: RUN-096 if they differ.
+    """
+    kinds = Counter(tuple(each.tolist()) for each in found)
+    if len(kinds) == 1:
+        return
+    [(usual, count), (_, second), *_] = kinds.most_common()
+    odd = [k for k, each in zip(members, found, strict=True) if tuple(each.tolist()) != usual]
+    names = ", ".join(map(str, odd))
+    if count > second:
+        what = f"Worker {names} sees" if len(odd) == 1 else f"The workers {names} see"
+        what += " other data than the others"
+    else:
+        what = f"The workers {', '.join(map(str, members))} see different data"
+    raise RunError(
+        "RUN-096",
+        f"{what}, first noticed in batch {call + 1}.",
+        why="Each worker computes its rows of the same batch. Their programs draw from sources "
+        "that nobody seeded, read other files, or split the data among the workers themselves.",
+        fix="Give every worker the whole data in the same order: seed all shuffles, and leave out "
+        "dataset.shard() for workers.",
+    )
+
+
+def _checksum(array: np.ndarray) -> int:
+    head = zlib.crc32(f"{array.dtype.name} {array.shape}".encode())
+    if array.dtype == object:
+        return zlib.crc32(b"\0".join(array.reshape(-1).tolist()), head)
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return zlib.crc32(flat, head)

@@ -1,0 +1,281 @@
+"""Group of the workers that compute each step together, seen by one of them.
+
+::
+
+    call ──► exchange ──► exchange ──► commit ──► writes of variables ──► next call
+               │  a worker dies
+               └──► next view ──► the same call again, by those who remain
+
+Variables that a step writes before its commit are put back before the step is computed again. If
+some workers had finished the call and others had not, those that had hand over the results of its
+exchanges; the others compute it with them. So all workers have the same bits again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from evener.errors import RunError
+from evener.workers import faults
+from evener.workers.attempt import Attempt, Log
+from evener.workers.connections import Listener
+from evener.workers.job import Job
+from evener.workers.late import Late, Outline, arrays_of
+from evener.workers.member import Member
+from evener.workers.recovery import Recovery
+from evener.workers.too_late import ends_with_the_job
+from evener.workers.view import View, ViewOver
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Scope:
+    """The outermost call of a thread.
+
+    Attributes:
+        key: Object that stands for the function.
+        is_repeatable: Whether it may be called again.
+        has_steps: Whether steps are a part of it.
+    """
+
+    key: Any
+    is_repeatable: bool
+    has_steps: bool = False
+
+
+class Group(Recovery):
+    """Workers of a job, which may become fewer.
+
+    Args:
+        job: Part of this process in the job.
+        member: Connection to the coordinator.
+        listener: Listener of this worker.
+        view: First view; of a replacement, the view that the others are in.
+        late: Calls that a replacement has missed; None for a worker that is there from the start.
+        patience_seconds: Seconds that an exchange may wait for workers that are alive.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        member: Member,
+        listener: Listener,
+        view: View,
+        *,
+        late: Late | None = None,
+        patience_seconds: float = 600.0,
+    ) -> None:
+        super().__init__(job, member, listener, view, patience_seconds=patience_seconds)
+        self._numbers = itertools.count()
+        self._with_steps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._local = threading.local()
+        self._is_asked = False
+        self._before_steps: list[Callable[[], object]] = []
+        self._late = late
+        if late is None:
+            self._connect(view)
+
+    @property
+    def index(self) -> int:
+        """Number of this worker, from 0."""
+        return self._job.index
+
+    @property
+    def count(self) -> int:
+        """Number of workers at the start of the job."""
+        return self._job.count
+
+    @property
+    def is_late(self) -> bool:
+        """Whether this worker is a replacement that does not stand with the others yet."""
+        return self._late is not None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the first one that lives: it writes files and prints."""
+        return self._job.index == self.chief
+
+    def track(self, variable: tf.Variable, *, is_written: bool) -> None:
+        """Take note of a variable of a step; steps are traced in the same order everywhere."""
+        self._variables.add(variable, is_written=is_written)
+
+    def check_read(self, handle: Any) -> None:
+        """Refuse to read a variable whose value a replacement does not know yet.
+
+        Raises:
+            RunError: RUN-094 if the variable of the handle is one.
+        """
+        if self._late is not None and self._variables.is_large(handle):
+            raise faults.other_program("weights that the program reads between two steps")
+
+    def call(
+        self,
+        function: Callable[[], R],
+        *,
+        outline: Outline,
+        key: Any = None,
+        is_repeatable: bool = True,
+    ) -> R:
+        """Call a function that may compute steps, again if the death of a worker broke it off.
+
+        Args:
+            function: Function without arguments. What it changes beside variables has to be the
+                same after a second call.
+            outline: Structure of its results, which is known before it is called.
+            key: Object that stands for the function, if it need not have steps; see `note_step`.
+            is_repeatable: Whether it may be called again.
+
+        Raises:
+            RunError: RUN-092 if it cannot be computed again.
+        """
+        if getattr(self._local, "scope", None) is not None:
+            return function()
+        scope = self._local.scope = _Scope(key, is_repeatable)
+        try:
+            if key is None or key in self._with_steps:
+                self._start(scope)
+            if self._late is not None:
+                return self._caught_up(self._late, function, scope, outline)
+            return self._repeated(function, scope)
+        finally:
+            self._local.scope = None
+
+    def note_step(self) -> None:
+        """Say that a step is a part of the function that is traced."""
+        scope = getattr(self._local, "scope", None)
+        if scope is not None and not scope.has_steps:
+            self._with_steps.add(scope.key)
+            self._start(scope)
+
+    def before_steps(self, function: Callable[[], object]) -> None:
+        """Call a function before the first step."""
+        self._before_steps.append(function)
+
+    def _start(self, scope: _Scope, replayed: Log | None = None) -> None:
+        scope.has_steps = True
+        while self._before_steps:
+            self._before_steps.pop()()
+        # The same in all exchanges of a call, so all workers know it behind the same call.
+        self._mesh.asks_to_stop = self._is_asked
+        self._call = Attempt(replayed=replayed, is_repeatable=scope.is_repeatable)
+
+    def _repeated(self, function: Callable[[], R], scope: _Scope) -> R:
+        while True:
+            try:
+                result = function()
+            except tf.errors.OpError as error:
+                if scope.has_steps and self._call.error is not None:
+                    # TensorFlow has it in its own words, with all frames.
+                    raise self._call.error from None
+                if not scope.has_steps or self._call.failure is None:
+                    raise
+                self._put_back(error)
+                self._start(scope, self._recover(self._member.next_view(self._done)))
+                continue
+            if scope.has_steps:
+                self._stops |= self._mesh.asks_to_stop or self._mesh.is_asked_to_stop
+                for label in self._call.drawn:
+                    self._draws[label].popleft()
+                self._results.add(arrays_of(result), self._variables.small_values())
+                if self._call.log:
+                    self._done += 1
+                    self._last_log = self._call.log
+            return result
+
+    def _caught_up(
+        self, late: Late, function: Callable[[], R], scope: _Scope, outline: Outline
+    ) -> R:
+        """Return the results that the others have had, or compute with them from now on."""
+        handles = () if scope.has_steps else outline.trace()
+        if not scope.has_steps:
+            for handle in handles:
+                self.check_read(handle)
+            return function()
+        with ends_with_the_job():
+            try:
+                found = late.next_results(self)
+            except RunError:
+                # Nobody answers any more if the others have finished.
+                self._member.look()
+                raise
+        if found is not None:
+            self._results.add(*found)
+            self._variables.assign_small(found.variables)
+            return outline.pack(found.results)
+        self._late = None
+        return self._repeated(function, scope)
+
+    def exchange(self, name: str, value: Any, *, timeout_seconds: float | None = None) -> list[Any]:
+        """Return the JSON values of all workers, in their order; outside of steps.
+
+        Args:
+            name: Name of the exchange. All workers make the same exchanges in the same order.
+            value: Value of this worker, or a function that returns it. It is called again if the
+                members change meanwhile.
+            timeout_seconds: Time to wait for the others; None for that of other exchanges.
+
+        Raises:
+            RunError: RUN-069 if a worker does not come.
+        """
+        key = f"{name} {next(self._numbers)}"
+        seconds = timeout_seconds or max(self._job.start_seconds, self._patience)
+        while True:
+            try:
+                return self._exchanged(key, value() if callable(value) else value, seconds)
+            except ViewOver:
+                self._recover(self._member.next_view(self._done))
+
+    def agree(self, name: str, value: Callable[[], Any]) -> Any:
+        """Return the chief's JSON value, on every worker; outside of steps.
+
+        Args:
+            name: Name of the exchange.
+            value: Function that returns the value of this worker; called on the chief alone.
+        """
+
+        def own() -> dict[str, Any]:
+            return {"is_chief": self.is_chief, "value": value() if self.is_chief else None}
+
+        told = self.exchange(name, own)
+        return next(each["value"] for each in told if each["is_chief"])
+
+    def stops(self, *, is_requested: bool) -> bool:
+        """Return whether all workers stop behind the present call, because one was asked to.
+
+        Args:
+            is_requested: Whether this worker is asked to; the others learn it in the next call.
+        """
+        self._is_asked |= is_requested
+        return self._stops
+
+    def _exchanged(self, key: str, value: Any, seconds: float) -> list[Any]:
+        if self._late is not None:
+            with ends_with_the_job():
+                found = self._late.exchanged(key, self._member, seconds)
+            if found is not None:
+                return found
+        return self._member.exchange(key, value, seconds)
+
+    def leave(self) -> None:
+        """Wait until all workers have finished, and end the part of this process in the job."""
+        while (view := self._member.leave(self._done)) is not None:
+            self._recover(view)
+        self.close()
+
+    def close(self) -> None:
+        """End the part of this process in the job at once."""
+        self._mesh.close()
+        self._listener.close()
+        self._member.close()
+
+    def _put_back(self, error: tf.errors.OpError) -> None:
+        """Undo what the call has written."""
+        self._call.put_back(error)

@@ -1,0 +1,310 @@
+"""A worker's side of the membership of its job."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import AuthenticationError
+from typing import Any
+
+from evener.workers import faults
+from evener.workers.channel import Channel, NoPeer, dial
+from evener.workers.job import Job
+from evener.workers.messages import Beat, Exchange, Hello, Leave, Look, Message, Stop, encode
+from evener.workers.view import View, ViewOver
+
+_LONGEST_PAUSE = 1.0
+_ANSWER_SECONDS = 5.0
+_BEATS = 4
+
+
+class Member:
+    """Membership of this process in a job.
+
+    ``join`` gives the first view. When the view is over, ``on_view_over`` is called, and the worker
+    comes to ``next_view`` at the end of a step. All methods but ``close`` wait for other workers;
+    each raises the error of the job as soon as there is one.
+
+    Args:
+        job: Part of this process in the job.
+        address: Data address under which the other workers reach this one.
+        facts: JSON object that describes the worker; its entry ``"same"`` holds the facts that
+            must be equal on all workers.
+        on_view_over: Function that is called, once per view, in the thread that receives.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        address: str,
+        facts: Mapping[str, Any],
+        on_view_over: Callable[[], None],
+    ) -> None:
+        self._job = job
+        self._hello = Hello(
+            index=job.index,
+            count=job.count,
+            incarnation=job.incarnation,
+            address=address,
+            facts=dict(facts),
+        )
+        self._on_view_over = on_view_over
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._channel: Channel | None = None
+        self._threads: list[threading.Thread] = []
+        self._view: View | None = None
+        self._may_go = False
+        self._failure: Exception | None = None
+        # Exchanges of this process that wait, and their answers once they are there.
+        self._answers: dict[tuple[int, str], Mapping[str, Any] | None] = {}
+
+    @property
+    def view(self) -> View:
+        """The newest view."""
+        assert self._view is not None, "the worker has not joined"
+        return self._view
+
+    def look(self) -> tuple[View | None, dict[str, list[Any]]]:
+        """Ask where the job stands, before joining it.
+
+        Returns:
+            The newest view, None if the job has not begun; and the values of all exchanges so far,
+            by key.
+
+        Raises:
+            RunError: RUN-061 to RUN-063 or RUN-072 if the coordinator does not answer; RUN-074
+                if the job has ended.
+        """
+        channel = self._connect()
+        try:
+            channel.send(encode(Look()))
+            if not channel.poll(self._job.start_seconds):
+                raise faults.coordinator_gone(self._job.coordinator, "it does not answer")
+            past = channel.receive()
+        except (OSError, EOFError) as error:
+            raise faults.coordinator_gone(self._job.coordinator, "its connection closed") from error
+        finally:
+            channel.close()
+        if past["is_over"]:
+            raise faults.job_over(self._job.index)
+        view = None if past["view"] is None else View.from_json(past["view"])
+        return view, past["exchanged"]
+
+    def join(self) -> View:
+        """Connect to the coordinator, and wait for the first view with this worker.
+
+        Raises:
+            RunError: RUN-061 to RUN-068, RUN-071, RUN-072 or RUN-074, if the worker cannot join.
+        """
+        assert self._channel is None, "a member joins once"
+        self._channel = self._connect()
+        work = [self._receive, self._beat]
+        self._threads = [
+            threading.Thread(target=each, name=f"evener-member{each.__name__}", daemon=True)
+            for each in work
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._send(self._hello)
+        return self._view_after(0)
+
+    def exchange(self, key: str, value: Any, timeout_seconds: float) -> list[Any]:
+        """Give a value, and return the values of all members in their order.
+
+        Args:
+            key: Name of the exchange, the same on all members.
+            value: Any JSON value.
+            timeout_seconds: Time to wait for the others.
+
+        Raises:
+            ViewOver: RUN-070 if the view is over.
+            RunError: RUN-069 if a member does not come in time, RUN-075 if this worker waits
+                under the same key already, RUN-071, RUN-072 or RUN-073 if the job fails.
+        """
+        view = self.view.number
+        slot = (view, key)
+        with self._changed:
+            if slot in self._answers:
+                raise faults.given_twice(self._job.index, key)
+            self._answers[slot] = None
+        try:
+            self._send(Exchange(view=view, key=key, value=value, timeout_seconds=timeout_seconds))
+            with self._changed:
+                self._wait_for(lambda: self._answers[slot] is not None)
+                answer = self._answers[slot]
+        finally:
+            with self._changed:
+                del self._answers[slot]
+        assert answer is not None
+        if answer["kind"] == "values":
+            return answer["values"]
+        error = answer["error"]
+        if error["code"] == "RUN-070":
+            raise faults.from_json(error, ViewOver)
+        raise faults.from_json(error)
+
+    def next_view(self, done: int) -> View:
+        """Stop at the end of a step, and wait for the next view.
+
+        The other members are told that the view is over, if it is not over yet.
+
+        Args:
+            done: Calls that this worker has finished.
+
+        Raises:
+            RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
+        """
+        number = self.view.number
+        self._send(Stop(view=number, done=done))
+        return self._view_after(number)
+
+    def leave(self, done: int) -> View | None:
+        """Wait until all members have finished, and close.
+
+        Args:
+            done: Calls that this worker has finished.
+
+        Returns:
+            None at the end of the job. If a member is lost before it has finished, and another
+            one has to compute again, a view with this worker is returned: the other one may need
+            its state.
+
+        Raises:
+            RunError: RUN-071, RUN-072 or RUN-073, if the job fails.
+        """
+        number = self.view.number
+        self._send(Leave(view=number, done=done))
+        with self._changed:
+            self._wait_for(lambda: self._may_go or self.view.number > number)
+            if not self._may_go:
+                return self.view
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """End the connection and its threads; the others lose this worker if it has not left."""
+        self._fail(faults.closed(self._job.index))
+        if self._channel is not None:
+            self._channel.interrupt()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _connect(self) -> Channel:
+        """Try to connect until the time for the start is over."""
+        address, seconds = self._job.coordinator, self._job.start_seconds
+        deadline = time.monotonic() + seconds
+        for attempt in itertools.count():
+            left = max(deadline - time.monotonic(), 0.01)
+            try:
+                return self._dial(min(left, _ANSWER_SECONDS))
+            except (OSError, EOFError) as error:
+                reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
+            pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
+            if time.monotonic() + pause >= deadline:
+                raise faults.not_reached(address, seconds, reason)
+            if self._closed.wait(pause):
+                raise faults.closed(self._job.index)
+        raise AssertionError("the loop has no end of its own")
+
+    def _dial(self, seconds: float) -> Channel:
+        address = self._job.coordinator
+        channel = dial(address, seconds, send_seconds=self._job.heartbeat_seconds)
+        try:
+            channel.introduce(self._job.secret, seconds)
+        except BaseException as error:
+            channel.close()
+            if isinstance(error, AuthenticationError):
+                raise faults.wrong_secret(address) from None
+            if isinstance(error, NoPeer):
+                raise faults.no_coordinator(address) from error
+            raise
+        return channel
+
+    def _send(self, message: Message) -> None:
+        assert self._channel is not None, "the worker has not joined"
+        try:
+            self._channel.send(encode(message))
+        except OSError:
+            # The thread that receives knows why, or will soon: callers wait for its error.
+            return
+
+    def _view_after(self, number: int) -> View:
+        with self._changed:
+            self._wait_for(lambda: self._view is not None and self._view.number > number)
+            return self.view
+
+    def _wait_for(self, is_there: Callable[[], bool]) -> None:
+        """Wait under the lock; raise the failure of the job, in a copy for each thread."""
+        self._changed.wait_for(lambda: is_there() or self._failure is not None)
+        if not is_there() and self._failure is not None:
+            raise copy.copy(self._failure)
+
+    def _fail(self, error: Exception) -> None:
+        """Keep the first failure, and wake up all that wait."""
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._closed.set()
+            self._changed.notify_all()
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self._job.heartbeat_seconds / _BEATS):
+            self._send(Beat())
+
+    def _receive(self) -> None:
+        assert self._channel is not None
+        address, seconds = self._job.coordinator, self._job.heartbeat_seconds
+        error: Exception
+        try:
+            while self._failure is None:
+                if not self._channel.poll(seconds):
+                    raise TimeoutError(f"it was silent for {seconds:g} seconds")
+                self._take(self._channel.receive())
+            return
+        except TimeoutError as silence:
+            error = faults.coordinator_gone(address, str(silence))
+        except (OSError, EOFError):
+            error = faults.coordinator_gone(address, "its connection closed")
+        except (ValueError, LookupError, TypeError) as malformed:
+            error = faults.coordinator_gone(address, f"its message cannot be read: {malformed!r}")
+        finally:
+            self._channel.close()
+        self._fail(error)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        match message["kind"]:
+            case "view":
+                with self._changed:
+                    self._view = View.from_json(message["view"])
+                    self._changed.notify_all()
+            case "values" | "exchange_failed":
+                with self._changed:
+                    slot = (message["view"], message["key"])
+                    if slot in self._answers:
+                        self._answers[slot] = message
+                    self._changed.notify_all()
+            case "view_over":
+                self._call_back()
+            case "go":
+                with self._changed:
+                    self._may_go = True
+                    self._fail(faults.closed(self._job.index))
+            case "error":
+                self._fail(faults.from_json(message["error"]))
+            case "beat":
+                pass
+            case kind:
+                raise ValueError(f"kind {kind!r}")
+
+    def _call_back(self) -> None:
+        try:
+            self._on_view_over()
+        except Exception as error:
+            # Raised in the threads that wait: this one has nobody to tell.
+            self._fail(error)

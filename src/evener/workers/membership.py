@@ -1,0 +1,333 @@
+"""State of a job: who is a member, of which view, and what it waits for.
+
+::
+
+              all are there               a member is lost, stops, or a worker joins
+    GATHERING ------------> RUNNING -------------------------------------> STOPPING
+        ^                    ^  |                                            |   |
+        |                    |  | all have left         all have stopped     |   |
+        |                    |  v                   or left, some stopped    |   |
+        |                    | ENDED <------------------ all have left       |   |
+        |                    +-----------------------------------------------+   |
+        +------------------------------ no member of the view is left -----------+
+
+It has no thread, no clock and no socket: every call says what happened and when, and answers
+are put into the lines of members. So every order of events can be tested.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from evener.errors import RunError
+from evener.workers import faults
+from evener.workers.events import Ended, Event, Failed, Formed, Lost
+from evener.workers.exchanges import Exchanges, Line
+from evener.workers.messages import Beat, Exchange, Hello, Leave, Message, Stop
+from evener.workers.view import View
+
+
+class Phase(enum.Enum):
+    """Phase of a job; the drawing of this module has the steps between them."""
+
+    GATHERING = "no view: waits for all workers"
+    RUNNING = "the members of the view compute"
+    STOPPING = "the view is over: its members come to the end of their step"
+    ENDED = "all members have left"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Seat:
+    """A worker that is there.
+
+    Attributes:
+        heard_at: Time of its last message.
+        in_view: True for a member of the view; others wait for the next one.
+        done: Calls that it has finished, once it has stopped or left.
+        left: True once it has finished.
+    """
+
+    line: Line
+    hello: Hello
+    heard_at: float
+    in_view: bool = False
+    done: int | None = None
+    left: bool = False
+
+    @property
+    def index(self) -> int:
+        return self.hello.index
+
+
+class Membership:
+    """Members of a job.
+
+    Args:
+        count: Number of workers at the start.
+        heartbeat_seconds: Silence after which a member is lost.
+        start_seconds: Time that workers wait for all others, from the first that is there.
+        patience_seconds: Time in which the members of a view that is over have to stop.
+        emit: Function that takes the events; it does not wait.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        heartbeat_seconds: float,
+        start_seconds: float,
+        patience_seconds: float,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._count = count
+        self._heartbeat_seconds = heartbeat_seconds
+        self._start_seconds = start_seconds
+        self._patience_seconds = patience_seconds
+        self._emit = emit
+        self._seats: dict[Line, _Seat] = {}
+        self._phase = Phase.GATHERING
+        self._number = 0
+        self._exchanged: dict[str, list[Any]] = {}
+        self._exchanges = Exchanges(0, (), self._exchanged)
+        self._view: View | None = None
+        self._why_over = ""
+        self._deadline: float | None = None
+        # The newest incarnation of each worker that was in a view.
+        self._incarnations: dict[int, int] = {}
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the job."""
+        return self._phase
+
+    def past(self) -> dict[str, Any]:
+        """Return the message that tells a replacement where the job stands."""
+        is_there = self._phase in (Phase.RUNNING, Phase.STOPPING) and self._view is not None
+        view = self._view.to_json() if is_there and self._view is not None else None
+        is_over = self._phase is Phase.ENDED
+        return {"kind": "past", "view": view, "exchanged": self._exchanged, "is_over": is_over}
+
+    def receive(self, line: Line, message: Message, now: float) -> None:
+        """Act on a message.
+
+        Args:
+            line: Way to the sender.
+            message: Message of the sender.
+            now: Time in seconds, of a clock that never goes back.
+        """
+        seat = self._seats.get(line)
+        if seat is None:
+            # Others come from a line that was given up meanwhile.
+            if isinstance(message, Hello):
+                self._greet(line, message, now)
+            return
+        seat.heard_at = now
+        match message:
+            case Beat():
+                line.send({"kind": "beat"})
+            case Exchange():
+                self._exchange(seat, message, now)
+            case Stop() | Leave() if seat.in_view and message.view == self._number:
+                self._stop(seat, message, now)
+            case _:
+                self._lose(seat, now, "it sent a message that does not fit the state of the job")
+
+    def disconnected(self, line: Line, now: float, why: str) -> None:
+        """Act on the end of a connection.
+
+        Args:
+            line: Way that is gone.
+            now: Time in seconds.
+            why: Clause that says why, such as ``"its connection closed"``.
+        """
+        seat = self._seats.get(line)
+        if seat is not None:
+            self._lose(seat, now, why)
+
+    def tick(self, now: float) -> None:
+        """Act on all deadlines that have passed."""
+        silent = f"it was silent for {self._heartbeat_seconds:g} seconds"
+        for seat in list(self._seats.values()):
+            # Losing a member may end the job for all.
+            if seat.line in self._seats and now - seat.heard_at >= self._heartbeat_seconds:
+                self._lose(seat, now, silent)
+        self._exchanges.tick(now)
+        if self._deadline is None or now < self._deadline:
+            return
+        if self._phase is Phase.GATHERING:
+            there = {seat.index for seat in self._seats.values()}
+            absent = set(range(self._count)) - there
+            self._fail(faults.missing(absent, self._start_seconds), absent)
+        else:
+            late = [seat.index for seat in self._members() if seat.done is None]
+            self._fail(faults.not_come(late, self._number, self._patience_seconds), late)
+
+    def excuse_silence(self, now: float) -> None:
+        """Count all members as heard now, because this process itself was stopped."""
+        for seat in self._seats.values():
+            seat.heard_at = now
+
+    def next_deadline(self) -> float | None:
+        """Return the time at which `tick` has something to do, or None."""
+        silences = [seat.heard_at + self._heartbeat_seconds for seat in self._seats.values()]
+        deadlines = (*silences, self._deadline, self._exchanges.deadline)
+        return min((time for time in deadlines if time is not None), default=None)
+
+    def _members(self) -> list[_Seat]:
+        return [seat for seat in self._seats.values() if seat.in_view]
+
+    def _greet(self, line: Line, hello: Hello, now: float) -> None:
+        older = next((s for s in self._seats.values() if s.index == hello.index), None)
+        error = self._refusal(hello, older)
+        if error is not None:
+            _refuse(line, error)
+            return
+        seat = self._seats[line] = _Seat(line=line, hello=hello, heard_at=now)
+        if older is not None:
+            self._lose(older, now, f"its incarnation {hello.incarnation} takes its place")
+        if seat.in_view:
+            # The older incarnation was the last that the next view waited for.
+            return
+        if self._phase is Phase.GATHERING:
+            self._gather(now)
+        elif self._phase is Phase.RUNNING and not any(s.left for s in self._members()):
+            # After the first has finished, nobody stops for a worker that would have no work.
+            self._end_view(now, f"worker {hello.index} joins")
+
+    def _refusal(self, hello: Hello, older: _Seat | None) -> RunError | None:
+        index, newest = hello.index, self._incarnations.get(hello.index, -1)
+        if hello.count != self._count:
+            return faults.other_count(index, hello.count, self._count)
+        if not 0 <= index < self._count:
+            return faults.no_such_index(index, self._count)
+        if self._phase is Phase.ENDED:
+            return faults.job_over(index)
+        if older is not None and hello.incarnation <= older.hello.incarnation:
+            return faults.twice(index, older.hello.incarnation, older.hello.address)
+        if hello.incarnation <= newest:
+            why = f"its incarnation {newest} was lost, and this is incarnation {hello.incarnation}"
+            return faults.expelled(index, why)
+        members = [seat.hello for seat in self._members() if seat is not older]
+        return _difference(members[0], hello) if members else None
+
+    def _gather(self, now: float) -> None:
+        if not self._seats:
+            self._deadline = None
+        elif self._deadline is None:
+            self._deadline = now + self._start_seconds
+        if len(self._seats) < self._count:
+            return
+        hellos = sorted((seat.hello for seat in self._seats.values()), key=lambda h: h.index)
+        errors = (_difference(hellos[0], hello) for hello in hellos[1:])
+        error = next((error for error in errors if error is not None), None)
+        if error is None:
+            self._form()
+        else:
+            self._fail(error)
+
+    def _exchange(self, seat: _Seat, given: Exchange, now: float) -> None:
+        if self._phase is Phase.RUNNING and seat.in_view and given.view == self._number:
+            self._exchanges.give(seat.index, seat.line, given, now)
+            return
+        error = faults.to_json(faults.view_over(given.view, self._why_over))
+        answer = {"kind": "exchange_failed", "view": given.view, "key": given.key, "error": error}
+        seat.line.send(answer)
+
+    def _stop(self, seat: _Seat, message: Stop | Leave, now: float) -> None:
+        seat.done, seat.left = message.done, isinstance(message, Leave)
+        if self._phase is Phase.RUNNING and not seat.left:
+            self._end_view(now, f"worker {seat.index} has stopped")
+        else:
+            self._advance(now)
+
+    def _lose(self, seat: _Seat, now: float, why: str) -> None:
+        del self._seats[seat.line]
+        fault = not (seat.left or any(other.left for other in self._members()))
+        self._emit(
+            Lost(index=seat.index, incarnation=seat.hello.incarnation, why=why, is_fault=fault)
+        )
+        _refuse(seat.line, faults.expelled(seat.index, why))
+        if self._phase is Phase.GATHERING:
+            self._gather(now)
+        elif seat.in_view:
+            self._end_view(now, f"worker {seat.index} is lost: {why}")
+
+    def _end_view(self, now: float, why: str) -> None:
+        if self._phase is Phase.RUNNING:
+            self._phase = Phase.STOPPING
+            self._deadline = now + self._patience_seconds
+            self._why_over = why
+            self._exchanges.end(why)
+            for seat in self._members():
+                if seat.done is None:
+                    seat.line.send({"kind": "view_over", "view": self._number, "why": why})
+        self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        """Go to the next phase if all members have done what it waits for."""
+        members = self._members()
+        if not members:
+            self._phase, self._deadline = Phase.GATHERING, None
+            self._gather(now)
+        elif all(seat.left for seat in members):
+            self._end()
+        elif self._phase is Phase.STOPPING and all(seat.done is not None for seat in members):
+            self._form()
+
+    def _form(self) -> None:
+        self._number += 1
+        seats = sorted(self._seats.values(), key=lambda seat: seat.index)
+        view = View(
+            number=self._number,
+            members=tuple(seat.index for seat in seats),
+            addresses={seat.index: seat.hello.address for seat in seats},
+            done={seat.index: seat.done for seat in seats if seat.done is not None},
+            joined=tuple(seat.index for seat in seats if not seat.in_view),
+        )
+        self._phase, self._deadline = Phase.RUNNING, None
+        self._exchanges = Exchanges(self._number, view.members, self._exchanged)
+        self._view = view
+        for seat in seats:
+            seat.in_view, seat.done, seat.left = True, None, False
+            self._incarnations[seat.index] = seat.hello.incarnation
+            seat.line.send({"kind": "view", "view": view.to_json()})
+        self._emit(Formed(view=view))
+
+    def _end(self) -> None:
+        self._phase, self._deadline = Phase.ENDED, None
+        for seat in self._seats.values():
+            if seat.in_view:
+                seat.line.send({"kind": "go"})
+                seat.line.end()
+            else:
+                _refuse(seat.line, faults.job_over(seat.index))
+        self._seats.clear()
+        self._emit(Ended())
+
+    def _fail(self, error: RunError, missing: Iterable[int] = ()) -> None:
+        """Give up all workers; others may gather again."""
+        self._phase, self._deadline = Phase.GATHERING, None
+        for seat in self._seats.values():
+            _refuse(seat.line, error)
+        self._seats.clear()
+        self._emit(Failed(error=error, missing=frozenset(missing)))
+
+
+def _refuse(line: Line, error: RunError) -> None:
+    message: dict[str, Any] = {"kind": "error", "error": faults.to_json(error)}
+    line.send(message)
+    line.end()
+
+
+def _difference(first: Hello, second: Hello) -> RunError | None:
+    """Return the error for the first fact, by name, that differs between two workers."""
+    ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
+    for fact in sorted(ours.keys() | theirs.keys()):
+        if ours.get(fact) != theirs.get(fact):
+            return faults.different(
+                fact, (first.index, ours.get(fact)), (second.index, theirs.get(fact))
+            )
+    return None

@@ -1,0 +1,144 @@
+"""Messages from a member to the coordinator, checked when they are read.
+
+::
+
+    member                      coordinator
+      Look         ------->        (a replacement, on a connection of its own)
+                   <-------     past
+      Hello        ------->
+                   <-------     view, or error
+      Beat         ------->     (at least four in the time after which silence is a loss)
+                   <-------     beat
+      Exchange     ------->
+                   <-------     values, or exchange_failed
+                   <-------     view_over
+      Stop         ------->
+                   <-------     view
+      Leave        ------->
+                   <-------     go, or view
+
+All messages are JSON objects: reading them executes no code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A process wants to join as a worker.
+
+    Attributes:
+        index: Number of the worker.
+        count: Number of workers that it expects.
+        incarnation: Number of its restarts.
+        address: Data address under which the others reach it.
+        facts: Description of the worker; those under ``"same"`` must be equal on all workers.
+    """
+
+    index: int
+    count: int
+    incarnation: int
+    address: str
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A replacement asks where the job stands, before it joins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """A member is alive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A member gives its value of an exchange.
+
+    Attributes:
+        view: Number of the view.
+        key: Key of the exchange.
+        value: Any JSON value.
+        timeout_seconds: Time that the member waits for the others.
+    """
+
+    view: int
+    key: str
+    value: Any
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A member has stopped at the end of a step, for the next view.
+
+    Attributes:
+        view: Number of the view that it leaves.
+        done: Calls that it has finished.
+    """
+
+    view: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """A member has finished.
+
+    Attributes:
+        view: Number of its view.
+        done: Calls that it has finished.
+    """
+
+    view: int
+    done: int
+
+
+Message = Hello | Look | Beat | Exchange | Stop | Leave
+_KINDS: dict[str, type[Message]] = {
+    "hello": Hello,
+    "look": Look,
+    "beat": Beat,
+    "exchange": Exchange,
+    "stop": Stop,
+    "leave": Leave,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_ALLOWED: dict[Any, tuple[type, ...]] = {
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    dict[str, Any]: (dict,),
+    Any: (object,),
+}
+_TYPES = {
+    kind: {name: _ALLOWED[hint] for name, hint in get_type_hints(kind).items()} for kind in _NAMES
+}
+
+
+def encode(message: Message) -> dict[str, Any]:
+    """Return a message as a JSON object."""
+    names = [field.name for field in dataclasses.fields(message)]
+    return {"kind": _NAMES[type(message)], **{name: getattr(message, name) for name in names}}
+
+
+def decode(value: Mapping[str, Any]) -> Message:
+    """Return the message of a JSON object.
+
+    Raises:
+        ValueError: if its kind is unknown, or its fields are not those of the kind.
+    """
+    fields = dict(value)
+    kind = _KINDS.get(str(fields.pop("kind", None)))
+    if kind is None or fields.keys() != _TYPES[kind].keys():
+        raise ValueError(f"no message has these fields: {sorted(value)}")
+    for name, allowed in _TYPES[kind].items():
+        if not isinstance(fields[name], allowed):
+            raise ValueError(f"{name} of {_NAMES[kind]} is {type(fields[name]).__name__}")
+    return kind(**fields)

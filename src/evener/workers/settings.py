@@ -1,0 +1,121 @@
+"""Values of the settings of a job, read from the environment with errors that name them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+from evener.errors import RunError
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "a whole number": (int,),
+    "a number": (int, float),
+    "a text": (str,),
+    "true or false": (bool,),
+    "a list": (list,),
+    "an object": (dict,),
+}
+
+
+def json_object(environ: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return a variable of the environment that holds a JSON object.
+
+    Args:
+        environ: Variables of the environment; the variable is set.
+        name: Name of the variable.
+
+    Raises:
+        RunError: RUN-050 if it is no JSON, or no object.
+    """
+    text = environ[name]
+    try:
+        value = json.loads(text)
+        reason = "" if isinstance(value, dict) else f"it holds {_shown(value)}, not an object."
+    except (ValueError, RecursionError) as error:
+        value, reason = None, f"JSON cannot be read: {error}."
+    if reason:
+        raise RunError(
+            "RUN-050",
+            f"{name} cannot be read: {_shown(text)}.",
+            why=reason,
+            fix=f'set {name} to a JSON object {{"...": ...}}, or unset it to train on one machine.',
+        )
+    return cast("dict[str, Any]", value)
+
+
+def typed(path: str, value: object, expected: str) -> Any:
+    """Return a value of a JSON object if it is of the expected kind.
+
+    Args:
+        path: Name of the value, for the error, such as ``TF_CONFIG.task.index``.
+        value: Value that was read; None where it is missing.
+        expected: Kind of value, such as ``"a whole number"``.
+
+    Raises:
+        RunError: RUN-051 if it is missing or of another kind.
+    """
+    kinds = _KINDS[expected]
+    if isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool)):
+        return value
+    raise wrong_value(path, value, expected)
+
+
+def wrong_value(path: str, value: object, expected: str, hint: str = "") -> RunError:
+    """Return the error for a value that is missing or wrong.
+
+    Args:
+        path: Name of the value.
+        value: Value that was read; None where it is missing.
+        expected: Noun that says what is expected.
+        hint: Further sentence of the remedy, with a space before it.
+    """
+    found = "it is missing." if value is None else f"it is {_shown(value)}."
+    return RunError(
+        "RUN-051",
+        f"{path} must be {expected}.",
+        why=found,
+        fix=f"correct {path}; `evener launch` sets the variables of its workers itself.{hint}",
+    )
+
+
+def check_index(path: str, index: int, count: int) -> int:
+    """Return the number of a worker if the job has it.
+
+    Raises:
+        RunError: RUN-053 if it is below 0, or not below the number of workers.
+    """
+    if not 0 <= index < count:
+        raise RunError(
+            "RUN-053",
+            f"{path} is {index}, which is no worker of the job.",
+            why=f"the job has {count} workers, with the numbers 0 to {count - 1}.",
+            fix="give each worker its own number, or list all workers.",
+        )
+    return index
+
+
+def positive_seconds(path: str, value: object) -> float:
+    """Return a duration, given as a number or as the text of a variable.
+
+    Raises:
+        RunError: RUN-056 if it is no finite number above 0.
+    """
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(cast(Any, value))
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise RunError(
+            "RUN-056",
+            f"{path} is not a number of seconds: {_shown(value)}.",
+            why="a duration is a finite number above 0.",
+            fix=f"set {path}, for example, to 10.",
+        )
+    return seconds
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

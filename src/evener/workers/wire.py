@@ -1,0 +1,303 @@
+"""Bytes between the members of a view: each sends to and receives from all others at once.
+
+::
+
+    header │ bytes                            to a worker of another machine, or few bytes
+    header │ addresses ... receipt            to one of this machine, which reads them itself
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evener.errors import RunError
+from evener.workers.connections import close_all, tune
+from evener.workers.peer_memory import PeerMemory, Window, WindowAddress, segments_of
+
+Room = Callable[[int, int], Sequence[memoryview]]
+"""Function of a member and a number of bytes, which returns the buffers for them."""
+
+_HEADER = struct.Struct("<QIQ?I")
+"""Number of the exchange, checksum of its label, bytes, `Wire.asks_to_stop`, addresses."""
+_ADDRESS = struct.Struct("<QQ")
+_WINDOW = struct.Struct("<QQQ")
+_RECEIPT = memoryview(b"r")
+_LEAST_READ = 1 << 15
+"""Bytes from which on they are read instead of sent."""
+_SLICE = 1 << 20
+"""Bytes that are offered to a socket at once."""
+
+
+class PeerLost(ConnectionError):
+    """The connection to another worker has ended, or the view is over."""
+
+
+class Wire:
+    """Connections to the other members of a view.
+
+    Args:
+        connections: A connection to each other member.
+        patience_seconds: Seconds that an exchange may wait without any progress.
+
+    Attributes:
+        asks_to_stop: Whether this worker asks all to stop; told in every exchange.
+        is_asked_to_stop: Whether another one has asked.
+    """
+
+    def __init__(
+        self, connections: Mapping[int, socket.socket], *, patience_seconds: float
+    ) -> None:
+        self.peers = tuple(sorted(connections))
+        self.asks_to_stop = False
+        self.is_asked_to_stop = False
+        self._connections = dict(connections)
+        self._patience = patience_seconds
+        self._count = 0
+        self._window = Window()
+        self._memories: dict[int, PeerMemory] = {}
+        self._readers: set[int] = set()
+        self._is_over = threading.Event()
+        self._woken, self._waker = socket.socketpair()
+        for connection in self._connections.values():
+            tune(connection)
+
+    def find_readers(self) -> None:
+        """Find out which members read the memory of each other, because they share a machine.
+
+        Raises:
+            PeerLost: If the view is over.
+        """
+        own = self._window.address
+        packed = memoryview(_WINDOW.pack(own.process, own.address, own.token))
+        for peer, data in self.deliver("memory", dict.fromkeys(self.peers, packed)).items():
+            memory = PeerMemory(WindowAddress(*_WINDOW.unpack(data.tobytes())))
+            if memory.is_readable():
+                self._memories[peer] = memory
+        answers = self.deliver("readers", dict.fromkeys(self._memories, memoryview(b"reads")))
+        self._readers = set(answers)
+
+    def exchange(self, label: str, sends: Mapping[int, Sequence[memoryview]], room: Room) -> None:
+        """Send to and receive from every other member at the same time.
+
+        Args:
+            label: Name of the exchange, the same on every worker.
+            sends: Buffers for each member.
+            room: Buffers for what comes.
+
+        Raises:
+            PeerLost: If the view is over.
+            RunError: RUN-090 if another worker exchanges something else, RUN-091 if it does not
+                come.
+        """
+        self._count += 1
+        pairs = {
+            connection: _Pair(self, peer, label, sends[peer], room)
+            for peer, connection in self._connections.items()
+        }
+        self._window.open(self._count)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._woken, selectors.EVENT_READ)
+                for connection, pair in pairs.items():
+                    selector.register(connection, pair.wanted, pair)
+                self._pump(label, selector, pairs)
+        finally:
+            # Before the caller lets go of what the others might still read.
+            self._window.close()
+
+    def deliver(self, label: str, parcels: Mapping[int, memoryview]) -> dict[int, np.ndarray]:
+        """Send bytes to some members, and return what others have sent to this one.
+
+        Args:
+            label: Name of the exchange, the same on every worker.
+            parcels: Bytes for each member that gets some.
+
+        Returns:
+            Bytes by sender; nothing of those who sent none.
+
+        Raises:
+            PeerLost: If the view is over.
+            RunError: RUN-090 if another worker exchanges something else.
+        """
+        found: dict[int, Any] = {}
+
+        def room(peer: int, count: int) -> list[memoryview]:
+            if not count:
+                return []
+            found[peer] = np.empty(count, np.uint8)
+            return [memoryview(found[peer])]
+
+        nothing = memoryview(b"")
+        self.exchange(label, {peer: [parcels.get(peer, nothing)] for peer in self.peers}, room)
+        return found
+
+    def abort(self) -> None:
+        """End the view: whoever waits for the others gets `PeerLost`. Safe from any thread."""
+        self._is_over.set()
+        try:
+            self._waker.send(b"x")
+        except OSError:
+            return  # It is closed: nobody waits.
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._is_over.set()
+        close_all([*self._connections.values(), self._woken, self._waker])
+
+    def header(
+        self, label: str, peer: int, views: Sequence[memoryview]
+    ) -> tuple[list[memoryview], bool]:
+        """Return what is sent for buffers, and whether the other worker reads them itself."""
+        count = sum(view.nbytes for view in views)
+        is_read = peer in self._readers and count >= _LEAST_READ
+        segments = segments_of(views) if is_read else []
+        checksum = zlib.crc32(label.encode())
+        head = _HEADER.pack(self._count, checksum, count, self.asks_to_stop, len(segments))
+        if not is_read:
+            return [memoryview(head), *(view for view in views if view.nbytes)], False
+        return [memoryview(head + b"".join(_ADDRESS.pack(*part) for part in segments))], True
+
+    def incoming(
+        self, label: str, peer: int, room: Room, send: Callable[[memoryview], None]
+    ) -> Generator[memoryview]:
+        """Yield the buffers to fill with what another worker sends, one after the other."""
+        header = bytearray(_HEADER.size)
+        yield memoryview(header)
+        number, checksum, count, asks, num_segments = _HEADER.unpack(header)
+        self.is_asked_to_stop |= asks
+        if (number, checksum) != (self._count, zlib.crc32(label.encode())):
+            raise other_step(label, peer)
+        views = room(peer, count)
+        if not num_segments:
+            yield from (view for view in views if view.nbytes)
+            return
+        table = bytearray(num_segments * _ADDRESS.size)
+        yield memoryview(table)
+        self._memories[peer].read(number, [*_ADDRESS.iter_unpack(table)], views)
+        send(_RECEIPT)
+
+    def _pump(
+        self,
+        label: str,
+        selector: selectors.BaseSelector,
+        pairs: Mapping[socket.socket, _Pair],
+    ) -> None:
+        waiting = set(pairs)
+        latest = time.monotonic()
+        while waiting:
+            if self._is_over.is_set():
+                raise PeerLost("the view is over")
+            ready = selector.select(timeout=1.0)
+            if not ready and time.monotonic() - latest > self._patience:
+                raise _too_late(label, [pairs[c].peer for c in waiting], self._patience)
+            for key, events in ready:
+                connection = key.fileobj
+                if not isinstance(connection, socket.socket) or connection is self._woken:
+                    raise PeerLost("the view is over")
+                pair: _Pair = key.data
+                latest = time.monotonic()
+                try:
+                    pair.go_on(connection, events)
+                except OSError as error:
+                    raise PeerLost(f"worker {pair.peer} is gone: {error}") from error
+                if not pair.wanted:
+                    selector.unregister(connection)
+                    waiting.discard(connection)
+                elif pair.wanted != key.events:
+                    selector.modify(connection, pair.wanted, pair)
+
+
+class _Pair:
+    """State of an exchange with another member.
+
+    Args:
+        wire: Wire that it is a part of.
+        peer: Number of the member.
+        label: Name of the exchange.
+        views: Buffers to send.
+        room: Buffers for what comes.
+    """
+
+    def __init__(
+        self, wire: Wire, peer: int, label: str, views: Sequence[memoryview], room: Room
+    ) -> None:
+        self.peer = peer
+        sends, self._is_read = wire.header(label, peer, views)
+        self._sends = deque(sends)
+        self._incoming = self._all_incoming(wire.incoming(label, peer, room, self._sends.append))
+        self._receives: memoryview | None = next(self._incoming)
+
+    @property
+    def wanted(self) -> int:
+        """The events that are still waited for."""
+        return (selectors.EVENT_WRITE if self._sends else 0) | (
+            0 if self._receives is None else selectors.EVENT_READ
+        )
+
+    def go_on(self, connection: socket.socket, events: int) -> None:
+        """Send and receive what is possible now."""
+        # First its own header: the other worker must learn of an error that comes next.
+        self._send(connection)
+        if events & selectors.EVENT_READ:
+            self._receive(connection)
+            self._send(connection)
+
+    def _all_incoming(self, arrays: Generator[memoryview]) -> Generator[memoryview]:
+        yield from arrays
+        if self._is_read:
+            yield memoryview(bytearray(_RECEIPT.nbytes))
+
+    def _send(self, connection: socket.socket) -> None:
+        while self._sends:
+            try:
+                sent = connection.send(self._sends[0][:_SLICE])
+            except BlockingIOError:
+                return
+            rest = self._sends[0][sent:]
+            if rest.nbytes:
+                self._sends[0] = rest
+                return
+            self._sends.popleft()
+
+    def _receive(self, connection: socket.socket) -> None:
+        while self._receives is not None:
+            try:
+                count = connection.recv_into(self._receives)
+            except BlockingIOError:
+                return
+            if count == 0:
+                raise ConnectionError("it has closed the connection")
+            rest = self._receives[count:]
+            self._receives = rest if rest.nbytes else next(self._incoming, None)
+
+
+def other_step(label: str, peer: int | None = None) -> RunError:
+    """Return the error of workers that exchange different things."""
+    who = "another worker" if peer is None else f"worker {peer}"
+    return RunError(
+        "RUN-090",
+        f"This worker and {who} compute different steps.",
+        why=f"Here {label!r} is exchanged, and there something else: the workers run other code, "
+        "or see batches of other sizes.",
+        fix="Start all workers with the same script, arguments, data and versions.",
+    )
+
+
+def _too_late(label: str, peers: Sequence[int], seconds: float) -> RunError:
+    names = ", ".join(map(str, sorted(peers)))
+    return RunError(
+        "RUN-091",
+        f"The workers {names} have not reached {label!r} within {seconds:g} seconds.",
+        why="They run, but do not come to this point of the program.",
+        fix="Look at their logs; EVENER_PATIENCE_SECONDS sets another limit.",
+    )

@@ -1,0 +1,1 @@
+"""Trainings that are ended, and resumed from their checkpoints."""

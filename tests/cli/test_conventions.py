@@ -1,0 +1,96 @@
+"""All commands follow one table, docs/commands/conventions.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from evener.cli import app
+from evener.cli.script_args import args_of_script
+from evener.errors import RunError
+from evener.run.script import Script
+
+DOCS = Path(__file__).parents[2] / "docs/commands"
+COMMANDS = typer.main.get_command(app).commands
+WITH_SCRIPT = sorted(set(COMMANDS) - {"devices"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    script: str
+    module: str
+    devices: str
+    as_json: str
+
+
+def rows() -> dict[str, Row]:
+    text = (DOCS / "conventions.md").read_text(encoding="utf-8")
+    found = {}
+    for line in re.findall(r"^\| \[`.*$", text, re.MULTILINE):
+        name, script, module, devices, _, as_json, _ = (
+            cell.strip() for cell in line.strip("|").split("|")
+        )
+        (command,) = re.findall(r"`(\w+)`\]", name)
+        found[command] = Row(script=script, module=module, devices=devices, as_json=as_json)
+    return found
+
+
+def options(command: str) -> set[str]:
+    return {name for parameter in COMMANDS[command].params for name in parameter.opts}
+
+
+def test_the_table_has_all_commands() -> None:
+    assert sorted(rows()) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_a_command_has_what_its_row_says(command: str) -> None:
+    row = rows()[command]
+    takes_args = "args" in options(command)
+    assert (row.script != "-", row.module == "yes") == (takes_args, takes_args)
+    assert ("-m" in options(command)) == takes_args
+    assert ("--devices" in options(command)) == (row.devices != "-")
+    assert ("--json" in options(command)) == (row.as_json == "yes")
+    settings = COMMANDS[command].context_settings
+    assert settings.get("allow_interspersed_args", True) != takes_args
+    page = (DOCS / f"{command}.md").read_text(encoding="utf-8")
+    assert not takes_args or "(conventions.md)" in page
+
+
+@pytest.mark.parametrize("command", WITH_SCRIPT)
+def test_an_option_behind_the_script_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("x = 1", encoding="utf-8")
+    given = {"launch": ["--workers", "2"]}.get(command, [])
+    option = max(name for name in options(command) if name.startswith("--"))
+    result = CliRunner().invoke(app, [command, *given, "train.py", option])
+    assert isinstance(result.exception, RunError), result.output
+    assert result.exception.code == "RUN-022"
+    assert result.exception.what.startswith(f"{option} stands after train.py")
+    assert f"evener {command} {option} ... train.py" in result.exception.fix
+
+
+@pytest.mark.parametrize("command", WITH_SCRIPT)
+def test_what_follows_a_separator_is_the_scripts(command: str) -> None:
+    context = typer.Context(COMMANDS[command], info_name=command)
+    script = Script(given="train.py", path="/train.py", source="--lr")
+    option = max(name for name in options(command) if name.startswith("--"))
+    assert args_of_script(context, ["--", option, "--"], script) == [option, "--"]
+    assert args_of_script(context, ["a", "--", "--lr=1"], script) == ["a", "--", "--lr=1"]
+    with pytest.raises(RunError, match="RUN-022"):
+        args_of_script(context, ["a", f"{option}=3"], script)
+
+
+@pytest.mark.parametrize("command", WITH_SCRIPT)
+def test_a_module_is_found_as_python_finds_it(command: str) -> None:
+    given = {"launch": ["--workers", "2"]}.get(command, [])
+    result = CliRunner().invoke(app, [command, *given, "-m", "no.such.module"])
+    assert isinstance(result.exception, RunError), result.output
+    assert result.exception.code == "RUN-021"

@@ -1,0 +1,125 @@
+"""`evener launch`, as a person would call it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cli.commands import assert_wrong_usage, run
+
+SCRIPT = """
+    import os
+    import signal
+    import sys
+    import keras
+    import numpy as np
+    file, marks = sys.argv[1:]
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dropout(0.2),
+                              layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+
+    class Mark(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            job = os.environ.get("EVENER_JOB", "")
+            if batch == 5 and '"index": 1' in job and '"incarnation": 0' in job:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    rng = np.random.default_rng(0)
+    x, y = rng.random((80, 6), np.float32), rng.random((80, 1), np.float32)
+    history = model.fit(x, y, batch_size=8, epochs=3, verbose=2, callbacks=[Mark()])
+    np.savez(file, *model.get_weights(), history.history["loss"])
+    print("saved")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--workers", "0", "SCRIPT"], "--workers"),
+        (["--workers", "x", "SCRIPT"], "--workers"),
+        (["--workers", "3", "--devices", "cpu:1", "--devices", "cpu:1", "SCRIPT"], "--devices"),
+        (["--workers", "2", "--devices", "tpu:0", "SCRIPT"], "tpu"),
+        (["--workers", "2", "missing.py"], "missing.py"),
+        (["--workers", "2", "--restarts", "-1", "SCRIPT"], "--restarts"),
+        (["--workers", "2", "--logs", "/proc/nothing", "SCRIPT"], "/proc/nothing"),
+    ],
+)
+def test_wrong_usage(words: list[str], named: str, script: Path) -> None:
+    given = [script.name if word == "SCRIPT" else word for word in words]
+    assert_wrong_usage(" ".join(["launch", *given]), named, script.parent)
+
+
+def test_nobody_says_how_many_workers(script: Path) -> None:
+    done = run("launch", script.name, folder=script.parent)
+    assert done.returncode == 2
+    assert "RUN-080" in done.stderr
+
+
+def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> None:
+    """Its prints appear once, and the numbers are those of one device."""
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:2"]
+    logs = tmp_path / "logs"
+    done = run(
+        *words, "--logs", str(logs), str(script), str(tmp_path / "two.npz"), "-", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "Epoch" in line] == [
+        f"Epoch {epoch}/3" for epoch in (1, 2, 3)
+    ]
+    assert done.stdout.splitlines()[-1] == "saved"
+    assert "worker 1 was ended by SIGKILL" in done.stderr
+    assert sorted(path.name for path in logs.iterdir()) == ["worker-0.log", "worker-1.log"]
+    ended = run(
+        "run", "--devices", "cpu:1", str(script), str(tmp_path / "one.npz"), "-", folder=tmp_path
+    )
+    assert ended.returncode == 0, ended.stderr
+    both, alone = (list(np.load(tmp_path / f"{name}.npz").values()) for name in ("two", "one"))
+    for found, expected in zip(both, alone, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "wait.py"
+    path.write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    words = [sys.executable, "-m", "evener", "launch", "--workers", "1", "--devices", "cpu:1"]
+    started = subprocess.Popen(
+        [*words, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    try:
+        assert started.stdout.readline() == "begun\n"
+        started.send_signal(signal.SIGINT)
+        assert started.wait(timeout=60) == 130
+    finally:
+        started.kill()
+        started.communicate()
+    deadline = time.monotonic() + 20
+    while _runs(path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(path)
+
+
+def _runs(path: Path) -> bool:
+    for process in Path("/proc").iterdir():
+        try:
+            if str(path) in (process / "cmdline").read_text():
+                return True
+        except (OSError, UnicodeDecodeError):
+            continue
+    return False

@@ -1,0 +1,331 @@
+"""`evener.Checkpoint`: values come back, damage is found, older checkpoints stay whole."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener.checkpoint import contents, folders, others
+from evener.errors import CheckpointError, EvenerWarning
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+
+
+def trained_model(units: int = 3, *, optimizer: str = "adam") -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(units, name="hidden"), keras.layers.Dropout(0.5)]
+    )
+    model.compile(optimizer, "mse", metrics=["mae"])
+    model.fit(np.ones((8, 4)), np.ones((8, units)), verbose=0)
+    return model
+
+
+def all_values(model: keras.Model) -> list[np.ndarray]:
+    variables = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return [np.array(variable) for variable in variables]
+
+
+def test_all_that_was_saved_comes_back(tmp_path: Path) -> None:
+    model, generator = trained_model(), tf.random.Generator.from_seed(3)
+    checkpoint = evener.Checkpoint(tmp_path, model=model, generator=generator)
+    saved, state = all_values(model), np.array(generator.state)
+    checkpoint.save(step=7, epoch=2, position={"line": 5})
+    expected = random.random(), np.random.rand()
+    checkpoint.wait()
+    model.fit(np.ones((8, 4)), np.zeros((8, 3)), verbose=0)
+    generator.normal([2])
+    position = checkpoint.restore()
+    assert position is not None
+    assert (position.step, position.epoch, position.position) == (7, 2, {"line": 5})
+    for value, after in zip(saved, all_values(model), strict=True):
+        np.testing.assert_array_equal(value, after)
+    np.testing.assert_array_equal(state, generator.state)
+    assert (random.random(), np.random.rand()) == expected
+
+
+def test_the_values_are_those_of_the_moment_of_save(tmp_path: Path) -> None:
+    weight = tf.Variable([1.0, 2.0])
+    checkpoint = evener.Checkpoint(tmp_path, weight=weight)
+    for step in (1, 2):
+        weight.assign([float(step), 0.0])
+        checkpoint.save(step=step)
+        weight.assign([9.0, 9.0])
+    checkpoint.restore()
+    np.testing.assert_array_equal(weight, [2.0, 0.0])
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, keep=2, weight=tf.Variable(1.0))
+    assert checkpoint.latest is None
+    assert checkpoint.restore() is None
+    for step in (1, 2, 3):
+        checkpoint.save(step=step)
+    checkpoint.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+    assert checkpoint.latest == str(tmp_path / "step-00000003")
+
+
+def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
+    weight = tf.Variable(1.0)
+    checkpoint = evener.Checkpoint(tmp_path, weight=weight)
+    checkpoint.save(step=1)
+    weight.assign(2.0)
+    checkpoint.save(step=1)
+    weight.assign(3.0)
+    checkpoint.restore()
+    assert float(weight) == 2.0
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_in_half, Path.unlink])
+@pytest.mark.parametrize("name", ["state.json", "variables.index", "variables.data-00000-of-00001"])
+def test_a_damaged_checkpoint_is_skipped(tmp_path: Path, damage, name: str) -> None:
+    weight = tf.Variable(tf.range(100.0))
+    checkpoint = evener.Checkpoint(tmp_path, keep=1, weight=weight)
+    checkpoint.keep = 2
+    for step in (1, 2):
+        checkpoint.save(step=step)
+    checkpoint.wait()
+    damage(tmp_path / "step-00000002" / name)
+    checkpoint.keep = 1
+    with pytest.warns(EvenerWarning, match="CKPT-006"):
+        position = checkpoint.restore()
+    assert position is not None
+    assert position.step == 1
+    # The damaged one does not take the place of a whole one.
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    assert checkpoint.latest == str(tmp_path / "step-00000001")
+
+
+def test_a_folder_without_its_marker_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    (tmp_path / "step-00000001" / "DONE").unlink()
+    assert checkpoint.restore() is None
+
+
+def test_an_object_store_gets_the_marker_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = tf.Variable(1.0)
+    checkpoint = evener.Checkpoint("ram://marker/run", model=trained_model(), weight=weight)
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    assert checkpoint.latest == "ram://marker/run/step-00000001"
+    monkeypatch.setattr(contents, "write_state", fail_as_a_full_disk)
+    checkpoint.save(step=2)
+    with pytest.raises(CheckpointError, match="CKPT-004"):
+        checkpoint.wait()
+    weight.assign(2.0)
+    position = checkpoint.restore()
+    assert position is not None
+    assert (position.step, float(weight)) == (1, 1.0)
+
+
+def fail_as_a_full_disk(*args: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_older_ones_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(contents, "write_state", fail_as_a_full_disk)
+        checkpoint.save(step=2)
+        with pytest.raises(CheckpointError, match="CKPT-004") as caught:
+            checkpoint.save(step=3)
+    assert str(tmp_path) in caught.value.what
+    assert "No space left" in caught.value.why
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    checkpoint.save(step=4)
+    checkpoint.wait()
+    assert checkpoint.latest == str(tmp_path / "step-00000004")
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    checkpoint = evener.Checkpoint(tmp_path / "file" / "run", weight=tf.Variable(1.0))
+    checkpoint.save(step=1)
+    with pytest.raises(CheckpointError, match=r"CKPT-004.*run"):
+        checkpoint.wait()
+
+
+def test_a_checkpoint_of_another_shape_changes_nothing(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, model=trained_model(3))
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    keras.utils.clear_session(free_memory=False)
+    other = trained_model(5)
+    before = all_values(other)
+    with pytest.raises(CheckpointError, match=r"CKPT-003.*hidden/kernel") as caught:
+        evener.Checkpoint(tmp_path, model=other).restore()
+    assert "shape [4, 5]" in caught.value.what and "shape [4, 3]" in caught.value.what
+    for value, after in zip(before, all_values(other), strict=True):
+        np.testing.assert_array_equal(value, after)
+
+
+def test_a_checkpoint_of_another_model_names_the_variables(tmp_path: Path) -> None:
+    written = evener.Checkpoint(tmp_path, kernel=tf.Variable(1.0, name="kernel"))
+    written.save(step=1)
+    written.wait()
+    other = evener.Checkpoint(tmp_path, kernels=tf.Variable(1.0, name="kernel"))
+    with pytest.raises(CheckpointError, match="CKPT-002") as caught:
+        other.restore()
+    assert "Did you mean 'kernel/kernel:0'?" in caught.value.what
+    assert "kernels/kernel:0 float32[]" in caught.value.why
+
+
+def test_layers_with_other_numbers_are_the_same(tmp_path: Path) -> None:
+    def model() -> keras.Model:
+        return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dense(2)])
+
+    first, second = model(), model()
+    assert first.variables[0].path != second.variables[0].path
+    checkpoint = evener.Checkpoint(tmp_path, model=first)
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    evener.Checkpoint(tmp_path, model=second).restore()
+    for left, right in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from evener.checkpoint import state_file
+
+    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr(state_file, "FORMAT", 2)
+        checkpoint.save(step=1)
+        checkpoint.wait()
+    with pytest.raises(CheckpointError, match="CKPT-007"):
+        checkpoint.restore()
+
+
+def test_wrong_input_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="CKPT-001"):
+        evener.Checkpoint(tmp_path, keep=0)
+    with pytest.raises(CheckpointError, match="CKPT-013"):
+        evener.Checkpoint(tmp_path).save(step=1)
+    with pytest.raises(CheckpointError, match="CKPT-005"):
+        evener.Checkpoint(tmp_path, model=keras.Sequential([keras.layers.Dense(1)])).save(step=1)
+
+
+class _Second:
+    """A worker that is not the chief."""
+
+    is_chief = False
+
+    def agree(self, name: str, value: Callable[[], Any]) -> Any:
+        return None
+
+    def stops(self, *, is_requested: bool) -> bool:
+        return False
+
+
+def test_the_chief_alone_writes(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, weight=tf.Variable(1.0))
+    others.work_with(_Second())
+    try:
+        checkpoint.save(step=1)
+        checkpoint.wait()
+    finally:
+        others.work_with(None)
+    assert folders.whole_names(str(tmp_path)) == []
+
+
+def test_the_state_is_json(tmp_path: Path) -> None:
+    checkpoint = evener.Checkpoint(tmp_path, model=trained_model())
+    checkpoint.save(step=1)
+    checkpoint.wait()
+    folder = tmp_path / "step-00000001"
+    state = json.loads((folder / "state.json").read_text())["state"]
+    kernel = next(v for v in state["variables"] if v["path"].endswith("hidden/kernel"))
+    assert (kernel["shape"], kernel["dtype"], len(kernel["sha256"])) == ([4, 3], "float32", 64)
+    assert {"versions", "position", "random", "plan", "shares"} <= state.keys()
+    assert not [path for path in folder.iterdir() if path.suffix in (".pkl", ".pickle")]
+
+
+class _Chief:
+    """A worker that writes, beside others."""
+
+    is_chief = True
+
+    def agree(self, name: str, value: Callable[[], Any]) -> Any:
+        del name
+        return value()
+
+    def stops(self, *, is_requested: bool) -> bool:
+        return is_requested
+
+
+class _Replacement(_Chief):
+    """A worker that is told what the others have begun with."""
+
+    is_chief = False
+
+    def __init__(self, begun: str) -> None:
+        self._begun = begun
+
+    def agree(self, name: str, value: Callable[[], Any]) -> Any:
+        del name, value
+        return self._begun
+
+
+@pytest.fixture
+def work_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    def set_workers(workers: Any) -> None:
+        monkeypatch.setattr(others, "_workers", workers)
+
+    return set_workers
+
+
+def test_what_workers_have_begun_with_is_kept_for_replacements(
+    tmp_path: Path, work_with: Callable[[Any], None]
+) -> None:
+    weight = tf.Variable(1.0)
+    first = evener.Checkpoint(tmp_path, weight=weight, keep=1)
+    first.save(step=10)
+    first.wait()
+    work_with(_Chief())
+    chief = evener.Checkpoint(tmp_path, weight=weight, keep=1)
+    assert chief.restore() is not None
+    for step in (20, 30, 40):
+        weight.assign(float(step))
+        chief.save(step=step)
+        chief.wait()
+    assert len(folders.whole_names(str(tmp_path))) == 2
+    work_with(_Replacement(folders.name_of(10)))
+    loaded = evener.Checkpoint(tmp_path, weight=weight).load()
+    assert loaded is not None and loaded.state["position"]["step"] == 10
+
+
+def test_a_worker_that_cannot_read_what_the_others_begin_with_says_so(
+    tmp_path: Path, work_with: Callable[[Any], None]
+) -> None:
+    work_with(_Replacement(folders.name_of(10)))
+    with pytest.raises(CheckpointError) as caught:
+        evener.Checkpoint(tmp_path, weight=tf.Variable(1.0)).load()
+    assert caught.value.code == "CKPT-014"
+    assert folders.name_of(10) in str(caught.value)

@@ -1,0 +1,131 @@
+"""A trial of plans: how long it waits, what it tries, and which plan it keeps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from evener.feedback.plan_trial import BLOCK, ROUNDS, PlanTrial
+
+FIRST_STEP = 1.0
+
+
+def run(
+    trial: PlanTrial, seconds: Callable[[int, int], float], *, num_steps: int = 2000
+) -> list[int]:
+    """Record steps until the trial is over; return the plan of each."""
+    plans: list[int] = []
+    seen: set[int] = set()
+    while not trial.is_over and len(plans) < num_steps:
+        plan = trial.current
+        plans.append(plan)
+        trial.record(FIRST_STEP if plan not in seen else seconds(plan, len(plans)))
+        seen.add(plan)
+    return plans
+
+
+def constant(of_plans: Sequence[float]) -> Callable[[int, int], float]:
+    return lambda plan, _: of_plans[plan]
+
+
+@pytest.mark.parametrize(
+    ("of_plans", "kept"),
+    [
+        ([0.2, 0.3, 0.4], 0),
+        ([0.3, 0.2, 0.4], 1),
+        ([0.4, 0.3, 0.2], 2),
+        ([0.2, 0.2, 0.2], 0),
+        # Not worth it.
+        ([0.2, 0.199, 0.198], 0),
+    ],
+)
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_the_fastest_plan_stays_and_the_simplest_of_equal_ones(
+    of_plans: list[float], kept: int, start: int
+) -> None:
+    trial = PlanTrial(3, start=start)
+    run(trial, constant(of_plans))
+    assert trial.is_over
+    assert trial.current == kept
+
+
+def test_a_run_that_is_shorter_than_a_change_of_plans_tries_nothing() -> None:
+    trial = PlanTrial(3, start=2)
+    # The first step takes 1 s, the others 0.9 s together.
+    assert set(run(trial, constant([0.001, 0.001, 0.001]), num_steps=900)) == {2}
+    assert not trial.is_over
+
+
+def test_every_plan_is_timed_equally_often_in_turns() -> None:
+    trial = PlanTrial(3, start=2)
+    plans = run(trial, constant([0.2, 0.2, 0.2]))
+    begin = next(k for k, plan in enumerate(plans) if plan != 2)
+    tried = plans[begin:]
+    # Turns: 0 1 2 | 2 1 0 | 0 1 2.
+    turns = [plan for k, plan in enumerate(tried) if k == 0 or plan != tried[k - 1]]
+    assert turns == [0, 1, 2, 1, 0, 1, 2]
+    assert all(tried.count(plan) >= ROUNDS * BLOCK for plan in range(3))
+
+
+def test_a_plan_that_is_far_too_slow_is_left_after_its_first_block() -> None:
+    trial = PlanTrial(2, start=0)
+    plans = run(trial, constant([0.2, 4.0]))
+    assert trial.current == 0
+    assert plans.count(1) == 2 + BLOCK
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_noise_keeps_the_simpler_plan(seed: int) -> None:
+    """Equal plans on a machine whose steps scatter by a third, and drift by half."""
+    draw = random.Random(seed)
+
+    def noisy(_: int, step: int) -> float:
+        return 0.2 * (1 + 0.5 * step / 100) * draw.lognormvariate(0, 0.33)
+
+    trial = PlanTrial(2, start=1)
+    run(trial, noisy)
+    assert trial.current == 0
+
+
+def test_a_large_gain_is_found_in_noise() -> None:
+    draw = random.Random(0)
+    trial = PlanTrial(2, start=0)
+    run(trial, lambda plan, _: (0.3, 0.2)[plan] * draw.lognormvariate(0, 0.1))
+    assert trial.current == 1
+
+
+def test_a_plan_that_fails_is_not_tried_again() -> None:
+    trial = PlanTrial(3, start=2)
+    while trial.current == 2:
+        trial.record(0.5)
+    assert trial.current == 0 and trial.is_unproven
+    trial.fail()
+    plans = run(trial, constant([0.1, 0.3, 0.2]))
+    assert 0 not in plans
+    assert trial.current == 2
+
+
+def test_if_all_others_fail_the_first_plan_stays() -> None:
+    trial = PlanTrial(2, start=1)
+    while trial.current == 1:
+        trial.record(0.5)
+    trial.fail()
+    assert trial.is_over and trial.current == 1
+
+
+def test_one_plan_is_no_trial() -> None:
+    assert PlanTrial(1, start=0).is_over
+
+
+def test_a_plan_is_proven_after_two_steps() -> None:
+    trial = PlanTrial(2, start=0)
+    while trial.current == 0:
+        assert not trial.is_unproven
+        trial.record(0.5)
+    seen = []
+    for _ in range(3):
+        seen.append(trial.is_unproven)
+        trial.record(0.5)
+    assert seen == [True, True, False]

@@ -1,0 +1,80 @@
+"""A job of small scripts, in a process that tests can kill: ``python supervised.py SETTINGS``.
+
+Lines of standard input are workers that the coordinator gives up: index, incarnation, seconds; or
+workers that have joined: ``joined`` and their numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from evener.launch.console import Console
+from evener.launch.events import Joined, Lost, Membership
+from evener.launch.on_ray.cluster import RayCluster
+from evener.launch.on_ray.resources import parse_resources
+from evener.launch.process import ThisMachine
+from evener.launch.settings import LaunchSettings, WorkerCommand
+from evener.launch.supervisor import Supervisor
+
+
+class FakeControl:
+    def start(self, on_change: Callable[[Membership], None]) -> None:
+        def read() -> None:
+            for line in sys.stdin:
+                words = line.split()
+                if words[0] == "joined":
+                    on_change(Joined(indices=tuple(map(int, words[1:]))))
+                    continue
+                index, incarnation, seconds = words
+                on_change(
+                    Lost(
+                        index=int(index),
+                        incarnation=int(incarnation),
+                        why="it was silent",
+                        wait_seconds=float(seconds),
+                    )
+                )
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def environment(self, index: int, incarnation: int, host: str) -> Mapping[str, str]:
+        return {"INDEX": str(index), "INCARNATION": str(incarnation)}
+
+    def stop(self) -> None:
+        print("the coordinator has stopped", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    scripts = given.pop("scripts")
+    gone = given.pop("remove", None)
+    ray, needs = (
+        given.pop("ray", None),
+        list(map(parse_resources, given.pop("resources", ["CPU=1"] * len(scripts)))),
+    )
+    settings = LaunchSettings(
+        workers=tuple(
+            WorkerCommand(index=index, words=[sys.executable, "-c", script])
+            for index, script in enumerate(scripts)
+        ),
+        environ={**os.environ, "PYTHONUNBUFFERED": "1"},
+        logs=Path(given.pop("logs")),
+        **given,
+    )
+    console = Console(sys.stdout.buffer, sys.stderr.buffer)
+    placement = ThisMachine() if ray is None else RayCluster(ray, needs, place_seconds=60)
+    if isinstance(placement, RayCluster):
+        placement.reserve(console.message)
+    if gone is not None:
+        Path(gone).rmdir()
+    # Not at the end of the interpreter, which waits for nothing else.
+    sys.exit(Supervisor(settings, FakeControl(), console, placement=placement).run())
+
+
+if __name__ == "__main__":
+    main()

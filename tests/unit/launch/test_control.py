@@ -1,0 +1,105 @@
+"""The coordinator in the supervisor's process, with real members."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from evener.launch.control import JobControl
+from evener.launch.events import Joined, Lost, Membership
+from evener.workers.job import Job, job_from_environment
+from evener.workers.member import Member
+
+LONGEST_SECONDS = 60
+
+
+@contextlib.contextmanager
+def running(
+    num_workers: int, heartbeat_seconds: float = 30.0
+) -> Iterator[tuple[JobControl, queue.SimpleQueue[Membership]]]:
+    control = JobControl(
+        num_workers,
+        host="127.0.0.1",
+        heartbeat_seconds=heartbeat_seconds,
+        start_seconds=LONGEST_SECONDS,
+        grace_seconds=7.0,
+    )
+    events: queue.SimpleQueue[Membership] = queue.SimpleQueue()
+    control.start(events.put)
+    try:
+        yield control, events
+    finally:
+        control.stop()
+
+
+def job_of(control: JobControl, index: int, incarnation: int = 0) -> Job:
+    job = job_from_environment(control.environment(index, incarnation, "127.0.0.1"))
+    assert job is not None
+    return job
+
+
+def joined(job: Job) -> Member:
+    member = Member(job, address="127.0.0.1:1", facts={}, on_view_over=lambda *_: None)
+    member.join()
+    return member
+
+
+def test_workers_find_the_coordinator_by_their_environment() -> None:
+    with running(2) as (control, _):
+        job = job_of(control, 1, incarnation=3)
+        assert (job.index, job.count, job.incarnation) == (1, 2, 3)
+        assert job.coordinator.startswith("127.0.0.1:")
+        assert not job.hosts_coordinator
+        secrets = {job_of(control, index).secret for index in (0, 1)}
+        assert len(secrets) == 1
+    with running(2) as (control, _):
+        assert job_of(control, 0).secret not in secrets
+
+
+def test_a_worker_whose_connection_closes_may_end_by_itself() -> None:
+    with running(1) as (control, events):
+        member = joined(job_of(control, 0))
+        assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+        member.close()
+        lost = events.get(timeout=LONGEST_SECONDS)
+        assert isinstance(lost, Lost)
+        assert (lost.index, lost.incarnation) == (0, 0)
+        assert lost.wait_seconds > 0
+
+
+FROZEN = """
+import os, signal
+from evener.workers.job import job_from_environment
+from evener.workers.member import Member
+job = job_from_environment(os.environ)
+Member(job, address="127.0.0.1:1", facts={}, on_view_over=lambda: None).join()
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_worker_that_froze_is_killed_at_once() -> None:
+    with running(1, heartbeat_seconds=0.3) as (control, events):
+        environ = {**os.environ, **control.environment(0, 0, "127.0.0.1")}
+        with subprocess.Popen([sys.executable, "-c", FROZEN], env=environ) as worker:
+            assert events.get(timeout=LONGEST_SECONDS) == Joined(indices=(0,))
+            lost = events.get(timeout=LONGEST_SECONDS)
+            worker.kill()
+        assert isinstance(lost, Lost)
+        assert lost.wait_seconds == 0
+
+
+@pytest.mark.parametrize("is_fault", [True, False])
+def test_a_silent_worker_is_killed_at_once_unless_others_have_finished(is_fault: bool) -> None:
+    from evener.workers import events as found
+
+    with running(1) as (control, _):
+        silent = found.Lost(
+            index=0, incarnation=0, why="it was silent for 10 seconds", is_fault=is_fault
+        )
+        assert control._lost(silent).wait_seconds == (0.0 if is_fault else 7.0)

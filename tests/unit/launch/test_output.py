@@ -1,0 +1,87 @@
+"""Lines of pipes, log files, and a console that cannot be written to."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from evener.launch.console import Console
+from evener.launch.output import WorkerOutput, lines_of
+
+
+def piped(*chunks: bytes) -> list[bytes]:
+    reading, writing = os.pipe()
+    found: list[bytes] = []
+    with os.fdopen(reading, "rb") as pipe:
+        lines = lines_of(pipe)
+        for chunk in chunks:
+            os.write(writing, chunk)
+        os.close(writing)
+        found.extend(lines)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chunks", "lines"),
+    [
+        ((b"a\nb\n",), [b"a\n", b"b\n"]),
+        ((b"a", b"b\nc"), [b"ab\n", b"c"]),
+        ((b"1/2\r2/2\r\n",), [b"1/2\r", b"2/2\r\n"]),
+        ((b"\xff\n",), [b"\xff\n"]),
+        ((b"",), []),
+    ],
+)
+def test_lines_are_kept_byte_by_byte(chunks: tuple[bytes, ...], lines: list[bytes]) -> None:
+    assert piped(*chunks) == lines
+
+
+def test_a_line_appears_before_the_next_one_is_there() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        lines = lines_of(pipe)
+        for text in (b"1\n", b"2\r\n", b"3\n"):
+            os.write(writing, text)
+            assert next(lines) == text
+        os.close(writing)
+
+
+def test_a_line_without_an_end_is_not_kept_for_ever() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as pipe:
+        lines = lines_of(pipe)
+        # As much as a pipe holds.
+        os.write(writing, b"x" * 65536)
+        assert next(lines) == b"x" * 65536
+        os.close(writing)
+
+
+def test_a_log_on_a_full_disk_does_not_stop_the_output(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    (tmp_path / "worker-0.log").symlink_to(full)
+    stdout, stderr = io.BytesIO(), io.BytesIO()
+    console = Console(stdout, stderr)
+    console.set_chief((0, 0))
+    output = WorkerOutput((0, 0), tmp_path, console)
+    output.begin("process 1")
+    output.line("stdout", b"line\n")
+    output.close()
+    assert stdout.getvalue() == b"line\n"
+    assert b"worker-0.log is incomplete: No space left on device" in stderr.getvalue()
+
+
+def test_a_closed_console_is_left_alone(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    stderr = io.BytesIO()
+    with os.fdopen(writing, "wb", buffering=0) as stdout:
+        console = Console(stdout, stderr)
+        console.set_chief((0, 0))
+        for _ in range(2):
+            console.line((0, 0), "stdout", b"line\n")
+        console.message("goes on")
+    assert stderr.getvalue() == b"evener: goes on\n"

@@ -1,0 +1,116 @@
+"""A worker's part in a job, as the environment names it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from evener.errors import RunError
+from evener.workers.job import Job, job_from_environment
+
+ADDRESSES = ["127.0.0.1:5000", "127.0.0.1:5001", "127.0.0.1:5002"]
+
+
+def config(task: Any = None, **cluster: Any) -> dict[str, str]:
+    """Return an environment with ``TF_CONFIG``."""
+    found = {"cluster": cluster or {"worker": ADDRESSES}}
+    found["task"] = {"type": "worker", "index": 1} if task is None else task
+    return {"TF_CONFIG": json.dumps(found)}
+
+
+def launched(**entries: Any) -> dict[str, str]:
+    """Return an environment with ``EVENER_JOB``."""
+    job = {"index": 1, "count": 3, "coordinator": "127.0.0.1:7000", "host": "127.0.0.1"}
+    return {"EVENER_JOB": json.dumps({**job, **entries})}
+
+
+def test_a_process_alone_has_no_job() -> None:
+    assert job_from_environment({}) is None
+    assert job_from_environment({"TF_CONFIG": " "}) is None
+    assert job_from_environment(config(task={"type": "worker"}, worker=ADDRESSES[:1])) is None
+    assert job_from_environment({"TF_CONFIG": "{}"}) is None
+
+
+def test_workers_of_tf_config() -> None:
+    found = [
+        job_from_environment(config(task={"type": "worker", "index": index})) for index in range(3)
+    ]
+    assert all(job is not None for job in found)
+    jobs = [job for job in found if job is not None]
+    assert [job.index for job in jobs] == [0, 1, 2]
+    assert [job.hosts_coordinator for job in jobs] == [True, False, False]
+    # The first port behind that of worker 0 which no worker has.
+    assert {job.coordinator for job in jobs} == {"127.0.0.1:5003"}
+    assert len({job.secret for job in jobs}) == 1
+
+
+def test_a_chief_is_worker_0() -> None:
+    cluster = {"chief": ADDRESSES[:1], "worker": ADDRESSES[1:]}
+    chief = job_from_environment(config({"type": "chief", "index": 0}, **cluster))
+    second = job_from_environment(config({"type": "worker", "index": "1"}, **cluster))
+    assert chief is not None and second is not None
+    assert (chief.index, second.index, second.count) == (0, 2, 3)
+
+
+def test_a_launched_job_is_read_as_it_was_written() -> None:
+    job = Job(
+        index=2,
+        count=4,
+        coordinator="host:80",
+        secret=b"secret",
+        hosts_coordinator=False,
+        host="other",
+        incarnation=3,
+        heartbeat_seconds=1.5,
+        start_seconds=20.0,
+    )
+    assert job_from_environment(job.to_environment()) == job
+
+
+def test_settings_of_the_environment() -> None:
+    environ = {**config(), "EVENER_HEARTBEAT_SECONDS": "2.5", "EVENER_COORDINATOR": "127.0.0.1:9"}
+    job = job_from_environment(environ)
+    assert job is not None
+    assert (job.heartbeat_seconds, job.coordinator) == (2.5, "127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("environ", "code", "named"),
+    [
+        ({"TF_CONFIG": "{"}, "RUN-050", "TF_CONFIG"),
+        ({"EVENER_JOB": "[]"}, "RUN-050", "EVENER_JOB"),
+        (config(task={"index": 0}), "RUN-051", "TF_CONFIG.task.type"),
+        (config(task={"type": "worker"}), "RUN-051", "TF_CONFIG.task.index"),
+        (config(task={"type": "worker", "index": 0}, worker="a:1"), "RUN-051", "cluster.worker"),
+        (config(task={"type": "cook", "index": 0}), "RUN-051", "cook"),
+        (launched(index="1"), "RUN-051", "EVENER_JOB.index"),
+        (launched(number=1), "RUN-051", "EVENER_JOB.number"),
+        (launched(count=0), "RUN-051", "EVENER_JOB.count"),
+        (launched(host=""), "RUN-051", "EVENER_JOB.host"),
+        ({**config(), "EVENER_INCARNATION": "-1"}, "RUN-051", "EVENER_INCARNATION"),
+        (config(ps=["a:1"], worker=ADDRESSES), "RUN-052", "ps"),
+        (config(task={"type": "evaluator", "index": 0}), "RUN-052", "evaluator"),
+        (config(task={"type": "worker", "index": 3}), "RUN-053", "TF_CONFIG.task.index"),
+        (launched(index=3), "RUN-053", "EVENER_JOB.index"),
+        (config(worker=["127.0.0.1:1", "127.0.0.1"]), "RUN-054", "127.0.0.1"),
+        (launched(coordinator="host:port"), "RUN-054", "host:port"),
+        (config(worker=["127.0.0.1:1", "127.0.0.1:1"]), "RUN-055", "127.0.0.1:1"),
+        ({**config(), "EVENER_START_SECONDS": "soon"}, "RUN-056", "EVENER_START_SECONDS"),
+        (launched(heartbeat_seconds=0), "RUN-056", "EVENER_JOB.heartbeat_seconds"),
+        (config(worker=["10.0.0.1:1", "10.0.0.2:1"]), "RUN-057", "EVENER_JOB_SECRET"),
+    ],
+)
+def test_what_is_malformed_is_named(environ: dict[str, str], code: str, named: str) -> None:
+    with pytest.raises(RunError) as caught:
+        job_from_environment(environ)
+    assert caught.value.code == code
+    assert named in str(caught.value)
+
+
+def test_a_secret_lets_workers_of_several_machines_join() -> None:
+    environ = {**config(worker=["10.0.0.1:1", "10.0.0.2:1"]), "EVENER_JOB_SECRET": "word"}
+    job = job_from_environment(environ)
+    assert job is not None
+    assert job.secret == b"word"

@@ -1,0 +1,153 @@
+"""A replacement: the results that it is told, and programs that take another way."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from evener.errors import RunError
+from evener.workers.connections import Listener
+from evener.workers.fingerprints import check_fingerprints, fingerprint
+from evener.workers.late import Late, State, arrays_of, packed_as
+from evener.workers.results import CallResults, Results
+from evener.workers.variables import Variables
+from evener.workers.view import View
+
+SECRET = b"secret"
+
+
+def view_of(address: str) -> View:
+    return View(number=1, members=(0,), addresses={0: address}, done={}, joined=())
+
+
+def test_results_keep_their_structure() -> None:
+    results = {"loss": tf.constant(1.5), "names": [tf.constant([b"a", b"bc"]), None]}
+    structure = {"loss": tf.TensorSpec([]), "names": [tf.TensorSpec([2], tf.string), None]}
+    found = packed_as(structure, arrays_of(results))
+    assert float(found["loss"]) == 1.5
+    assert found["names"][0].numpy().tolist() == [b"a", b"bc"]
+    assert found["names"][1] is None
+
+
+def test_another_number_of_results() -> None:
+    with pytest.raises(RunError, match="RUN-094"):
+        packed_as([tf.TensorSpec([])], arrays_of([tf.constant(1), tf.constant(2)]))
+
+
+def test_a_state_is_read_as_it_was_written() -> None:
+    state = State(done=3, made=4, chief=1, values=(np.ones([2]), None, np.asarray(2)))
+    found = State.unpack(state.pack())
+    assert (found.done, found.made, found.chief, found.values[1]) == (3, 4, 1, None)
+    np.testing.assert_array_equal(found.values[0], np.ones([2]))
+
+
+def test_variables_of_another_program() -> None:
+    variables = Variables()
+    kept = [tf.Variable([1.0, 2.0]), tf.Variable(3)]
+    for variable in kept:
+        variables.add(variable, is_written=True)
+    values = [value + 1 for value in variables.values() if value is not None]
+    variables.assign(values)
+    assert kept[0].numpy().tolist() == [2.0, 3.0]
+    with pytest.raises(RunError, match="RUN-094"):
+        variables.assign(values[:1])
+    with pytest.raises(RunError, match="RUN-094"):
+        variables.assign([np.ones([3], np.float32), values[1]])
+
+
+def test_results_that_are_too_many_are_not_kept() -> None:
+    results = Results(limit_bytes=20)
+    results.add([np.ones(2, np.float32)], [])
+    assert len(results.since(0)) == 1
+    results.add([np.ones(4, np.float32)], [])
+    assert len(results) == 2
+    with pytest.raises(RunError, match="RUN-093"):
+        results.since(1)
+
+
+class Group:
+    """Group that a replacement joins.
+
+    Args:
+        state: State that is handed over.
+        view: View that it joins.
+    """
+
+    def __init__(self, state: State, view: View) -> None:
+        self._state = state
+        self.view = view
+        self.taken: State | None = None
+
+    def join(self) -> State:
+        return self._state
+
+    def take_over(self, state: State) -> None:
+        self.taken = state
+
+
+def test_a_replacement_gets_all_results_in_order() -> None:
+    from evener.workers.arrays import pack
+
+    listener = Listener("127.0.0.1", SECRET)
+    calls = [[np.asarray(number)] for number in range(13)]
+
+    def answer(question: Any) -> bytes:
+        # The others have gone on since it asked last; the last call needs nobody else.
+        known = {0: 7, 7: 9}.get(question["results"], 13)
+        return pack([g for c in calls[question["results"] : known] for g in (c, [])]).tobytes()
+
+    listener.answer = answer
+    view = view_of(f"127.0.0.1:{listener.port}")
+    # Its own listener answers too, and is not asked.
+    own = Listener("127.0.0.1", SECRET)
+    own.answer = lambda question: pack([]).tobytes()
+    addresses = {0: f"127.0.0.1:{own.port}", 1: view.addresses[0]}
+    joined = View(number=2, members=(0, 1), addresses=addresses, done={1: 12}, joined=(0,))
+    group = Group(State(done=12, made=12, chief=0, values=()), joined)
+    late = Late(view, SECRET, {})
+    found: list[int] = []
+    while True:
+        results = late.next_results(group)
+        if results is None:
+            break
+        assert isinstance(results, CallResults)
+        found.append(int(results.results[0]))
+    assert found == list(range(12))
+    assert group.taken is not None
+    listener.close()
+    own.close()
+
+
+def test_nobody_tells_a_replacement() -> None:
+    listener = Listener("127.0.0.1", SECRET)
+    view = view_of(f"127.0.0.1:{listener.port}")
+    listener.close()
+    late = Late(view, SECRET, {})
+    with pytest.raises(RunError, match="RUN-095"):
+        late.next_results(Group(State(done=0, made=0, chief=0, values=()), view))
+
+
+def test_the_worker_with_other_data_is_named() -> None:
+    same, other = fingerprint([np.ones(3)]), fingerprint([np.zeros(3)])
+    check_fingerprints([same, same], [0, 2], 4)
+    with pytest.raises(RunError, match=r"RUN-096.*Worker 2 sees other data.*batch 5"):
+        check_fingerprints([same, same, other], [0, 1, 2], 4)
+    with pytest.raises(RunError, match="workers 0, 1 see different data"):
+        check_fingerprints([same, other], [0, 1], 0)
+
+
+def test_fingerprints_know_types_and_shapes() -> None:
+    ones = np.ones([2, 3], np.float32)
+    kinds = [ones, ones.reshape(3, 2), ones.astype(np.float64), np.asarray([b"a"], object)]
+    assert len({tuple(fingerprint([array])) for array in kinds}) == len(kinds)
+
+
+def test_a_listener_that_is_closed_keeps_nobody_waiting() -> None:
+    listener = Listener("127.0.0.1", SECRET)
+    listener.close()
+    with pytest.raises(ConnectionError):
+        listener.take(1, 0, time.monotonic() + 20)

@@ -1,0 +1,245 @@
+"""Sums and joins of arrays over a mesh, against NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evener.errors import RunError
+from evener.workers.mesh import MERGES, Mesh
+from evener.workers.peer_memory import PeerMemory
+from evener.workers.wire import PeerLost
+
+TYPES = (
+    np.float32,
+    np.float16,
+    np.float64,
+    np.int32,
+    np.uint64,
+    np.complex64,
+    np.int8,
+    ml_dtypes.bfloat16,
+)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        return first, server.accept()[0]
+
+
+@contextmanager
+def meshes(
+    count: int, patience_seconds: float = 60.0, *, reads: bool = True
+) -> Iterator[list[Mesh]]:
+    ends: list[dict[int, socket.socket]] = [{} for _ in range(count)]
+    for a, b in itertools.combinations(range(count), 2):
+        ends[a][b], ends[b][a] = tcp_pair()
+    made = [Mesh(k, ends[k], patience_seconds=patience_seconds) for k in range(count)]
+    try:
+        if reads and patience_seconds:
+            assert together(*(mesh.find_readers for mesh in made)) == [None] * count
+        yield made
+    finally:
+        for mesh in made:
+            mesh.close()
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Return what functions return, or raise, that run at the same time."""
+    found: list[Any] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            found[number] = calls[number]()
+        except Exception as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=(k,), daemon=True) for k in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+        assert not thread.is_alive()
+    return found
+
+
+def numbers(rng: np.random.Generator, shape: Sequence[int], dtype: Any) -> np.ndarray:
+    return np.asarray(rng.integers(0, 9, size=shape)).astype(dtype)
+
+
+@given(
+    count=st.integers(1, 5),
+    dtype=st.sampled_from(TYPES),
+    merge=st.sampled_from(["sum", "prod", "max", "min"]),
+    shapes=st.lists(st.sampled_from([(), (0,), (3,), (2, 0, 4), (70, 90), (1,)]), max_size=4),
+    seed=st.integers(0, 99),
+    reads=st.booleans(),
+)
+def test_reduce_as_numpy_in_the_order_of_the_members(
+    count: int, dtype: Any, merge: str, shapes: list[tuple[int, ...]], seed: int, reads: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    given_ = [[numbers(rng, shape, dtype) for shape in shapes] for _ in range(count)]
+    if not shapes:
+        return
+    with meshes(count, reads=reads) as made:
+        found = together(
+            *(lambda m=m, a=a: m.reduce("x", a, merge) for m, a in zip(made, given_, strict=True))
+        )
+    for number in range(len(shapes)):
+        expected = reduce(MERGES[merge], [arrays[number] for arrays in given_])
+        for results in found:
+            assert not isinstance(results, Exception), results
+            assert results[number].dtype == np.dtype(dtype)
+            assert results[number].shape == shapes[number]
+            assert np.asarray(expected).tobytes() == results[number].tobytes()
+
+
+def test_reduce_of_truth() -> None:
+    given_ = [np.array([True, True, False]), np.array([True, False, False])]
+    for merge, expected in (("all", [True, False, False]), ("any", [True, True, False])):
+        with meshes(2) as made:
+            found = together(
+                *(
+                    lambda m=m, a=a, how=merge: m.reduce("x", [a], how)
+                    for m, a in zip(made, given_, strict=True)
+                )
+            )
+        assert [results[0].tolist() for results in found] == [expected] * 2
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_reduce_of_parts_of_arrays(reads: bool) -> None:
+    large = np.arange(40000, dtype=np.float32).reshape(200, 200)
+    with meshes(3, reads=reads) as made:
+        found = together(*(lambda m=m: m.reduce("x", [large.T, large[::2]], "sum") for m in made))
+    for transposed, rows in found:
+        np.testing.assert_array_equal(transposed, 3 * large.T)
+        np.testing.assert_array_equal(rows, 3 * large[::2])
+
+
+@given(sizes=st.lists(st.integers(0, 4), min_size=1, max_size=5), width=st.sampled_from([0, 1, 3]))
+def test_gather_of_unlike_sizes(sizes: list[int], width: int) -> None:
+    given_ = [np.full([size, width], k, np.float16) for k, size in enumerate(sizes)]
+    with meshes(len(sizes)) as made:
+        found = together(
+            *(lambda m=m, a=a: m.gather("x", a) for m, a in zip(made, given_, strict=True))
+        )
+    for results in found:
+        assert [array.shape for array in results] == [array.shape for array in given_]
+        assert all(np.array_equal(a, b) for a, b in zip(results, given_, strict=True))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_large_arrays_in_both_directions(reads: bool) -> None:
+    """More bytes than the system holds between two workers."""
+    large = np.arange(1 << 22, dtype=np.float32)
+    with meshes(2, reads=reads) as made:
+        found = together(*(lambda m=m: m.gather("x", large) for m in made))
+    assert all(np.array_equal(array, large) for results in found for array in results)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_large_arrays_are_read_where_memory_is_shared(
+    reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_bytes = []
+    read = PeerMemory.read
+
+    def counted(memory: PeerMemory, exchange: int, segments: Any, into: Any) -> None:
+        read_bytes.append(sum(count for _, count in segments))
+        read(memory, exchange, segments, into)
+
+    monkeypatch.setattr(PeerMemory, "read", counted)
+    large = np.ones(1 << 16, np.float32)
+    with meshes(2, reads=reads) as made:
+        together(*(lambda m=m: m.reduce("x", [large], "sum") for m in made))
+    # Both read half of the other's array, and half of the sums.
+    assert read_bytes == [large.nbytes // 2] * 4 * reads
+
+
+def test_arrays_may_be_read_during_an_exchange_alone() -> None:
+    """Its end and its failure close the window: nobody takes what is in the memory afterwards."""
+    large = np.ones(1 << 16, np.float32)
+    with meshes(2) as made:
+        window = made[0]._wire._window
+        memory = PeerMemory(window.address)
+        is_open = []
+        read = PeerMemory.read
+
+        def looked(other: PeerMemory, *given: Any) -> None:
+            is_open.append(bool(window._words[1]))
+            read(other, *given)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(PeerMemory, "read", looked)
+            together(*(lambda m=m: m.gather("x", large) for m in made))
+        assert any(is_open)
+        made[0].abort()
+        with pytest.raises(PeerLost):
+            made[0].gather("y", large)
+        for exchange in range(1, 6):
+            with pytest.raises(ConnectionError, match="has left the exchange"):
+                memory.read(exchange, [], [])
+
+
+@pytest.mark.parametrize(
+    ("label", "array"), [("another", np.ones(3)), ("x", np.ones(4)), ("x", np.ones(30000))]
+)
+def test_other_steps_are_refused(label: str, array: np.ndarray) -> None:
+    with meshes(2) as made:
+        first, second = made
+
+        def other() -> Any:
+            try:
+                return second.reduce(label, [array], "sum")
+            finally:
+                second.close()
+
+        found = together(lambda: first.reduce("x", [np.ones(3)], "sum"), other)
+    assert any(isinstance(error, RunError) and error.code == "RUN-090" for error in found), found
+    assert all(isinstance(error, RunError | PeerLost) for error in found)
+
+
+def test_patience_ends() -> None:
+    with meshes(2, patience_seconds=0.0) as made, pytest.raises(RunError) as caught:
+        made[0].reduce("x", [np.ones(3)], "sum")
+    assert caught.value.code == "RUN-091"
+    assert "workers 1" in str(caught.value)
+
+
+def test_a_closed_mesh_ends_that_of_the_others() -> None:
+    with meshes(3) as made:
+        made[2].close()
+        found = together(*(lambda m=m: m.gather("x", np.ones(3)) for m in made[:2]))
+    assert all(isinstance(error, PeerLost) for error in found)
+
+
+def test_abort_wakes_one_who_waits() -> None:
+    with meshes(2) as made:
+        is_waiting = threading.Event()
+
+        def wait() -> Any:
+            is_waiting.set()
+            return made[0].gather("x", np.ones(3))
+
+        def abort() -> None:
+            assert is_waiting.wait(60.0)
+            made[0].abort()
+
+        error, _ = together(wait, abort)
+        assert isinstance(error, PeerLost)
+        with pytest.raises(PeerLost):
+            made[0].gather("y", np.ones(3))

@@ -1,0 +1,77 @@
+"""Program of the fault campaign: a Keras training whose every step is written to a log.
+
+Arguments: file for the weights and the history, number of epochs, folder for the logs of the steps,
+folder for checkpoints if there are to be any.
+Each worker has a log of its own, so that a step that is lost or made twice is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+from evener import CheckpointCallback
+
+NUM_SAMPLES, BATCH_SIZE = 500, 64
+
+
+class StepLog(keras.callbacks.Callback):
+    """Writes a line for every step that is finished.
+
+    Args:
+        folder: Folder for the log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._file = (folder / f"steps-{os.getpid()}.jsonl").open("a")
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        step = self._epoch * -(-NUM_SAMPLES // BATCH_SIZE) + batch
+        self._file.write(json.dumps([step, time.time()]) + "\n")
+        self._file.flush()
+
+
+def main(file: str, num_epochs: int, folder: Path, checkpoints: str = "") -> None:
+    """Train, and write what came of it."""
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((20,)),
+            layers.Dense(64, activation="tanh"),
+            layers.Dropout(0.3, seed=3),
+            layers.BatchNormalization(),
+            layers.Dense(5),
+        ]
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(0.02, momentum=0.5, global_clipnorm=1.0)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    rng = np.random.default_rng(0)
+    x = rng.random((NUM_SAMPLES, 20), np.float32)
+    y = rng.integers(0, 5, NUM_SAMPLES)
+    callbacks: list[keras.callbacks.Callback] = [StepLog(folder)]
+    if checkpoints:
+        callbacks.append(CheckpointCallback(checkpoints, every_steps=25, every_epoch=False, keep=2))
+    history = model.fit(
+        x, y, batch_size=BATCH_SIZE, epochs=num_epochs, verbose=0, callbacks=callbacks
+    )
+    np.savez(file, *model.get_weights(), np.asarray(history.history["loss"]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,77 @@
+"""Steps of the corpus on workers that die, or miss an exchange, at every point of a step."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+
+import pytest
+
+from exactness.steps.case import CASES
+from exactness.steps.runs import check, one_device
+from workers.in_threads import Fault, Outcome, run_case, same_bits
+
+SHARES = (5.0, 3.0, 2.0)
+DEVICES = (1, 1, 1)
+NAMES = sorted(CASES)
+# A death at every exchange of every step takes hours: EVENER_EVERY_FAULT=1 asks for it.
+DISTURBED = NAMES if os.environ.get("EVENER_EVERY_FAULT") else NAMES[::90]
+expected_of = functools.cache(one_device)
+
+
+@functools.cache
+def exchanges_of(name: str) -> tuple[int, ...]:
+    """Return the exchanges in each step of a case, which is exact without faults."""
+    found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES)
+    hold(name, found)
+    assert not found.num_retries
+    return tuple(found.num_exchanges)
+
+
+def hold(name: str, found: Outcome) -> None:
+    """Hold what workers have left against one device, and against each other to the bit."""
+    assert not found.faults_left
+    assert same_bits(found.runs)
+    for run in found.runs.values():
+        check(CASES[name](), expected_of(name), run)
+
+
+def run_with(name: str, *faults: Fault) -> None:
+    """Run a case with faults, which end in the same numbers as on one device."""
+    dead = {fault.worker for fault in faults if fault.kind.startswith("dies")}
+    found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES, faults=faults)
+    hold(name, found)
+    assert set(found.runs) == {0, 1, 2} - dead
+
+
+@pytest.mark.sampled(60)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_step_without_faults(name: str) -> None:
+    assert exchanges_of(name)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", DISTURBED)
+def test_a_death_at_every_exchange(name: str) -> None:
+    """The exchanges are those of the first step and of the third, whose batch is smaller.
+
+    The number behind the last exchange is the commit.
+    """
+    counts = exchanges_of(name)
+    workers = itertools.cycle([1, 0, 2])
+    for step in (0, 2):
+        for exchange in range(counts[step] + 1):
+            run_with(name, Fault(worker=next(workers), step=step, exchange=exchange))
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", DISTURBED)
+def test_an_exchange_that_others_have_finished(name: str) -> None:
+    """A worker misses the last exchange of a step: it computes the step with their results."""
+    counts = exchanges_of(name)
+    for step, worker in ((0, 1), (1, 0), (len(counts) - 1, 2)):
+        if counts[step]:
+            last = counts[step] - 1
+            run_with(name, Fault(worker=worker, step=step, exchange=last, kind="hears nothing"))
+            run_with(name, Fault(worker=worker, step=step, exchange=last, kind="dies late"))
