@@ -10,7 +10,7 @@ import pytest
 
 import evener
 from evener import Plan
-from exactness.steps.case import CASES
+from exactness.steps.case import CASES, graph_optimizers_of
 from exactness.steps.runs import check, one_device, train
 from gpu.ground import GPUS
 
@@ -21,5 +21,6 @@ def test_equals_one_gpu(name: str) -> None:
     case = CASES[name]()
     axes = {} if case.in_axes is None else {"in_axes": case.in_axes}
     plan = Plan.data_parallel(list(GPUS.devices), shares=[5, 3])
-    actual = train(case, evener.distribute(case.step, plan=plan, **axes))
-    check(case, one_device(name), actual, least_tolerance=GPUS.tolerance)
+    with graph_optimizers_of(name):
+        actual = train(case, evener.distribute(case.step, plan=plan, **axes))
+        check(case, one_device(name), actual, least_tolerance=GPUS.tolerance)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from exactness.steps.case import CASES
+from exactness.steps.case import CASES, graph_optimizers_of
 from exactness.steps.runs import check, one_device
 from workers.in_threads import Fault, Outcome, run_case, same_bits
 
@@ -23,8 +23,9 @@ expected_of = functools.cache(one_device)
 @functools.cache
 def exchanges_of(name: str) -> tuple[int, ...]:
     """Return the exchanges in each step of a case, which is exact without faults."""
-    found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES)
-    hold(name, found)
+    with graph_optimizers_of(name):
+        found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES)
+        hold(name, found)
     assert not found.num_retries
     return tuple(found.num_exchanges)
 
@@ -40,8 +41,9 @@ def hold(name: str, found: Outcome) -> None:
 def run_with(name: str, *faults: Fault) -> None:
     """Run a case with faults, which end in the same numbers as on one device."""
     dead = {fault.worker for fault in faults if fault.kind.startswith("dies")}
-    found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES, faults=faults)
-    hold(name, found)
+    with graph_optimizers_of(name):
+        found = run_case(CASES[name], num_devices=DEVICES, shares=SHARES, faults=faults)
+        hold(name, found)
     assert set(found.runs) == {0, 1, 2} - dead
 
 

@@ -36,7 +36,7 @@ def main(options: dict[str, Any]) -> None:
         )
 
     import exactness.steps
-    from exactness.steps.case import CASES, SEED
+    from exactness.steps.case import CASES, SEED, graph_optimizers_of
     from exactness.steps.test_corpus_runs import as_arrays
 
     for module in pkgutil.iter_modules(exactness.steps.__path__):
@@ -48,8 +48,9 @@ def main(options: dict[str, Any]) -> None:
         step = make_step(built.step, **({"in_axes": built.in_axes} if is_given else {}))
         rng = np.random.default_rng(SEED)
         arrays = []
-        for size in built.sizes:
-            arrays += as_arrays(step(*built.batch(rng, size)))
+        with graph_optimizers_of(name):
+            for size in built.sizes:
+                arrays += as_arrays(step(*built.batch(rng, size)))
         arrays += as_arrays(list(built.variables))
         np.savez(Path(options["folder"]) / f"{index}_{number}.npz", *arrays)
 

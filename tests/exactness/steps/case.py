@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,10 +49,17 @@ class BuiltStep:
 
 Build = Callable[[], BuiltStep]
 CASES: dict[str, Build] = {}
+_WITHOUT_DEPENDENCY_OPTIMIZATION: set[str] = set()
 
 
-def case(name: str) -> Callable[[Build], Build]:
-    """Register a builder under ``group/name``; it always builds from the same seed."""
+def case(name: str, *, dependency_optimization: bool = True) -> Callable[[Build], Build]:
+    """Register a builder under ``group/name``; it always builds from the same seed.
+
+    Args:
+        name: Name of the case.
+        dependency_optimization: Whether TensorFlow's optimizer of dependencies may run: with it,
+            plain TensorFlow gives other numbers in some runs of some steps.
+    """
 
     def add(build: Build) -> Build:
         if name in CASES:
@@ -63,9 +71,26 @@ def case(name: str) -> Callable[[Build], Build]:
             return build()
 
         CASES[name] = from_seed
+        if not dependency_optimization:
+            _WITHOUT_DEPENDENCY_OPTIMIZATION.add(name)
         return from_seed
 
     return add
+
+
+@contextlib.contextmanager
+def graph_optimizers_of(name: str) -> Iterator[None]:
+    """Run the graphs that are built in the context with the optimizers that a case allows."""
+    optimizer = "dependency_optimization"
+    if name not in _WITHOUT_DEPENDENCY_OPTIMIZATION:
+        yield
+        return
+    before = tf.config.optimizer.get_experimental_options().get(optimizer, True)
+    tf.config.optimizer.set_experimental_options({optimizer: False})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({optimizer: before})
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

@@ -221,7 +221,8 @@ def every_triple() -> BuiltStep:
     return learn(loss_of, model, labelled)
 
 
-@case("contrastive/other_samples_as_negatives_by_roll")
+# On a busy machine plain TensorFlow 2.21 gave seven values in 80 runs, and without this optimizer one.
+@case("contrastive/other_samples_as_negatives_by_roll", dependency_optimization=False)
 def rolled() -> BuiltStep:
     model, judge = mlp(8, 10, 4), mlp(8, 10, 1, last_bias=False)
     weights = [*model.trainable_variables, *judge.trainable_variables]
@@ -243,8 +244,6 @@ def rolled() -> BuiltStep:
         batch=two_views(),
         variables=[*weights, *optimizer.variables],
         tolerance=1e-4,
-        # On a busy machine plain TensorFlow 2.21 gave other numbers in 8 of 24 runs.
-        references=12,
     )
 
 
