@@ -221,7 +221,7 @@ def every_triple() -> BuiltStep:
     return learn(loss_of, model, labelled)
 
 
-# On a busy machine plain TensorFlow 2.21 gave seven values in 80 runs, and without this optimizer one.
+# Plain TensorFlow 2.21 gave seven values in 80 runs on a busy machine; without this optimizer, one.
 @case("contrastive/other_samples_as_negatives_by_roll", dependency_optimization=False)
 def rolled() -> BuiltStep:
     model, judge = mlp(8, 10, 4), mlp(8, 10, 1, last_bias=False)
