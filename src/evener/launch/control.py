@@ -123,6 +123,9 @@ class JobControl:
         """
         assert self._coordinator is not None
         self._incarnations[index] = incarnation
+        if incarnation:
+            # The others wait for all that are there from the start.
+            self._coordinator.expect(index, incarnation)
         job = Job(
             index=index,
             count=self._num_workers,

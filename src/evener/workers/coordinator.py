@@ -16,7 +16,7 @@ from evener.workers.addresses import join_address, split_address
 from evener.workers.channel import Channel, NoPeer
 from evener.workers.events import Event
 from evener.workers.membership import Membership
-from evener.workers.messages import Hello, Look, decode
+from evener.workers.messages import Appear, Hello, Look, decode
 
 _LOGGER = logging.getLogger(__name__)
 _GREETING_SECONDS = 10.0
@@ -127,6 +127,17 @@ class Coordinator:
                 thread.join()
         self._server.close()
 
+    def expect(self, index: int, incarnation: int) -> None:
+        """Lose a replacement, whose process is started now, if it does not appear in time.
+
+        Args:
+            index: Number of the worker.
+            incarnation: Number of its restarts.
+        """
+        with self._changed:
+            self._membership.newcomers.expect(index, incarnation, time.monotonic())
+            self._changed.notify_all()
+
     def _accept(self) -> None:
         assert self._server is not None
         while True:
@@ -182,7 +193,7 @@ class Coordinator:
                     if isinstance(message, Look):
                         line.send(self._membership.past())
                         return "it has looked"
-                    if not line.is_known and not isinstance(message, Hello):
+                    if not line.is_known and not isinstance(message, Hello | Appear):
                         return "its first message is no hello"
                     line.is_known = True
                     # A worker that was refused gets no second chance on the same connection.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evener.errors import RunError, listed
+from evener.workers.messages import Hello
 
 _MOST_NAMES = 8
 
@@ -79,21 +80,24 @@ def missing(indices: Iterable[int], seconds: float) -> RunError:
     )
 
 
-def different(fact: str, first: tuple[int, object], second: tuple[int, object]) -> RunError:
-    """Return the error for a fact that must be the same on all workers.
+def difference(first: Hello, second: Hello) -> RunError | None:
+    """Return the error for the first fact, by name, that differs between two workers.
 
     Args:
-        fact: Name of the fact.
-        first: Number of a worker, and its value.
-        second: Number of the worker that differs from it, and its value.
+        first: Description of a worker.
+        second: That of another one.
     """
-    return RunError(
-        "RUN-068",
-        f"Worker {second[0]} differs from worker {first[0]}: {fact} is {_shown(second[1])}, not "
-        f"{_shown(first[1])}.",
-        why="workers that differ compute different steps, so their sums would be wrong.",
-        fix=f"start all workers with the same {fact}.",
-    )
+    ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
+    for fact in sorted(ours.keys() | theirs.keys()):
+        if ours.get(fact) != theirs.get(fact):
+            return RunError(
+                "RUN-068",
+                f"Worker {second.index} differs from worker {first.index}: {fact} is "
+                f"{_shown(theirs.get(fact))}, not {_shown(ours.get(fact))}.",
+                why="workers that differ compute different steps, so their sums would be wrong.",
+                fix=f"start all workers with the same {fact}.",
+            )
+    return None
 
 
 def not_given(indices: Iterable[int], key: str, seconds: float, instead: str) -> RunError:

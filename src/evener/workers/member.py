@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import threading
-import time
 from collections.abc import Callable, Mapping
-from multiprocessing import AuthenticationError
 from typing import Any
 
 from evener.workers import faults
-from evener.workers.channel import Channel, NoPeer, dial
+from evener.workers.channel import Channel
+from evener.workers.connecting import connect
 from evener.workers.job import Job
-from evener.workers.messages import Beat, Exchange, Hello, Leave, Look, Message, Stop, encode
+from evener.workers.messages import BEATS, Beat, Exchange, Hello, Leave, Look, Message, Stop, encode
+from evener.workers.presence import Presence
 from evener.workers.view import View, ViewOver
-
-_LONGEST_PAUSE = 1.0
-_ANSWER_SECONDS = 5.0
-_BEATS = 4
 
 
 class Member:
@@ -56,6 +51,7 @@ class Member:
         self._changed = threading.Condition()
         self._closed = threading.Event()
         self._channel: Channel | None = None
+        self._presence: Presence | None = None
         self._threads: list[threading.Thread] = []
         self._view: View | None = None
         self._may_go = False
@@ -69,6 +65,15 @@ class Member:
         assert self._view is not None, "the worker has not joined"
         return self._view
 
+    def appear(self) -> None:
+        """Tell the coordinator that this process is alive, from now on until it has joined.
+
+        Raises:
+            RunError: RUN-061 to RUN-063 if the coordinator does not answer.
+        """
+        assert self._presence is None, "a member appears once"
+        self._presence = Presence(self._job)
+
     def look(self) -> tuple[View | None, dict[str, list[Any]]]:
         """Ask where the job stands, before joining it.
 
@@ -80,7 +85,7 @@ class Member:
             RunError: RUN-061 to RUN-063 or RUN-072 if the coordinator does not answer; RUN-074
                 if the job has ended.
         """
-        channel = self._connect()
+        channel = connect(self._job, self._closed)
         try:
             channel.send(encode(Look()))
             if not channel.poll(self._job.start_seconds):
@@ -102,7 +107,7 @@ class Member:
             RunError: RUN-061 to RUN-068, RUN-071, RUN-072 or RUN-074, if the worker cannot join.
         """
         assert self._channel is None, "a member joins once"
-        self._channel = self._connect()
+        self._channel = connect(self._job, self._closed)
         work = [self._receive, self._beat]
         self._threads = [
             threading.Thread(target=each, name=f"evener-member{each.__name__}", daemon=True)
@@ -111,7 +116,9 @@ class Member:
         for thread in self._threads:
             thread.start()
         self._send(self._hello)
-        return self._view_after(0)
+        view = self._view_after(0)
+        self._end_presence()
+        return view
 
     def exchange(self, key: str, value: Any, timeout_seconds: float) -> list[Any]:
         """Give a value, and return the values of all members in their order.
@@ -189,42 +196,16 @@ class Member:
     def close(self) -> None:
         """End the connection and its threads; the others lose this worker if it has not left."""
         self._fail(faults.closed(self._job.index))
+        self._end_presence()
         if self._channel is not None:
             self._channel.interrupt()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def _connect(self) -> Channel:
-        """Try to connect until the time for the start is over."""
-        address, seconds = self._job.coordinator, self._job.start_seconds
-        deadline = time.monotonic() + seconds
-        for attempt in itertools.count():
-            left = max(deadline - time.monotonic(), 0.01)
-            try:
-                return self._dial(min(left, _ANSWER_SECONDS))
-            except (OSError, EOFError) as error:
-                reason = getattr(error, "strerror", None) or str(error) or "the connection closed"
-            pause = min(0.1 * 1.5 ** min(attempt, 20), _LONGEST_PAUSE)
-            if time.monotonic() + pause >= deadline:
-                raise faults.not_reached(address, seconds, reason)
-            if self._closed.wait(pause):
-                raise faults.closed(self._job.index)
-        raise AssertionError("the loop has no end of its own")
-
-    def _dial(self, seconds: float) -> Channel:
-        address = self._job.coordinator
-        channel = dial(address, seconds, send_seconds=self._job.heartbeat_seconds)
-        try:
-            channel.introduce(self._job.secret, seconds)
-        except BaseException as error:
-            channel.close()
-            if isinstance(error, AuthenticationError):
-                raise faults.wrong_secret(address) from None
-            if isinstance(error, NoPeer):
-                raise faults.no_coordinator(address) from error
-            raise
-        return channel
+    def _end_presence(self) -> None:
+        if self._presence is not None:
+            self._presence.close()
 
     def _send(self, message: Message) -> None:
         assert self._channel is not None, "the worker has not joined"
@@ -254,7 +235,7 @@ class Member:
             self._changed.notify_all()
 
     def _beat(self) -> None:
-        while not self._closed.wait(self._job.heartbeat_seconds / _BEATS):
+        while not self._closed.wait(self._job.heartbeat_seconds / BEATS):
             self._send(Beat())
 
     def _receive(self) -> None:

@@ -26,7 +26,8 @@ from evener.errors import RunError
 from evener.workers import faults
 from evener.workers.events import Ended, Event, Failed, Formed, Lost
 from evener.workers.exchanges import Exchanges, Line
-from evener.workers.messages import Beat, Exchange, Hello, Leave, Message, Stop
+from evener.workers.messages import Appear, Beat, Exchange, Hello, Leave, Message, Stop
+from evener.workers.newcomers import Newcomers
 from evener.workers.view import View
 
 
@@ -65,6 +66,9 @@ class _Seat:
 class Membership:
     """Members of a job.
 
+    Attributes:
+        newcomers: Replacements on their way.
+
     Args:
         count: Number of workers at the start.
         heartbeat_seconds: Silence after which a member is lost.
@@ -97,6 +101,9 @@ class Membership:
         self._deadline: float | None = None
         # The newest incarnation of each worker that was in a view.
         self._incarnations: dict[int, int] = {}
+        self.newcomers = Newcomers(
+            heartbeat_seconds=heartbeat_seconds, start_seconds=start_seconds, lose=self._report_loss
+        )
 
     @property
     def phase(self) -> Phase:
@@ -123,6 +130,10 @@ class Membership:
             # Others come from a line that was given up meanwhile.
             if isinstance(message, Hello):
                 self._greet(line, message, now)
+            elif isinstance(message, Appear):
+                self.newcomers.appear(line, message, now)
+            else:
+                self.newcomers.hear(line, now)
             return
         seat.heard_at = now
         match message:
@@ -146,6 +157,8 @@ class Membership:
         seat = self._seats.get(line)
         if seat is not None:
             self._lose(seat, now, why)
+        else:
+            self.newcomers.disconnected(line, why)
 
     def tick(self, now: float) -> None:
         """Act on all deadlines that have passed."""
@@ -155,6 +168,7 @@ class Membership:
             if seat.line in self._seats and now - seat.heard_at >= self._heartbeat_seconds:
                 self._lose(seat, now, silent)
         self._exchanges.tick(now)
+        self.newcomers.tick(now)
         if self._deadline is None or now < self._deadline:
             return
         if self._phase is Phase.GATHERING:
@@ -169,11 +183,13 @@ class Membership:
         """Count all members as heard now, because this process itself was stopped."""
         for seat in self._seats.values():
             seat.heard_at = now
+        self.newcomers.excuse_silence(now)
 
     def next_deadline(self) -> float | None:
         """Return the time at which `tick` has something to do, or None."""
         silences = [seat.heard_at + self._heartbeat_seconds for seat in self._seats.values()]
-        deadlines = (*silences, self._deadline, self._exchanges.deadline)
+        newcomers = self.newcomers.next_deadline()
+        deadlines = (*silences, self._deadline, self._exchanges.deadline, newcomers)
         return min((time for time in deadlines if time is not None), default=None)
 
     def _members(self) -> list[_Seat]:
@@ -186,6 +202,7 @@ class Membership:
             _refuse(line, error)
             return
         seat = self._seats[line] = _Seat(line=line, hello=hello, heard_at=now)
+        self.newcomers.arrive(hello.index)
         if older is not None:
             self._lose(older, now, f"its incarnation {hello.incarnation} takes its place")
         if seat.in_view:
@@ -193,7 +210,7 @@ class Membership:
             return
         if self._phase is Phase.GATHERING:
             self._gather(now)
-        elif self._phase is Phase.RUNNING and not any(s.left for s in self._members()):
+        elif self._phase is Phase.RUNNING and not self._any_left():
             # After the first has finished, nobody stops for a worker that would have no work.
             self._end_view(now, f"worker {hello.index} joins")
 
@@ -211,7 +228,7 @@ class Membership:
             why = f"its incarnation {newest} was lost, and this is incarnation {hello.incarnation}"
             return faults.expelled(index, why)
         members = [seat.hello for seat in self._members() if seat is not older]
-        return _difference(members[0], hello) if members else None
+        return faults.difference(members[0], hello) if members else None
 
     def _gather(self, now: float) -> None:
         if not self._seats:
@@ -221,7 +238,7 @@ class Membership:
         if len(self._seats) < self._count:
             return
         hellos = sorted((seat.hello for seat in self._seats.values()), key=lambda h: h.index)
-        errors = (_difference(hellos[0], hello) for hello in hellos[1:])
+        errors = (faults.difference(hellos[0], hello) for hello in hellos[1:])
         error = next((error for error in errors if error is not None), None)
         if error is None:
             self._form()
@@ -245,15 +262,21 @@ class Membership:
 
     def _lose(self, seat: _Seat, now: float, why: str) -> None:
         del self._seats[seat.line]
-        fault = not (seat.left or any(other.left for other in self._members()))
-        self._emit(
-            Lost(index=seat.index, incarnation=seat.hello.incarnation, why=why, is_fault=fault)
-        )
+        self._report_loss(seat.index, seat.hello.incarnation, why, has_left=seat.left)
         _refuse(seat.line, faults.expelled(seat.index, why))
         if self._phase is Phase.GATHERING:
             self._gather(now)
         elif seat.in_view:
             self._end_view(now, f"worker {seat.index} is lost: {why}")
+
+    def _report_loss(
+        self, index: int, incarnation: int, why: str, *, has_left: bool = False
+    ) -> None:
+        is_fault = not (has_left or self._any_left())
+        self._emit(Lost(index=index, incarnation=incarnation, why=why, is_fault=is_fault))
+
+    def _any_left(self) -> bool:
+        return any(seat.left for seat in self._members())
 
     def _end_view(self, now: float, why: str) -> None:
         if self._phase is Phase.RUNNING:
@@ -320,14 +343,3 @@ def _refuse(line: Line, error: RunError) -> None:
     message: dict[str, Any] = {"kind": "error", "error": faults.to_json(error)}
     line.send(message)
     line.end()
-
-
-def _difference(first: Hello, second: Hello) -> RunError | None:
-    """Return the error for the first fact, by name, that differs between two workers."""
-    ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
-    for fact in sorted(ours.keys() | theirs.keys()):
-        if ours.get(fact) != theirs.get(fact):
-            return faults.different(
-                fact, (first.index, ours.get(fact)), (second.index, theirs.get(fact))
-            )
-    return None

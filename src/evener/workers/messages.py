@@ -3,6 +3,7 @@
 ::
 
     member                      coordinator
+      Appear       ------->        (a replacement, on a connection of its own, with beats)
       Look         ------->        (a replacement, on a connection of its own)
                    <-------     past
       Hello        ------->
@@ -27,6 +28,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+BEATS = 4
+"""Beats in the time after which silence is a loss."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
@@ -45,6 +49,19 @@ class Hello:
     incarnation: int
     address: str
     facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appear:
+    """Evener has started in a replacement, which does not join yet.
+
+    Attributes:
+        index: Number of the worker.
+        incarnation: Number of its restarts.
+    """
+
+    index: int
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +117,10 @@ class Leave:
     done: int
 
 
-Message = Hello | Look | Beat | Exchange | Stop | Leave
+Message = Hello | Appear | Look | Beat | Exchange | Stop | Leave
 _KINDS: dict[str, type[Message]] = {
     "hello": Hello,
+    "appear": Appear,
     "look": Look,
     "beat": Beat,
     "exchange": Exchange,

@@ -91,6 +91,7 @@ def _begin(job: Job, member: Member) -> tuple[Late | None, View]:
     if not job.incarnation:
         return None, member.join()
     with ends_with_the_job():
+        member.appear()
         view, exchanged = member.look()
         if view is None:
             return None, member.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from evener.errors import RunError
 from evener.workers.coordinator import Coordinator
+from evener.workers.events import Ended, Event, Formed
 from evener.workers.faults import not_reached
 from evener.workers.job import Job
 from evener.workers.member import Member
@@ -31,18 +33,23 @@ def coordinator() -> Iterator[Coordinator]:
 
 
 def member(
-    coordinator: str, index: int, *, secret: bytes = SECRET, over: Callable[[], None] | None = None
+    coordinator: str,
+    index: int,
+    *,
+    secret: bytes = SECRET,
+    over: Callable[[], None] | None = None,
+    **others: Any,
 ) -> Member:
+    start_seconds = 0.5 if secret != SECRET else 20.0
+    defaults = {"count": 2, "incarnation": 0, "heartbeat_seconds": 30.0}
     job = Job(
         index=index,
-        count=2,
         coordinator=coordinator,
         secret=secret,
         hosts_coordinator=False,
         host="127.0.0.1",
-        incarnation=0,
-        heartbeat_seconds=30.0,
-        start_seconds=0.5 if secret != SECRET else 20.0,
+        start_seconds=start_seconds,
+        **{**defaults, **others},
     )
     return Member(job, address=f"host:{index}", facts={}, on_view_over=over or (lambda: None))
 
@@ -114,6 +121,32 @@ def test_another_program_answers() -> None:
         threading.Thread(target=greet, daemon=True).start()
         with pytest.raises(RunError, match="RUN-063"):
             member(f"127.0.0.1:{server.getsockname()[1]}", 0).join()
+
+
+def test_a_replacement_is_seen_from_its_start_until_it_joins() -> None:
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    started = Coordinator(1, SECRET, heartbeat_seconds=0.4, start_seconds=30.0, on_event=events.put)
+    started.start()
+    try:
+        newcomer = member(started.address, 0, incarnation=1, heartbeat_seconds=0.4, count=1)
+        newcomer.appear()
+        with pytest.raises(queue.Empty):
+            # It beats: three times the silence after which it would be lost.
+            events.get(timeout=1.2)
+        newcomer.join()
+        assert isinstance(events.get(timeout=20), Formed)
+        newcomer.leave(1)
+        assert isinstance(events.get(timeout=20), Ended)
+        assert not [t for t in threading.enumerate() if t.name.startswith("evener-presence")]
+    finally:
+        started.stop()
+
+
+def test_a_replacement_that_ends_before_it_joins(coordinator: Coordinator) -> None:
+    newcomer = member(coordinator.address, 0, incarnation=1)
+    newcomer.appear()
+    newcomer.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("evener-presence")]
 
 
 def test_a_port_in_use(coordinator: Coordinator) -> None:
