@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.commands import assert_wrong_usage, run
+from cli.commands import SOURCE, assert_wrong_usage, run
 
 SCRIPT = """
     import os
@@ -21,6 +22,9 @@ SCRIPT = """
     import keras
     import numpy as np
     file, marks = sys.argv[1:]
+    incarnation = os.environ.get("EVENER_JOB", "").partition('"incarnation": ')[2][:1]
+    if marks == "freeze" and incarnation == "1":
+        os.kill(os.getpid(), signal.SIGSTOP)
     keras.utils.set_random_seed(1)
     layers = keras.layers
     model = keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dropout(0.2),
@@ -92,6 +96,36 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
     both, alone = (list(np.load(tmp_path / f"{name}.npz").values()) for name in ("two", "one"))
     for found, expected in zip(both, alone, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.long
+def test_a_replacement_that_freezes_before_it_joins_is_replaced(
+    script: Path, tmp_path: Path
+) -> None:
+    path = script
+    path.write_text(path.read_text().replace("epochs=3", "epochs=150"))
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
+    limits = ["--heartbeat", "2", "--grace", "30"]
+    done = run(*words, *limits, str(path), str(tmp_path / "two.npz"), "freeze", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 was lost: it was silent for 2 seconds; it is started again" in done.stderr
+
+
+@pytest.mark.long
+def test_a_replacement_that_never_starts_is_replaced(script: Path, tmp_path: Path) -> None:
+    """It hangs in a module that Python reads before everything else."""
+    hangs = """
+        import os, time
+        if '"incarnation": 1' in os.environ.get("EVENER_JOB", ""):
+            time.sleep(600)
+    """
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(hangs))
+    environ = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{SOURCE}", "EVENER_START_SECONDS": "20"}
+    script.write_text(script.read_text().replace("epochs=3", "epochs=400"))
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1"]
+    done = run(*words, str(script), str(tmp_path / "two.npz"), "-", folder=tmp_path, **environ)
+    assert done.returncode == 0, done.stderr
+    assert "it was silent for 20 seconds after its start; it is started again" in done.stderr
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ CHECKPOINT_STEPS = 25
 PROGRAM = Path(__file__).with_name("steady.py")
 DEVICES = ("cpu:1", "cpu:2", "cpu:1")
 _HEARTBEAT = 2.0
+_START = 60.0
 _TOLERANCE = 1e-5
 _LONGEST_JOB = 900.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -77,9 +78,11 @@ class Job:
         subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=512k", "evener", self.checkpoints], check=True
         )
+        environ = {**os.environ, "EVENER_START_SECONDS": str(_START)}
         with (folder / "output.txt").open("w") as output:
             self.process = subprocess.Popen(
                 [*words, str(folder), str(self.checkpoints)],
+                env=environ,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -160,9 +163,19 @@ def slow_down(job: Job, rng: random.Random) -> list[int]:
 
 def kill_newcomer(job: Job, rng: random.Random) -> list[int]:
     """Kill a worker that is about to join, if there is one."""
+    young = _newcomers(job)
+    return _send(signal.SIGKILL, [rng.choice(young)]) if young else kill_one(job, rng)
+
+
+def freeze_newcomer(job: Job, rng: random.Random) -> list[int]:
+    """Stop a worker that is about to join, if there is one."""
+    young = _newcomers(job)
+    return _send(signal.SIGSTOP, [rng.choice(young)]) if young else freeze(job, rng)
+
+
+def _newcomers(job: Job) -> list[int]:
     grown = job.steps()
-    young = [process for process in job.workers().values() if not grown.get(process)]
-    return _send(signal.SIGKILL, [rng.choice(sorted(young))]) if young else kill_one(job, rng)
+    return sorted(process for process in job.workers().values() if not grown.get(process))
 
 
 def cut_links(job: Job, rng: random.Random) -> list[int]:
@@ -215,6 +228,7 @@ KINDS: dict[str, Callable[[Job, random.Random], list[int]]] = {
     "frozen": freeze,
     "slowed": slow_down,
     "killed while joining": kill_newcomer,
+    "frozen while joining": freeze_newcomer,
     "all links cut": cut_links,
     "a link cut": cut_one_link,
     "disk full": fill_disk,

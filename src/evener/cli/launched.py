@@ -14,6 +14,7 @@ from evener.launch import jobs
 from evener.launch.jobs import Limits, RunCommand, job_settings, task_settings
 from evener.launch.on_ray.cluster import RayCluster
 from evener.launch.on_ray.resources import Resources
+from evener.launch.settings import LaunchSettings
 from evener.launch.slurm import PORT_BASE
 from evener.launch.tasks import task_of
 from evener.workers.job import start_seconds_of
@@ -44,10 +45,7 @@ def run_here(command: RunCommand, num_workers: int, logs: Path | None, limits: L
         logs: Folder for log files; None for a new one.
         limits: Limits of the job.
     """
-    folder = _log_folder(logs)
-    return jobs.run_local(
-        job_settings(command, num_workers, environ=os.environ, logs=folder, limits=limits)
-    )
+    return jobs.run_local(_settings(command, num_workers, logs, limits))
 
 
 def run_on_ray(
@@ -69,16 +67,17 @@ def run_on_ray(
     Raises:
         RunError: RUN-085 to RUN-087, if Ray, its cluster or places in it are missing.
     """
-    seconds = start_seconds_of(os.environ)
-    cluster = RayCluster(address, needs, place_seconds=seconds)
-    settings = job_settings(
-        command,
-        len(needs),
-        environ=os.environ,
-        logs=_log_folder(logs),
-        limits=dataclasses.replace(limits, start_seconds=seconds),
-    )
+    settings = _settings(command, len(needs), logs, limits)
+    cluster = RayCluster(address, needs, place_seconds=settings.start_seconds)
     return jobs.run_on_ray(settings, cluster)
+
+
+def _settings(
+    command: RunCommand, num_workers: int, logs: Path | None, limits: Limits
+) -> LaunchSettings:
+    limits = dataclasses.replace(limits, start_seconds=start_seconds_of(os.environ))
+    folder = _log_folder(logs)
+    return job_settings(command, num_workers, environ=os.environ, logs=folder, limits=limits)
 
 
 def _log_folder(logs: Path | None) -> Path:
