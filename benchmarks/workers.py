@@ -2,12 +2,15 @@
 
     python benchmarks/workers.py --rounds 3
     python benchmarks/workers.py --rounds 3 --slow        as root: the second core is at 0.4
+    python benchmarks/workers.py --rounds 3 --batch-norm  BatchNormalization behind every layer
 
 Each row is a pair of processes, one pinned to each of two cores, that train the same model:
 
     solo                      each alone on half of the batch: the limit is the sum
     evener                    a custom loop with `evener.distribute`, even shares
     evener measured           the same, with shares as measured
+    evener no gate            updates begin before all sums have arrived: a death may tear a step
+    evener per device         with --batch-norm: statistics of each device, as TensorFlow's strategy
     evener fit                Keras's `fit` under `evener.Strategy`
     MultiWorkerMirrored       TensorFlow's strategy, a custom loop; its `fit` fails in Keras 3
     PyTorch solo, DDP         PyTorch, if ``--torch-python`` names a Python with it: twice one core
@@ -29,8 +32,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-KINDS = ("solo", "evener", "evener fit", "MultiWorkerMirrored")
+KINDS = ("solo", "evener", "evener no gate", "evener fit", "MultiWorkerMirrored")
 KINDS_IF_SLOW = ("solo", "evener", "evener measured", "MultiWorkerMirrored")
+KINDS_OF_BATCH_NORM = ("solo", "evener", "evener per device", "MultiWorkerMirrored")
+OWN_LOOPS = ("evener", "evener no gate", "evener per device", "evener measured")
 KINDS_OF_TORCH = {"PyTorch solo": 1, "PyTorch DDP": 2}
 """Number of processes."""
 SECONDS_OF_TORCH = 3.0
@@ -66,7 +71,7 @@ def busy_core(index: int) -> Iterator[None]:
             process.kill()
 
 
-def measure(kind: str, batch_size: int, num_steps: int) -> float:
+def measure(kind: str, batch_size: int, num_steps: int, *, batch_norm: bool = False) -> float:
     """Return the samples per second of both workers together."""
     addresses = free_addresses(2)
     processes = []
@@ -77,6 +82,7 @@ def measure(kind: str, batch_size: int, num_steps: int) -> float:
             environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
         words = [sys.executable, __file__, "--worker", str(index), "--kind", kind]
         words += ["--batch", str(batch_size), "--steps", str(num_steps)]
+        words += ["--batch-norm"] * batch_norm
         processes.append(
             subprocess.Popen(
                 words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -105,7 +111,7 @@ def measure_torch(python: str, kind: str, batch_size: int) -> float:
     return float(found["samples_per_second"]) * 2 / count
 
 
-def work(kind: str, index: int, batch_size: int, num_steps: int) -> None:
+def work(kind: str, index: int, batch_size: int, num_steps: int, *, batch_norm: bool) -> None:
     """Train as one of two workers, and print the samples per second."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[index]})
     import tensorflow as tf
@@ -133,7 +139,10 @@ def work(kind: str, index: int, batch_size: int, num_steps: int) -> None:
 
     def build() -> Any:
         layers = keras.layers
-        hidden = [layers.Dense(1024, activation="relu") for _ in range(4)]
+        hidden: list[Any] = []
+        for _ in range(4):
+            hidden.append(layers.Dense(1024, activation="relu"))
+            hidden += [layers.BatchNormalization()] * batch_norm
         model = keras.Sequential([keras.Input((784,)), *hidden, layers.Dense(10)])
         optimizer = keras.optimizers.Adam(1e-4)
         optimizer.build(model.trainable_variables)
@@ -153,18 +162,30 @@ def work(kind: str, index: int, batch_size: int, num_steps: int) -> None:
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             value = tf.reduce_mean(
-                keras.ops.sparse_categorical_crossentropy(y, model(x), from_logits=True)
+                keras.ops.sparse_categorical_crossentropy(
+                    y, model(x, training=True), from_logits=True
+                )
             )
         gradients = tape.gradient(value, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
     run: Any
-    if kind in ("evener", "evener measured"):
+    if kind in OWN_LOOPS:
         import evener
 
-        shares = "even" if kind == "evener" else None
-        run = evener.distribute(step, devices="cpu:1", shares=shares)
+        if kind == "evener no gate":
+            from evener.engine.partition import emit
+
+            # No task is behind the gate, and no variable is kept for a step that is broken off.
+            emit.closing_tasks = lambda *_: frozenset()
+            emit.written_by = lambda *_: ()
+        run = evener.distribute(
+            step,
+            devices="cpu:1",
+            shares=None if kind == "evener measured" else "even",
+            batch_norm="per_device" if kind == "evener per device" else None,
+        )
     elif kind == "solo":
         run = tf.function(step)
     else:
@@ -203,16 +224,19 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--steps", type=int, default=0, help="steps to time; 0 for some seconds")
     parser.add_argument("--slow", action="store_true", help="keep the second core busy")
+    parser.add_argument("--batch-norm", action="store_true", help="BatchNormalization layers")
     parser.add_argument("--torch-python", help="a Python with PyTorch and NumPy")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--kind", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
-        work(options.kind, options.worker, options.batch[0], options.steps)
+        given = options.kind, options.worker, options.batch[0], options.steps
+        work(*given, batch_norm=options.batch_norm)
         return
     for batch_size in options.batch or (512, 4096):
         steps = options.steps or max(6, 16_384 // batch_size)
         kinds = KINDS_IF_SLOW if options.slow else KINDS
+        kinds = KINDS_OF_BATCH_NORM if options.batch_norm else kinds
         kinds += tuple(KINDS_OF_TORCH) if options.torch_python else ()
         rates: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(options.rounds):
@@ -221,7 +245,7 @@ def main() -> None:
                     if kind in KINDS_OF_TORCH:
                         found = measure_torch(options.torch_python, kind, batch_size)
                     else:
-                        found = measure(kind, batch_size, steps)
+                        found = measure(kind, batch_size, steps, batch_norm=options.batch_norm)
                 rates[kind].append(found)
         limit = statistics.median(rates["solo"])
         peer = statistics.median(rates["MultiWorkerMirrored"])
