@@ -146,16 +146,25 @@ def build_from_shapes(kind: type[tf.distribute.Strategy]) -> None:
         def build(model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
             if not isinstance(model._distribute_strategy, kind):
                 return original(model, iterator=iterator, data_batch=data_batch)
-            is_built = all(layer.built for layer in model._flatten_layers())
-            if is_built and iterator is not None and _has_steps_of_keras(model):
+            if _lacks_variables(model) and _has_steps_of_keras(model):
                 with contextlib.suppress(Exception), model.distribute_strategy.scope():
                     # What fails here fails in the step too, which says so as on one device.
-                    model._symbolic_build(data_batch=iterator._distributed_dataset.element_spec)
+                    if iterator is not None:
+                        data_batch = iterator._distributed_dataset.element_spec
+                    model._symbolic_build(data_batch=data_batch)
             return None
 
         return build
 
     _BUILDING.apply(wrap)
+
+
+def _lacks_variables(model: Any) -> bool:
+    """Return whether a model has its weights, but not yet those of its optimizer or metrics."""
+    compiled = (model.optimizer, model._compile_metrics, model._compile_loss)
+    if all(each is None or each.built for each in compiled):
+        return False
+    return all(layer.built for layer in model._flatten_layers())
 
 
 def _has_steps_of_keras(model: Any) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
@@ -40,3 +41,28 @@ def test_a_model_under_a_strategy_is_built_for_its_step(strategy: Strategy) -> N
         model.compile("adam", "mse")
     _tf_private.models.build_for_step(model, (tf.ones([4, 3]), tf.ones([4, 2])))
     assert model.built and model.optimizer.built
+
+
+class CountedSGD(keras.optimizers.SGD):
+    """Counts the updates that are traced."""
+
+    num_updates = 0
+
+    def update_step(self, gradient: tf.Tensor, variable: keras.Variable, rate: tf.Tensor) -> None:
+        self.num_updates += 1
+        super().update_step(gradient, variable, rate)
+
+
+@pytest.mark.parametrize("calls", ["train_on_batch", "fit"])
+def test_the_first_step_is_traced_once(strategy: Strategy, calls: str) -> None:
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), layers.Dense(2, use_bias=False)])
+        optimizer = CountedSGD(0.1, momentum=0.9)
+        model.compile(optimizer, "mse", metrics=["mae"])
+    x, y = np.ones((4, 3), np.float32), np.ones((4, 2), np.float32)
+    if calls == "fit":
+        model.fit(x, y, batch_size=4, verbose=0)
+    else:
+        model.train_on_batch(x, y)
+        model.train_on_batch(x, y)
+    assert optimizer.num_updates == 1
