@@ -98,6 +98,26 @@ def test_a_worker_that_is_killed_costs_nothing(script: Path, tmp_path: Path) -> 
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def test_a_worker_that_lost_the_others_is_started_again(tmp_path: Path) -> None:
+    """All of them at once: that is no error of the program."""
+    path = tmp_path / "lost.py"
+    lines = """
+        import os
+        from evener.errors import RunError
+        if '"incarnation": 0' in os.environ["EVENER_JOB"]:
+            raise RunError("RUN-095", "It is lost.", why="For a test.", fix="None.")
+        print("done")
+    """
+    path.write_text(textwrap.dedent(lines))
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--devices", "cpu:1", "--logs"]
+    done = run(*words, str(tmp_path / "logs"), str(path), folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("lost the other workers; it is started again") == 2
+    log = (tmp_path / "logs" / "worker-1.log").read_text()
+    assert log.count("[RUN-095] It is lost.") == 1
+    assert "done" in log
+
+
 @pytest.mark.long
 def test_a_replacement_that_freezes_before_it_joins_is_replaced(
     script: Path, tmp_path: Path

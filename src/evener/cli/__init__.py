@@ -104,7 +104,10 @@ def _exit_code(error: EvenerError) -> int:
     # Imported here: only an error needs it.
     from evener.devices.spec import SpecError
     from evener.subprocess.request import TargetError
+    from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
 
+    if is_lost(error):
+        return EXIT_CODE_OF_LOST
     is_usage = isinstance(error, SpecError | RunError | TargetError)
     return 2 if is_usage and error.code not in _FAILURES else 1
 

@@ -2,6 +2,7 @@
 
 ends with 0                    it has finished; the job has when all have
 ends by a signal               it is replaced
+ends with 75                   it lost the others, and is replaced
 ends with another code         an error: of the program, if all workers have it at the same
                                time; else of this worker, which is replaced
 no restart is left             the job goes on without it, while a worker lives
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from evener.launch.console import Source
 from evener.launch.events import ending
+from evener.workers.faults import EXIT_CODE_OF_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +146,9 @@ class Policy:
         if code == 0 or self._any_finished:
             return self._finished(index, code)
         clause = why or ending(code)
-        if code > 0:
+        if code == EXIT_CODE_OF_LOST:
+            clause = why or "lost the other workers"
+        elif code > 0:
             program_error = self._error(index, code, now)
             if program_error is not None:
                 return program_error
@@ -179,7 +183,8 @@ class Policy:
         return Finish(code=last_code, failed=source)
 
     def _note_error(self, source: Source, code: int) -> None:
-        if code > 0 and self._late is None and source in self._joined:
+        is_error = code > 0 and code != EXIT_CODE_OF_LOST
+        if is_error and self._late is None and source in self._joined:
             self._late = (source, code)
 
     def _error(self, index: int, code: int, now: float) -> Decision:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -94,6 +95,7 @@ class Session:
         from evener.run.hoisting import Hoister, hoisted
         from evener.run.idle_devices import IdleDevices
         from evener.run.unverified import report_unverified
+        from evener.workers.faults import EXIT_CODE_OF_LOST, is_lost
         from evener.workers.process import group_of_process
 
         self._log = divert_output(group_of_process(), self.notes.add, os.environ)
@@ -123,11 +125,16 @@ class Session:
             run_as_main(script, args)
         except SystemExit:
             raise
-        except BaseException:
+        except BaseException as error:
             show_failures_of(self.script.path)
             if self._log is not None:
                 self._log.show_failure()
-            raise
+            if not is_lost(error):
+                raise
+            # As Python does with an exception that nobody catches; what ends workers reads it.
+            sys.last_value = error
+            sys.excepthook(type(error), error, error.__traceback__)
+            raise SystemExit(EXIT_CODE_OF_LOST) from None
 
 
 def prepare(

@@ -8,7 +8,15 @@ from typing import Any
 from evener.errors import RunError, listed
 from evener.workers.messages import Hello
 
+EXIT_CODE_OF_LOST = 75
+"""Exit code of a worker that lost the others, and may be started again: EX_TEMPFAIL of sysexits."""
 _MOST_NAMES = 8
+_CODES_OF_LOST = frozenset({"RUN-061", "RUN-071", "RUN-072", "RUN-095"})
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether an error says that this worker lost the others: no error of the program."""
+    return isinstance(error, RunError) and error.code in _CODES_OF_LOST
 
 
 def workers(indices: Iterable[int]) -> str:

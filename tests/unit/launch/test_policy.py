@@ -37,6 +37,18 @@ def test_a_worker_that_a_signal_ended_is_replaced_at_once() -> None:
     assert found.ended(1, SEGFAULT, 11).incarnation == 2
 
 
+def test_workers_that_lost_the_others_are_no_error_of_the_program() -> None:
+    """The only one with the state was killed: the replacements cannot catch up any more."""
+    found = policy(num_restarts=5)
+    decisions = [found.ended(index, code, 10 + index) for index, code in enumerate((75, -9, 75))]
+    assert all(isinstance(decision, Replace) for decision in decisions)
+    assert decisions[0].why.startswith("lost the other workers; it is started again")
+    for index in range(3):
+        found.started(index, 1)
+    # Nor is the error of the one that is left: the others had none.
+    assert isinstance(found.ended(1, 1, 14), Replace)
+
+
 def test_the_reason_of_the_supervisor_is_named_instead_of_its_signal() -> None:
     decision = policy().ended(1, -9, 10, "was lost: it was silent")
     assert decision.why.startswith("was lost: it was silent; it is started again")
