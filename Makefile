@@ -94,6 +94,10 @@ fuzz: $(STAMP)  ## random programs against one device, for as long as ARGS="--mi
 gpu-check: $(STAMP)  ## the tests for real GPUs (GPU=1 on a machine that has one)
 	$(BIN)/python -m pytest -rs tests/gpu $(ARGS)
 
+.PHONY: gpu-bench
+gpu-bench: $(STAMP)  ## correctness, speed and profiles on one GPU, in ten minutes (GPU=1)
+	$(BIN)/python benchmarks/gpu.py --tests $(ARGS)
+
 .PHONY: bench
 bench: $(STAMP)  ## measure side by side with the peers
 	$(BIN)/python benchmarks/data_parallel.py $(ARGS)

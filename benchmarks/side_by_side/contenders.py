@@ -7,12 +7,14 @@ layout: logical CPUs with one thread each. What differs is who splits the batch,
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from side_by_side.problems import PROBLEMS, Problem, make_dataset, make_loss, make_optimizer
+from side_by_side.step_profile import StreamProfile, profiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +26,14 @@ class Ran:
         seconds: Wall-clock seconds.
         core_seconds: Processor seconds, all threads of the process added up. Other programs
             lengthen them far less, so they tell work from waiting.
+        call_seconds: Median time until a call of the step returned, which may be before its end on
+            a GPU; None if it was not measured.
     """
 
     num_steps: int
     seconds: float
     core_seconds: float
+    call_seconds: float | None = None
 
 
 # Steps at the beginning of every turn that do not count: the input pipeline starts.
@@ -111,7 +116,12 @@ class Fit:
             num_steps=num_steps,
             seconds=last.wall - first.wall,
             core_seconds=last.processor - first.processor,
+            call_seconds=statistics.median(clock.calls[_UNTIMED:]),
         )
+
+    def profile(self) -> list[StreamProfile]:
+        """Return the work of each stream of the devices in a step."""
+        return profiled(self.run)
 
     def notes(self) -> dict[str, Any]:
         """Return what else is worth knowing after the last turn."""
@@ -166,14 +176,17 @@ def step_clock(waits_at: Collection[int] = ()) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.begin = now()
+            self.begin = self._called = now()
             self.ends: list[Instant] = []
+            self.calls: list[float] = []
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self._called = now()
             if batch == 0:
-                self.begin = now()
+                self.begin = self._called
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.calls.append(now().wall - self._called.wall)
             if len(self.ends) + 1 in waits_at:
                 tf.test.experimental.sync_devices()
             self.ends.append(now())
@@ -261,6 +274,10 @@ class PlainLoop:
         if self._start is not None:
             self._start.wait()
         return run_steps(self._step, self._batches, num_steps)
+
+    def profile(self) -> list[StreamProfile]:
+        """Return the work of each stream of the devices in a step."""
+        return profiled(self.run)
 
     def notes(self) -> dict[str, Any]:
         """Return nothing: there is nothing else to know."""
