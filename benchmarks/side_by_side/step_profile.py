@@ -1,4 +1,4 @@
-"""Where the time of a step goes: kernels, copies, gaps and host time, from TensorFlow's profiler.
+"""Time of a step by kernels, copies, gaps and host time, from TensorFlow's profiler.
 
 The profiler writes an XSpace: a plane for each GPU, with a line for each of its streams, and a
 plane of the host, with a line for each thread. The cause of a gap is read off the figures: many

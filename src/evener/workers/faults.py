@@ -93,7 +93,7 @@ def difference(first: Hello, second: Hello) -> RunError | None:
 
     Args:
         first: Description of a worker.
-        second: That of another one.
+        second: Description of another one.
     """
     ours, theirs = (dict(hello.facts.get("same") or {}) for hello in (first, second))
     for fact in sorted(ours.keys() | theirs.keys()):
