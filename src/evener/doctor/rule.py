@@ -18,6 +18,7 @@ class Family(enum.Enum):
     PROGRAM = "the program itself"
     DEVICES = "devices"
     DISTRIBUTION = "distribution"
+    MEMORY = "memory"
     NUMBERS = "gradients and numbers"
     SPEED = "speed"
     CHECKPOINTS = "checkpoints"
