@@ -9,6 +9,7 @@ from evener.analysis import FUNCTIONS, Kind, Module, Program
 _DEEPEST = 12
 # Classes whose methods get real tensors, or symbols that TensorFlow's functions accept.
 _COMPUTING = (Kind.LAYER, Kind.MODEL, Kind.LOSS, Kind.METRIC, Kind.OPTIMIZER)
+_OF_KERAS = ("keras.ops.", "keras.layers.", "keras.backend.")
 _MAKING = ("__init__", "build", "build_model", "make_model", "create_model")
 
 
@@ -33,7 +34,7 @@ def _is_made_symbolic(program: Program, module: Module, node: ast.AST, depth: in
     if name == "keras.Input":
         return True
     is_layer = program.kinds(module, node.func) & {Kind.LAYER, Kind.MODEL}
-    if not (is_layer or name.startswith(("keras.ops.", "keras.layers."))) or not node.args:
+    if not (is_layer or name.startswith(_OF_KERAS)) or not node.args:
         return False
     first = node.args[0]
     parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [first]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import FUNCTIONS, Call, Program
+from evener.analysis import FUNCTIONS, Call, Function, Module, Program
 from evener.doctor.queries.branches import is_conditional
 from evener.doctor.queries.steps import steps_of
 from evener.doctor.queries.strategies import is_only_evener, runs
@@ -53,15 +53,17 @@ def _is_eager_loop(program: Program, call: Call) -> bool:
     return bool(targets) and all(
         isinstance(target, FUNCTIONS)
         and target in steps
-        and not _is_traced_function(program, where, target)
+        and not _is_compiled(program, where, target)
         for where, target in targets
     )
 
 
-def _is_traced_function(program: Program, module: object, function: ast.AST) -> bool:
-    body = getattr(function, "body", None)
-    first = body[0] if isinstance(body, list) else body
-    return program.context.is_traced(module, first) is not False  # type: ignore[arg-type]
+def _is_compiled(program: Program, module: Module, function: Function) -> bool:
+    """Return whether a function is traced, or trains by a method that Keras compiles."""
+    inside = function.body if isinstance(function, ast.Lambda) else function.body[0]
+    if program.context.is_traced(module, inside) is not False:
+        return True
+    return any(call.node in set(ast.walk(function)) for call in trainings(program))
 
 
 def _switched(program: Program, call: Call) -> Iterator[Violation]:

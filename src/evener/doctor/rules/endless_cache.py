@@ -23,7 +23,7 @@ def check(case: Case) -> Iterator[Violation]:
             continue
         chain = list(_chain(program, call))
         location = method_location(call)
-        if any(_is_endless(program, each) for each in chain):
+        if any(_is_endless(each) for each in chain):
             yield Violation(
                 location,
                 "cache keeps a dataset in memory that never ends.",
@@ -57,12 +57,12 @@ def _chain(program: Program, call: Call) -> Iterator[tuple[Module, ast.Call]]:
             return
 
 
-def _is_endless(program: Program, made: tuple[Module, ast.Call]) -> bool:
-    module, node = made
+def _is_endless(made: tuple[Module, ast.Call]) -> bool:
+    _, node = made
     if not isinstance(node.func, ast.Attribute) or node.func.attr != "repeat":
         return False
     counts = [*node.args, *(keyword.value for keyword in node.keywords)]
-    return not counts or program.constant(module, counts[0]) == -1
+    return not counts or ast.unparse(counts[0]) in ("-1", "None")
 
 
 def _decodes(program: Program, made: tuple[Module, ast.Call]) -> bool:

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import Call, Kind, Loop, Module, Program
-from evener.doctor.finding import Severity
 from evener.doctor.queries.source_text import shown
 from evener.doctor.queries.steps import steps_of
 from evener.doctor.rule import Case, Violation
@@ -25,34 +24,27 @@ def check(case: Case) -> Iterator[Violation]:
         if steps.loop_around(call.module, call.node) is None:
             continue
         given = call.node.args[0]
-        if not _is_on_device(program, call.module, given):
+        if not _is_large(program, call.module, given):
             continue
         if program.context.is_traced(call.module, call.node) is not False:
             continue
         loops = list(program.context.loops(call.module, call.node))
         if not _is_for_all(program, call, owner, loops[-1]):
             continue
-        is_large = _is_large(program, call.module, given)
         yield Violation(
             call.location,
             f"{owner.id} keeps {shown(given)} of every step, and is never cleared.",
             why="Each tensor in the list stays in the device's memory: it grows with every step, "
-            "until it is used up."
-            if is_large
-            else "Each tensor in the list stays in the device's memory, if a small one.",
-            fix=f"keep numbers, once in many steps: {owner.id}.append(float({shown(given)})); or "
-            "use a keras.metrics.Mean, which keeps two numbers.",
-            severity=Severity.WARNING if is_large else Severity.HINT,
+            "until it is used up.",
+            fix="keep what you need of it as a number or a NumPy array, or empty the list at the "
+            "end of each epoch; a keras.metrics.Mean keeps two numbers.",
         )
 
 
-def _is_on_device(program: Program, module: Module, node: ast.expr) -> bool:
-    kinds = program.kinds(module, node)
-    return bool(kinds & {Kind.TENSOR, Kind.PER_REPLICA}) and not kinds & {Kind.ARRAY, Kind.BATCH}
-
-
 def _is_large(program: Program, module: Module, node: ast.expr) -> bool:
-    """Return whether a tensor has a part for each sample: an output of a model, or gradients."""
+    """Return whether a tensor is an output of a model, or gradients, and on a device."""
+    if program.kinds(module, node) & {Kind.ARRAY, Kind.BATCH}:
+        return False
     for value in program.origins(module, node):
         if isinstance(value.node, ast.Call):
             kinds = program.kinds(value.module, value.node.func)

@@ -53,10 +53,27 @@ def _size_of(
     ) or isinstance(part.lower, ast.Name)
     if not is_counted:
         return None
-    for node in ast.walk(part.upper):
-        for value in program.origins(module, node) if isinstance(node, ast.Name) else ():
-            if isinstance(value.node, ast.BinOp) and value.node in divisions:
+    return _division_in(program, module, part.upper, divisions)
+
+
+def _division_in(
+    program: Program,
+    module: Module,
+    node: ast.AST,
+    divisions: dict[ast.BinOp, Module],
+    depth: int = 3,
+) -> ast.BinOp | None:
+    """Return the division that an expression is computed from."""
+    for name in ast.walk(node):
+        for value in program.origins(module, name) if isinstance(name, ast.Name) else ():
+            if not isinstance(value.node, ast.BinOp):
+                continue
+            if value.node in divisions:
                 return value.node
+            if depth:
+                found = _division_in(program, value.module, value.node, divisions, depth - 1)
+                if found is not None:
+                    return found
     return None
 
 

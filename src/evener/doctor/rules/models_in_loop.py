@@ -31,7 +31,7 @@ def check(case: Case) -> Iterator[Violation]:
                 "every round of the loop makes and trains a model, and memory grows with each.",
                 why="Keras and TensorFlow keep the compiled step of a trained model, with its "
                 "weights and optimizer state, until the process ends; del and clear_session() do "
-                "not return all of it. Searches run out of memory after some models.",
+                "not return it. Searches run out of memory after some models.",
                 fix="train each model in a process of its own (multiprocessing, or one call of the "
                 "script per model); or make it once, and in each round "
                 "model.set_weights(first_weights) and reset the optimizer's variables.",

@@ -9,7 +9,7 @@ from evener.doctor.queries.removed_names import LEGACY
 from evener.doctor.queries.training import trainings
 from evener.doctor.rule import Case, Violation
 
-_SWITCHES = ("tf.compat.v1.disable_eager_execution", "tf.compat.v1.disable_v2_behavior")
+_SWITCHES = ("*.disable_eager_execution", "*.disable_v2_behavior")
 
 
 def check(case: Case) -> Iterator[Violation]:
@@ -18,7 +18,7 @@ def check(case: Case) -> Iterator[Violation]:
     if any("tf_keras" in line or LEGACY in line for m in program.modules for line in m.lines):
         return
     fits = trainings(program)
-    for call in program.calls(*_SWITCHES, *(name.replace("compat.v1.", "") for name in _SWITCHES)):
+    for call in program.calls(*_SWITCHES):
         if fits and not is_guarded(program, call.module, call.node):
             yield Violation(
                 call.location,

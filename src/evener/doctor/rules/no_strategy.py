@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from evener.analysis import Location, Program
+from evener.doctor.finding import Severity
 from evener.doctor.queries.device_blocks import is_repeated, working_pins
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.gpus import visible_gpus
@@ -56,6 +57,8 @@ def check(case: Case) -> Iterator[Violation]:
         + ("" if step is None else f" The step runs eagerly; {step}."),
         fix=_FIX if step is None else f"{step.fix}.",
         evidence=(*evidence, *ignored[:2]),
+        # Who names another GPU than the first has chosen it.
+        severity=Severity.HINT if number else None,
     )
 
 

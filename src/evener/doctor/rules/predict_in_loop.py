@@ -13,6 +13,8 @@ from evener.doctor.rule import Case, Violation
 def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
+    if any(node.name == "predict" for _, node in program.nodes(ast.FunctionDef)):
+        return
     trained = {call.node for call in trainings(program)}
     for call, owner in program.calls_of("predict"):
         if Kind.MODEL not in program.kinds(call.module, owner) or not is_of_model(program, call):
@@ -27,8 +29,7 @@ def check(case: Case) -> Iterator[Violation]:
             call.location,
             "predict is called in every round of the loop, for a little data each time.",
             why="Each call makes a dataset, callbacks and an iterator, and copies the results to "
-            "the host, which takes tens of milliseconds: the device is idle, and memory of these "
-            "objects is given back late.",
+            "the host, which takes tens of milliseconds, while the device is idle.",
             fix="predict all elements in one call; or, if one depends on the one before, "
             "model(x, training=False), in a tf.function.",
         )
