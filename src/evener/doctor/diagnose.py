@@ -31,7 +31,9 @@ class Diagnosis(ShownAsText):
 
     Args:
         script: Absolute path of the script.
-        findings: Findings, the worst first, then by file and line; empty for a fine program.
+        findings: Findings in the order of what the author of the program would ask: why it does
+            not run, why a device is idle or memory runs out, why numbers are wrong, why it is slow;
+            then the worst first, by file and line. Hints are last. Empty for a fine program.
         num_gpus: Number of GPUs that is assumed.
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
@@ -51,7 +53,7 @@ class Diagnosis(ShownAsText):
         return all(finding.severity is Severity.HINT for finding in self.findings)
 
     def __str__(self) -> str:
-        """Return all findings, the worst first, and their number."""
+        """Return all findings in their order, and their number."""
         counts = Counter(finding.severity.value for finding in self.findings)
         numbers = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items()]
         last = f"{', '.join(numbers) or 'nothing found'} in {self.script}"
@@ -206,9 +208,13 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
 
-def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
+def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, str, int, str]:
+    """Return the position of a violation: hints last, then what its author would ask first."""
+    severity = violation.severity or rule.severity
     return (
-        (violation.severity or rule.severity).rank,
+        severity is Severity.HINT,
+        rule.question,
+        severity.rank,
         violation.location.path,
         violation.location.line,
         rule.code,

@@ -63,6 +63,21 @@ class Violation:
     cause: str = field(default="", kw_only=True)
 
 
+# Nothing else is certain about a program that was not read, or did not get as far as training.
+_NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
+# Why devices are idle, in one sentence.
+_IDLE = ("DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
+_QUESTIONS = {
+    Family.DISTRIBUTION: 2,
+    Family.MEMORY: 2,
+    Family.DEVICES: 2,
+    Family.NUMBERS: 3,
+    Family.PROGRAM: 4,
+    Family.SPEED: 5,
+    Family.CHECKPOINTS: 6,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One kind of mistake.
@@ -83,3 +98,12 @@ class Rule:
     title: str
     check: Callable[[Case], Iterator[Violation]]
     also: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def question(self) -> int:
+        """Position of the question that it answers among those that the author would ask."""
+        if self.code in _NOT_READ:
+            return 0
+        if self.code in _IDLE:
+            return 1
+        return _QUESTIONS[self.family]

@@ -24,7 +24,7 @@ class Trainer:
 
     def replica_step(self, x, y):
         with tf.GradientTape() as tape:
-            per_sample = keras.losses.mean_squared_error(y, self.net(x, training=True))
+            per_sample = tf.reduce_mean(tf.square(y - self.net(x, training=True)), axis=1)
             loss = tf.nn.compute_average_loss(per_sample, global_batch_size=BATCH)
         grads = tape.gradient(loss, self.net.trainable_variables)
         self.opt.apply_gradients(zip(grads, self.net.trainable_variables))
