@@ -16,6 +16,7 @@ from evener.doctor.ignored import Ignored
 from evener.doctor.queries.tensorflow1 import is_graph_program
 from evener.doctor.rule import Case, Family, Rule, Violation
 from evener.doctor.rules import all_rules
+from evener.doctor.step_memory import StepMemory, step_memory
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.watch import Observation, WatchLimits, watch
 from evener.notebook import ShownAsText
@@ -38,6 +39,7 @@ class Diagnosis(ShownAsText):
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
         observation: Observation of the run; None if the program was only read.
+        not_estimated: Reason for which the memory of a step is not known, if it was asked for.
     """
 
     script: str
@@ -46,6 +48,7 @@ class Diagnosis(ShownAsText):
     is_assumed: bool = False
     num_ignored: int = 0
     observation: Observation | None = None
+    not_estimated: str = ""
 
     @property
     def is_fine(self) -> bool:
@@ -89,6 +92,7 @@ def diagnose(
     num_steps: int = 20,
     gpu_names: bool = False,
     num_gpus: int | None = None,
+    gpu_memory_bytes: int | None = None,
     select: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
 ) -> Diagnosis:
@@ -110,6 +114,8 @@ def diagnose(
         num_gpus: Number of GPUs to assume, from 0. None for the table
             ``[tool.evener.doctor]`` of the nearest ``pyproject.toml`` above the script, else the
             GPUs that are there, else 2.
+        gpu_memory_bytes: Memory of each GPU that is assumed, above 0; with ``run``, the memory of a
+            step is compared with it. None for that of the GPUs that are there.
         select: Codes to report, or prefixes of codes such as ``"DOC-4"``; None for
             the table, else all.
         ignore: Codes not to report; None for the table, else none.
@@ -143,7 +149,25 @@ def diagnose(
             limits=WatchLimits(time_limit_seconds=time_limit_seconds, num_steps=num_steps),
         )
     rules = [rule for rule in all_rules() if chosen.reports(rule.code)]
-    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), observation, rules)
+    surroundings = surroundings_here().judged_for(chosen.num_gpus, gpu_memory_bytes)
+    memory: StepMemory | str | None = None
+    if observation is not None and _asks_for_memory(surroundings, observation):
+        memory = step_memory(
+            os.fspath(path if as_module else script),
+            args,
+            as_module=as_module,
+            time_limit_seconds=time_limit_seconds,
+        )
+    return _examined(program, surroundings, observation, rules, memory)
+
+
+def _asks_for_memory(surroundings: Surroundings, observation: Observation) -> bool:
+    """Return whether the memory of GPUs is known, and the program came to a step or ran out."""
+    raised = observation.raised
+    has_run_out = raised is not None and "ResourceExhausted" in raised.kind
+    return any(gpu.memory_total_bytes for gpu in surroundings.gpus) and (
+        has_run_out or observation.steps is not None
+    )
 
 
 def examine(
@@ -169,8 +193,14 @@ def _examined(
     surroundings: Surroundings,
     observation: Observation | None,
     rules: Iterable[Rule] | None,
+    memory: StepMemory | str | None = None,
 ) -> Diagnosis:
-    case = Case(program=program, surroundings=surroundings, observation=observation)
+    case = Case(
+        program=program,
+        surroundings=surroundings,
+        observation=observation,
+        memory=memory if isinstance(memory, StepMemory) else None,
+    )
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
         # The other rules do not hold for TensorFlow 1.
@@ -185,6 +215,7 @@ def _examined(
         is_assumed=surroundings.is_assumed,
         num_ignored=len(reported) - len(kept),
         observation=case.observation,
+        not_estimated=memory if isinstance(memory, str) else "",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from evener.analysis import Location, Program
 from evener.doctor.finding import Severity
+from evener.doctor.step_memory import StepMemory
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.watch import Observation
 
@@ -32,11 +33,13 @@ class Case:
         program: The source code of the program.
         surroundings: The machine, the environment and the installed packages.
         observation: Observation of a run; None without ``--run``.
+        memory: Bytes of a training step; None without ``--run``, or if they are not known.
     """
 
     program: Program
     surroundings: Surroundings
     observation: Observation | None = None
+    memory: StepMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

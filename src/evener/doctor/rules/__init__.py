@@ -14,6 +14,7 @@ from evener.doctor.rules import (
     creation_in_step,
     cuda_mismatch,
     direct_step_call,
+    does_not_fit,
     dtype_mismatch,
     eager_steps,
     ended_early,
@@ -140,6 +141,7 @@ _TABLE = {
         ("DOC-601", _WARNING, "models made and trained in a loop", models_in_loop),
         ("DOC-602", _WARNING, "a list keeps tensors of every step", kept_tensors),
         ("DOC-604", _WARNING, "a dataset is cached in memory behind repeat", endless_cache),
+        ("DOC-605", _ERROR, "a training step needs more memory than a GPU has", does_not_fit),
     ),
     Family.NUMBERS: (
         ("DOC-214", _ERROR, "the loss of a replica is not scaled", loss_not_scaled),
