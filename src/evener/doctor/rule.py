@@ -68,8 +68,8 @@ class Violation:
 
 # Nothing else is certain about a program that was not read, or did not get as far as training.
 _NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
-# Why devices are idle, in one sentence.
-_IDLE = ("DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
+# Why memory runs out, or devices are idle, in one sentence.
+_IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
 _QUESTIONS = {
     Family.DISTRIBUTION: 2,
     Family.MEMORY: 2,

@@ -1,7 +1,6 @@
 """Somebody hopes that fit takes the number of GPUs."""
 
 import numpy as np
-import tensorflow as tf
 from tensorflow import keras
 
 
