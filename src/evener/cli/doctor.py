@@ -92,6 +92,10 @@ def doctor(
         raise typer.BadParameter(
             f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
         )
+    if gpu_memory is not None and not run:
+        raise typer.BadParameter(
+            "the memory of a step is only known with --run", param_hint="'--gpu-memory'"
+        )
     # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
     from evener.doctor import diagnose
