@@ -117,6 +117,12 @@ FINDS_NOT = [
     ("DOC-201", "# environment: CUDA_VISIBLE_DEVICES=0\n" + TOP + FIT_ALONE),
     ("DOC-201", "import horovod.tensorflow as hvd\n" + TOP + FIT_ALONE),
     ("DOC-201", TOP + "print(x.mean())\n"),
+    ("DOC-202", TOP + "def make():\n    return tf.distribute.MirroredStrategy()\ndef get():\n"
+     "    return make()\nother.run(get)\n" + FIT_ALONE),
+    ("DOC-305", TOP + SCOPE.replace("SGD(0.1)", "Adam()") + "    o.build(m.trainable_variables)\n"
+     "def make(optimizer):\n    @tf.function\n" + STEP.replace("o.apply", "optimizer.apply")
+     .replace("def ", "    def ", 1).replace("\n    ", "\n        ") + "    return step\n"
+     "step = make(o)\n" + DIST),
     ("DOC-201", TOP + "with tf.device('/GPU:0'):\n    a = build()\nwith tf.device('/GPU:1'):\n"
      "    b = build()\na.fit(x)\nb.fit(x)\n"),
     ("DOC-201", TOP + "class Two(K.Model):\n    def call(self, v):\n        with tf.device('/GPU:0'):\n"

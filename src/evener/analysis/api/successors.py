@@ -330,11 +330,6 @@ MEMBERS: tuple[GoneMember, ...] = (
     GoneMember(
         "model", "reset_states", "Call `layer.reset_state()` of the recurrent layers of the model."
     ),
-    GoneMember(
-        "model",
-        "add_metric",
-        "Give the metric to `compile`; or make it in `__init__` and update it in `call`.",
-    ),
     GoneMember("model", "to_yaml", "Use `model.to_json()`."),
     GoneMember(
         "model",

@@ -22,6 +22,12 @@ _ACCEPTS = (
     "tf.name_scope",
     "tf.py_function",
 )
+_ADDING = {
+    ".add_loss": "call self.add_loss(loss) in the call method of a layer or a model of your own, "
+    "or give the loss to compile.",
+    ".add_metric": "give the metric to compile; or make it in __init__ of a layer, and update it "
+    "in its call method.",
+}
 _MODELS = ("keras.Model", "keras.models.Model")
 
 
@@ -31,8 +37,8 @@ def check(case: Case) -> Iterator[Violation]:
     if any("tf_keras" in line or LEGACY in line for m in program.modules for line in m.lines):
         return
     for call in program.all_calls:
-        if call.name == ".add_loss":
-            yield from _added_loss(program, call)
+        if call.name in _ADDING:
+            yield from _added(program, call)
         elif _OPERATION.fullmatch(call.name) and call.name not in _ACCEPTS:
             yield from _operation(program, call)
 
@@ -54,7 +60,7 @@ def _operation(program: Program, call: Call) -> Iterator[Violation]:
     )
 
 
-def _added_loss(program: Program, call: Call) -> Iterator[Violation]:
+def _added(program: Program, call: Call) -> Iterator[Violation]:
     owner = call.owner
     if owner is None or (isinstance(owner, ast.Name) and owner.id == "self"):
         return
@@ -62,10 +68,9 @@ def _added_loss(program: Program, call: Call) -> Iterator[Violation]:
     if made and all(name in _MODELS for name in made):
         yield Violation(
             call.location,
-            "add_loss of a functional model does not exist in Keras 3.",
+            f"{call.method} of a functional model does not exist in Keras 3.",
             why="The call stops with NotImplementedError.",
-            fix="call self.add_loss(loss) in the call method of a layer or a model of your own, or "
-            "give the loss to compile.",
+            fix=_ADDING[call.name],
         )
 
 
