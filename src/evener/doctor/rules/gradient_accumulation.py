@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.doctor.queries.strategies import is_only_evener, strategies, the_number_of_replicas
+from evener.doctor.queries.strategies import strategies, the_number_of_replicas
 from evener.doctor.queries.training import trains
 from evener.doctor.rule import Case, Violation
 
@@ -16,7 +16,7 @@ def check(case: Case) -> Iterator[Violation]:
     """Yield the violations."""
     program = case.program
     mirrored = [made for made in strategies(program) if made.name in _MIRRORED]
-    if not mirrored or is_only_evener(program) or the_number_of_replicas(case) == 1:
+    if not mirrored or the_number_of_replicas(case) == 1:
         return
     for call in program.calls("keras.optimizers.*") if trains(program) else ():
         given = call.argument(None, "gradient_accumulation_steps")
