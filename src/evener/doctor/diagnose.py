@@ -78,6 +78,7 @@ class Diagnosis(ShownAsText):
             "findings": [finding.to_dict() for finding in self.findings],
             "num_ignored": self.num_ignored,
             "run": ran,
+            "memory_not_estimated": self.not_estimated,
         }
 
 

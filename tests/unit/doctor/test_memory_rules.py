@@ -9,7 +9,7 @@ import pytest
 from evener.analysis import read_program
 from evener.clusters import model_named
 from evener.devices.nvml import NvmlGpu, NvmlMachine
-from evener.doctor import Case, Surroundings, all_rules
+from evener.doctor import Case, Surroundings, all_rules, diagnose
 from evener.doctor.rule import Violation
 from evener.doctor.step_memory import StepMemory, step_memory
 from unit.doctor.table import write
@@ -78,6 +78,29 @@ def test_memory_that_is_assumed() -> None:
     assert [g.memory_total_bytes for g in around.judged_for(None, GIB).gpus] == [GIB]
     assert [g.memory_total_bytes for g in around.judged_for(2, GIB).gpus] == [GIB, GIB]
     assert [g.memory_total_bytes for g in around.judged_for(2).gpus] == [24 * GIB, None]
+
+
+TRAIN = """import keras
+import numpy as np
+x = np.zeros((64, 64, 64, 3), "float32")
+m = keras.Sequential([keras.Input((64, 64, 3)), keras.layers.Conv2D(64, 3), keras.layers.Flatten(),
+                      keras.layers.Dense(1)])
+m.compile("adam", "mse")
+m.fit(x, x[:, 0, 0, :1], batch_size={batch}, verbose=0)
+"""
+
+
+@pytest.mark.long
+def test_a_run_is_compared_with_the_memory_of_a_card(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    for batch, is_too_large in ((64, True), (2, False)):
+        path.write_text(TRAIN.format(batch=batch), encoding="utf-8")
+        diagnosis = diagnose(
+            path, run=True, num_steps=2, num_gpus=1, gpu_memory_bytes=round(1.05 * GIB)
+        )
+        assert diagnosis.not_estimated == ""
+        codes = [finding.code for finding in diagnosis.findings]
+        assert ("DOC-605" in codes) is is_too_large
 
 
 def test_what_cannot_be_traced_has_a_reason(tmp_path: Path) -> None:
