@@ -22,6 +22,8 @@ STEP = (
     "    o.apply_gradients(zip(tape.gradient(loss, m.trainable_variables), m.trainable_variables))\n"
 )
 DATA = "ds = tf.data.Dataset.from_tensor_slices(x).batch(64)\ndist = s.experimental_distribute_dataset(ds)\n"
+PHYSICAL = "gpus = tf.config.list_physical_devices('GPU')\n"
+LIMIT = "tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalDeviceConfiguration(memory_limit=4096)])\n"
 OFF = "tf.compat.v1.disable_eager_execution()\n"
 ACCUMULATE = "m.compile(keras.optimizers.Adam(gradient_accumulation_steps=2), 'mse')\n"
 
@@ -34,6 +36,8 @@ FINDS = [
     ("DOC-005", 7, TF + MODEL + "with tf.compat.v1.Session():\n    m.fit(x, y)\n"),
     ("DOC-005", 8, TF + MODEL + "g = tf.Graph()\nwith g.as_default():\n    m.fit(x, y)\n"),
     ("DOC-407", 14, TF + MIRRORED + STEP + DATA + "for b in dist: s.run(step, args=(b,))\n"),
+    ("DOC-106", 6, TF + PHYSICAL + LIMIT + "tf.config.experimental.set_memory_growth(gpus[0], True)\n"),
+    ("DOC-106", 7, TF + PHYSICAL + LIMIT + "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)\n"),
     ("DOC-407", 4, TF + "tf.config.run_functions_eagerly(True)\n" + MODEL + FIT),
     ("DOC-408", 7, TF + MODEL + "for row in rows:\n    m.predict(row[None])\n"),
 ]  # fmt: skip
@@ -48,6 +52,8 @@ FINDS_NOT = [
     ("DOC-217", TF + GPUS + MODEL + "per_replica = 64 // len(gpus)\nm.fit(x[0:100], y[0:100], batch_size=per_replica)\n"),
     ("DOC-005", TF + "if tf.__version__ < '2':\n    " + OFF + MODEL + FIT),
     ("DOC-005", TF + OFF + "print(1)\n"),
+    ("DOC-106", TF + PHYSICAL + LIMIT + "tf.config.experimental.set_memory_growth(gpus[1], True)\n"),
+    ("DOC-106", TF + PHYSICAL + LIMIT + "try:\n    tf.config.experimental.set_memory_growth(gpus[0], True)\nexcept ValueError:\n    pass\n"),
     ("DOC-005", TF + MODEL + "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    print(s.run(tf.constant(1)))\nm.fit(x, y)\n"),
     ("DOC-005", TF + MODEL + "with tf.summary.create_file_writer('logs').as_default():\n    m.fit(x, y)\n"),
     ("DOC-407", TF + MIRRORED + "    m.compile('sgd', 'mse')\ndef step(b): m.train_on_batch(b, b)\n" + DATA + "for b in dist: s.run(step, args=(b,))\n"),
