@@ -32,15 +32,17 @@ _ALSO_LINE = re.compile(r"also line (\d+)")
 
 
 class Half(Enum):
-    """Halves a and b have the first 100 programs, c and d the second.
+    """Halves a and b have the first 100 programs, c and d the second, e and f the recent ones.
 
-    Halves a and c are for development; b and d are held out.
+    Halves a, c and e are for development; b, d and f are held out.
     """
 
     A = "a"
     B = "b"
     C = "c"
     D = "d"
+    E = "e"
+    F = "f"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,19 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A posted program, with the expected findings."""
+    """A posted program, with the expected findings.
+
+    Args:
+        name: Name of its file.
+        half: Half that it belongs to.
+        expectations: Expected findings.
+        first: Codes that would answer its author as the first finding; empty if not said.
+    """
 
     name: str
     half: Half
     expectations: tuple[Expectation, ...]
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +126,7 @@ def _posted(table: dict[str, Any], *, is_corrected: bool) -> Posted:
     return Posted(
         name=table["name"],
         half=Half(table["half"]),
+        first=tuple(chosen.get("first", ())),
         expectations=tuple(
             read_expectation(text, is_demanded=key == "must")
             for key in ("must", "may")
@@ -174,6 +185,9 @@ def main(
     half: Annotated[
         list[Half] | None, typer.Option(help="Half to score; repeatable. Default: all.")
     ] = None,
+    file: Annotated[
+        Path, typer.Option(help="Expected findings.", exists=True, dir_okay=False)
+    ] = EXPECTATIONS,
     corrected: Annotated[
         bool, typer.Option("--corrected", help="Use the labels that were corrected afterwards.")
     ] = False,
@@ -182,7 +196,7 @@ def main(
     console = Console(soft_wrap=True, highlight=False)
     chosen = [
         program
-        for program in read_posted(EXPECTATIONS, is_corrected=corrected)
+        for program in read_posted(file, is_corrected=corrected)
         if not half or program.half in half
     ]
     absent = [program.name for program in chosen if not (folder / program.name).is_file()]
@@ -191,14 +205,24 @@ def main(
         raise typer.Exit(2)
     scores: dict[str, Score] = {}
     seconds: list[float] = []
+    firsts: list[bool] = []
     for program in chosen:
         start = time.perf_counter()
         findings = diagnose(folder / program.name, num_gpus=2).findings
         seconds.append(time.perf_counter() - start)
         scores[program.name] = scored(program.expectations, findings)
+        if program.first:
+            firsts.append(bool(findings) and _answers(program, scores[program.name], findings[0]))
     _print_errors(console, folder, scores)
     _print_codes(console, scores.values())
     _print_totals(console, scores.values(), seconds)
+    if firsts:
+        num_right = sum(firsts)
+        console.print(f"first finding right  {_share(num_right, len(firsts) - num_right)}")
+
+
+def _answers(program: Posted, score: Score, first: Finding) -> bool:
+    return first in score.right and first.code in program.first
 
 
 def _print_errors(console: Console, folder: Path, scores: dict[str, Score]) -> None:

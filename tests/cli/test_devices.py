@@ -175,7 +175,6 @@ evener.cli.main()
         "[ENG-999] Broken.",
         "Why: it is.",
         "Fix: mend it.",
-        "More: evener doctor --explain ENG-999",
     ]
 
 

@@ -49,6 +49,8 @@ class Values:
         )
         # A function is searched once, and not for each of its calls.
         self._returned: dict[Function, tuple[ast.expr, ...]] = {}
+        # Lists, and what is appended to them.
+        self._appends: dict[Module, list[tuple[ast.Name, ast.expr]]] = {}
 
     def origins(
         self, module: Module, node: ast.AST, steps: tuple[Step, ...] = ()
@@ -118,11 +120,34 @@ class Values:
         if binding.definition is not None:
             yield Value(module=module, node=binding.definition, steps=steps)
         elif binding.value is not None:
-            yield _link(module, binding.value, (*binding.steps, *steps))
+            appended = self._appended(module, binding) if steps and not binding.steps else []
+            if not appended or getattr(binding.value, "elts", ()):
+                yield _link(module, binding.value, (*binding.steps, *steps))
+            yield from (_link(module, element, steps[1:]) for element in appended)
         elif binding.parameter_of is not None:
             yield from self._of_parameter(module, binding, steps)
         else:
             yield Value(module=module, node=use, steps=steps)
+
+    def _appended(self, module: Module, binding: Binding) -> list[ast.expr]:
+        """Return what the module appends to a list that a name is bound to."""
+        if not isinstance(binding.value, ast.List):
+            return []
+        if module not in self._appends:
+            self._appends[module] = [
+                (node.func.value, node.args[0])
+                for node in module.every(ast.Call)
+                if isinstance(node.func, ast.Attribute)
+                and node.func.attr == "append"
+                and isinstance(node.func.value, ast.Name)
+                and len(node.args) == 1
+            ]
+        return [
+            element
+            for name, element in self._appends[module]
+            if name.id == binding.name
+            and any(found is binding for _, found in self._program.bindings(module, name))
+        ]
 
     def _of_parameter(
         self, module: Module, binding: Binding, steps: tuple[Step, ...]

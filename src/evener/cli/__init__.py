@@ -92,8 +92,12 @@ def _print_version(*, asked: bool) -> None:
 
 
 def _print_error(error: EvenerError) -> None:
+    # Imported here: only an error needs it.
+    from evener.doctor.explain import has_page
+
     print(error, file=sys.stderr)
-    print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
+    if has_page(error.code):
+        print(f"More: evener doctor --explain {error.code}", file=sys.stderr)
 
 
 # The command line is right, and something else failed.

@@ -48,6 +48,16 @@ def doctor(
             help="Number of GPUs to assume. Default: those of this machine, or 2 if it has none.",
         ),
     ] = None,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-memory",
+            metavar="SIZE",
+            show_default=False,
+            help="Memory of each GPU to assume, such as 12GiB; with --run, the memory of a step is "
+            "compared with it. Default: that of this machine's GPUs.",
+        ),
+    ] = None,
     select: Annotated[
         str | None,
         typer.Option(
@@ -82,6 +92,10 @@ def doctor(
         raise typer.BadParameter(
             f"{args[0]!r} is for the program, which is only run with --run", param_hint="'ARGS'"
         )
+    if gpu_memory is not None and not run:
+        raise typer.BadParameter(
+            "the memory of a step is only known with --run", param_hint="'--gpu-memory'"
+        )
     # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
     from evener.doctor import diagnose
@@ -96,9 +110,12 @@ def doctor(
         time_limit_seconds=time_limit,
         gpu_names=not no_gpu_names,
         num_gpus=gpus,
+        gpu_memory_bytes=None if gpu_memory is None else _size(gpu_memory),
         select=None if select is None else select.split(","),
         ignore=None if ignore is None else ignore.split(","),
     )
+    if found.not_estimated:
+        print(f"The memory of a step is not known: {found.not_estimated}", file=sys.stderr)
     for note in found.observation.notes if found.observation is not None else ():
         print(note, file=sys.stderr)
     if as_json:
@@ -109,6 +126,18 @@ def doctor(
         print_diagnosis(found)
     if not found.is_fine:
         raise typer.Exit(1)
+
+
+def _size(text: str) -> int:
+    from evener.units import parse_bytes
+
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--gpu-memory'") from error
+    if size <= 0:
+        raise typer.BadParameter("give a size above 0", param_hint="'--gpu-memory'")
+    return size
 
 
 def _args_of(

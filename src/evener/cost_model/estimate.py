@@ -28,6 +28,8 @@ from evener.profile import Cluster, ClusterDevice, ModelCosts
 
 MOST_SAMPLES = 2**20
 """Largest batch size that is tried."""
+_GIB = 2**30
+_LARGE_CARD = 40 * _GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,19 @@ def largest_batch(
 
     candidates = range(1, max(1, MOST_SAMPLES // at_once) + 1)
     return at_once * bisect.bisect_left(candidates, True, key=lambda samples: not fits(samples))
+
+
+def usable_memory(total_bytes: int) -> int:
+    """Return the bytes of a device's memory that a plan may use.
+
+    The driver and libraries take 1 GiB, or 2 GiB on a device of 40 GiB or more, as in the clusters
+    that evener knows.
+
+    >>> usable_memory(24 * 2**30) == 23 * 2**30
+    True
+    """
+    taken = 2 if total_bytes >= _LARGE_CARD else 1
+    return max(0, total_bytes - taken * _GIB)
 
 
 def recomputed_layers(model: ModelCosts) -> tuple[bool, ...]:

@@ -16,6 +16,7 @@ from evener.doctor.ignored import Ignored
 from evener.doctor.queries.tensorflow1 import is_graph_program
 from evener.doctor.rule import Case, Family, Rule, Violation
 from evener.doctor.rules import all_rules
+from evener.doctor.step_memory import StepMemory, step_memory
 from evener.doctor.surroundings import Surroundings, surroundings_here
 from evener.doctor.watch import Observation, WatchLimits, watch
 from evener.notebook import ShownAsText
@@ -31,11 +32,14 @@ class Diagnosis(ShownAsText):
 
     Args:
         script: Absolute path of the script.
-        findings: Findings, the worst first, then by file and line; empty for a fine program.
+        findings: Findings in the order of what the author of the program would ask: why it does
+            not run, why a device is idle or memory runs out, why numbers are wrong, why it is slow;
+            then the worst first, by file and line. Hints are last. Empty for a fine program.
         num_gpus: Number of GPUs that is assumed.
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
         observation: Observation of the run; None if the program was only read.
+        not_estimated: Reason for which the memory of a step is not known, if it was asked for.
     """
 
     script: str
@@ -44,6 +48,7 @@ class Diagnosis(ShownAsText):
     is_assumed: bool = False
     num_ignored: int = 0
     observation: Observation | None = None
+    not_estimated: str = ""
 
     @property
     def is_fine(self) -> bool:
@@ -51,7 +56,7 @@ class Diagnosis(ShownAsText):
         return all(finding.severity is Severity.HINT for finding in self.findings)
 
     def __str__(self) -> str:
-        """Return all findings, the worst first, and their number."""
+        """Return all findings in their order, and their number."""
         counts = Counter(finding.severity.value for finding in self.findings)
         numbers = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items()]
         last = f"{', '.join(numbers) or 'nothing found'} in {self.script}"
@@ -73,6 +78,7 @@ class Diagnosis(ShownAsText):
             "findings": [finding.to_dict() for finding in self.findings],
             "num_ignored": self.num_ignored,
             "run": ran,
+            "memory_not_estimated": self.not_estimated,
         }
 
 
@@ -87,6 +93,7 @@ def diagnose(
     num_steps: int = 20,
     gpu_names: bool = False,
     num_gpus: int | None = None,
+    gpu_memory_bytes: int | None = None,
     select: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
 ) -> Diagnosis:
@@ -108,6 +115,8 @@ def diagnose(
         num_gpus: Number of GPUs to assume, from 0. None for the table
             ``[tool.evener.doctor]`` of the nearest ``pyproject.toml`` above the script, else the
             GPUs that are there, else 2.
+        gpu_memory_bytes: Memory of each GPU that is assumed, above 0; with ``run``, the memory of a
+            step is compared with it. None for that of the GPUs that are there.
         select: Codes to report, or prefixes of codes such as ``"DOC-4"``; None for
             the table, else all.
         ignore: Codes not to report; None for the table, else none.
@@ -141,7 +150,25 @@ def diagnose(
             limits=WatchLimits(time_limit_seconds=time_limit_seconds, num_steps=num_steps),
         )
     rules = [rule for rule in all_rules() if chosen.reports(rule.code)]
-    return _examined(program, surroundings_here().judged_for(chosen.num_gpus), observation, rules)
+    surroundings = surroundings_here().judged_for(chosen.num_gpus, gpu_memory_bytes)
+    memory: StepMemory | str | None = None
+    if observation is not None and _asks_for_memory(surroundings, observation):
+        memory = step_memory(
+            os.fspath(path if as_module else script),
+            args,
+            as_module=as_module,
+            time_limit_seconds=time_limit_seconds,
+        )
+    return _examined(program, surroundings, observation, rules, memory)
+
+
+def _asks_for_memory(surroundings: Surroundings, observation: Observation) -> bool:
+    """Return whether the memory of GPUs is known, and the program came to a step or ran out."""
+    raised = observation.raised
+    has_run_out = raised is not None and "ResourceExhausted" in raised.kind
+    return any(gpu.memory_total_bytes for gpu in surroundings.gpus) and (
+        has_run_out or observation.steps is not None
+    )
 
 
 def examine(
@@ -167,8 +194,14 @@ def _examined(
     surroundings: Surroundings,
     observation: Observation | None,
     rules: Iterable[Rule] | None,
+    memory: StepMemory | str | None = None,
 ) -> Diagnosis:
-    case = Case(program=program, surroundings=surroundings, observation=observation)
+    case = Case(
+        program=program,
+        surroundings=surroundings,
+        observation=observation,
+        memory=memory if isinstance(memory, StepMemory) else None,
+    )
     chosen = tuple(all_rules() if rules is None else rules)
     if is_graph_program(case):
         # The other rules do not hold for TensorFlow 1.
@@ -183,6 +216,7 @@ def _examined(
         is_assumed=surroundings.is_assumed,
         num_ignored=len(reported) - len(kept),
         observation=case.observation,
+        not_estimated=memory if isinstance(memory, str) else "",
     )
 
 
@@ -206,9 +240,13 @@ def _merged(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Finding, ...]:
     return tuple(_finding(line, severities[line], groups) for line, groups in by_line.items())
 
 
-def _order(rule: Rule, violation: Violation) -> tuple[int, str, int, str]:
+def _order(rule: Rule, violation: Violation) -> tuple[bool, int, int, str, int, str]:
+    """Return the position of a violation: hints last, then what its author would ask first."""
+    severity = violation.severity or rule.severity
     return (
-        (violation.severity or rule.severity).rank,
+        severity is Severity.HINT,
+        rule.question,
+        severity.rank,
         violation.location.path,
         violation.location.line,
         rule.code,

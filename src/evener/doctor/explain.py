@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from evener.doctor.rule import Rule
 from evener.doctor.rules import all_rules
 
 _PAGES = Path(__file__).parent / "pages"
@@ -26,14 +27,25 @@ def explain(code: str) -> str | None:
     code = code.strip().upper()
     row = _rows().get(code)
     rule = next((known for known in all_rules() if code in (known.code, *known.also)), None)
-    if rule is None:
+    page = _page(code, rule)
+    if page is None:
         return None if row is None else f"# {code}\n\n{row}"
-    page = (_PAGES / f"{rule.code}.md").read_text(encoding="utf-8").strip()
     if row is None:
         return page
     raised = f"Raised as {code}: {row}."
     title, _, rest = page.partition("\n")
     return f"{title}\n\n{raised}\n{rest}"
+
+
+def has_page(code: str) -> bool:
+    """Return whether a code has a help page, with wrong and right code."""
+    rule = next((known for known in all_rules() if code in (known.code, *known.also)), None)
+    return _page(code, rule) is not None
+
+
+def _page(code: str, rule: Rule | None) -> str | None:
+    path = _PAGES / f"{rule.code}.md" if rule is not None else _PAGES / "errors" / f"{code}.md"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def known_codes() -> list[str]:

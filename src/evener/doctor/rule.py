@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from evener.analysis import Location, Program
 from evener.doctor.finding import Severity
+from evener.doctor.step_memory import StepMemory
 from evener.doctor.surroundings import Surroundings
 from evener.doctor.watch import Observation
 
@@ -18,6 +19,7 @@ class Family(enum.Enum):
     PROGRAM = "the program itself"
     DEVICES = "devices"
     DISTRIBUTION = "distribution"
+    MEMORY = "memory"
     NUMBERS = "gradients and numbers"
     SPEED = "speed"
     CHECKPOINTS = "checkpoints"
@@ -31,11 +33,13 @@ class Case:
         program: The source code of the program.
         surroundings: The machine, the environment and the installed packages.
         observation: Observation of a run; None without ``--run``.
+        memory: Bytes of a training step; None without ``--run``, or if they are not known.
     """
 
     program: Program
     surroundings: Surroundings
     observation: Observation | None = None
+    memory: StepMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,21 @@ class Violation:
     cause: str = field(default="", kw_only=True)
 
 
+# Nothing else is certain about a program that was not read, or did not get as far as training.
+_NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
+# Why memory runs out, or devices are idle, in one sentence.
+_IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
+_QUESTIONS = {
+    Family.DISTRIBUTION: 2,
+    Family.MEMORY: 2,
+    Family.DEVICES: 2,
+    Family.NUMBERS: 3,
+    Family.PROGRAM: 4,
+    Family.SPEED: 5,
+    Family.CHECKPOINTS: 6,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One kind of mistake.
@@ -82,3 +101,12 @@ class Rule:
     title: str
     check: Callable[[Case], Iterator[Violation]]
     also: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def question(self) -> int:
+        """Position of the question that it answers among those that the author would ask."""
+        if self.code in _NOT_READ:
+            return 0
+        if self.code in _IDLE:
+            return 1
+        return _QUESTIONS[self.family]

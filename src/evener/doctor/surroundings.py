@@ -29,6 +29,7 @@ class Surroundings:
         packages: Installed packages that matter to TensorFlow: name in lower case to version.
         num_gpus: Number of GPUs to assume; None for those of the machine.
         is_assumed: Whether that number is assumed.
+        gpu_memory_bytes: Memory of each GPU to assume; None for that of the machine's.
     """
 
     machine: NvmlMachine = field(default_factory=NvmlMachine)
@@ -36,6 +37,7 @@ class Surroundings:
     packages: Mapping[str, str] = field(default_factory=dict)
     num_gpus: int | None = None
     is_assumed: bool = False
+    gpu_memory_bytes: int | None = None
 
     @property
     def gpus(self) -> tuple[NvmlGpu, ...]:
@@ -45,9 +47,14 @@ class Surroundings:
         """
         there = self.machine.gpus
         if self.num_gpus is None:
-            return there
+            return tuple(map(self._sized, there))
         others = (NvmlGpu(index=index) for index in range(len(there), self.num_gpus))
-        return (*there[: self.num_gpus], *others)
+        return tuple(self._sized(gpu) for gpu in (*there[: self.num_gpus], *others))
+
+    def _sized(self, gpu: NvmlGpu) -> NvmlGpu:
+        if self.gpu_memory_bytes is None:
+            return gpu
+        return replace(gpu, memory_total_bytes=self.gpu_memory_bytes)
 
     @property
     def gpus_told(self) -> str:
@@ -57,12 +64,16 @@ class Surroundings:
         names = sorted({gpu.name or "a GPU" for gpu in self.gpus})
         return f"the machine has {_count(len(self.gpus))}: {', '.join(names)}"
 
-    def judged_for(self, num_gpus: int | None) -> Surroundings:
-        """Return the same with a number of GPUs that is assumed.
+    def judged_for(self, num_gpus: int | None, gpu_memory_bytes: int | None = None) -> Surroundings:
+        """Return the same with a number of GPUs, and their memory, that are assumed.
 
         Args:
             num_gpus: Number of GPUs; None for those of the machine, or 2 if it has none.
+            gpu_memory_bytes: Memory of each GPU; None for that of the machine's.
         """
+        if gpu_memory_bytes is not None:
+            sized = replace(self, gpu_memory_bytes=gpu_memory_bytes)
+            return sized.judged_for(num_gpus)
         there = len(self.machine.gpus)
         is_assumed = num_gpus is None and not there
         wanted = _ASSUMED if is_assumed else there if num_gpus is None else num_gpus

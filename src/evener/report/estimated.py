@@ -18,6 +18,7 @@ from evener.cost_model.estimate import (
     Way,
     estimate_memory,
     largest_batch,
+    usable_memory,
 )
 from evener.profile import ModelCosts
 from evener.terminal import standard_output
@@ -30,7 +31,6 @@ CARDS = (8, 11, 12, 16, 24, 40, 80)
 """Common sizes of GPU memory, in GiB; vendors call them GB."""
 
 _GIB = 2**30
-_LARGE_CARD = 40
 # Rows of the table; a row of zeros is left out.
 _KINDS = {
     "weights": "weights",
@@ -112,13 +112,10 @@ class Estimated:
 def usable_bytes(card: int) -> int:
     """Return the bytes of a device's memory that a plan may use.
 
-    The driver and libraries take 1 GiB, or 2 GiB on a device of 40 GiB or more, as in the clusters
-    that evener knows.
-
     >>> usable_bytes(24) == 23 * 2**30
     True
     """
-    return (card - (2 if card >= _LARGE_CARD else 1)) * _GIB
+    return usable_memory(card * _GIB)
 
 
 def print_estimated(found: Estimated, console: Console | None = None) -> None:

@@ -20,7 +20,7 @@ _FIRST_WORDS = frozenset("a an each every memory no some the this training under
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console | None = None) -> None:
-    """Print all findings, the worst first, and their number.
+    """Print all findings in their order, and their number.
 
     Args:
         diagnosis: Result of the doctor.

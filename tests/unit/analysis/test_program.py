@@ -126,6 +126,8 @@ def test_a_name_bound_to_something_else_is_not_the_library(line: str, read: Read
         ("def f(m: keras.Model):\n    show(m)", "m", Kind.MODEL),
         ("ms = [keras.Model() for _ in range(2)]\nm = ms[0]", "m", Kind.MODEL),
         ("ms = {'a': keras.Model(), 'b': 1}\nm = ms['a']", "m", Kind.MODEL),
+        ("ms = []\nfor _ in range(2):\n    ms.append(keras.Model())\nm = ms[1]", "m", Kind.MODEL),
+        ("ms = []\nms.append((keras.Model(), 1))\nfor m, n in ms:\n    show(m)", "m", Kind.MODEL),
         ("f = lambda: keras.Model()\nm = f()", "m", Kind.MODEL),
         ("a = np.zeros(3)\na = a.reshape(3, 1) / 2", "a", Kind.ARRAY),
         ("x = tf.constant(1.0) * 2 + 1", "x", Kind.TENSOR),

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from evener.doctor import all_rules
+from unit.doctor.test_pages import WITHOUT_PROGRAMS
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 KINDS = ("mistakes", "nearly", "idiomatic")
 # DOC-001 to 003 and those of a run are about files and processes, not about what is written in
 # a program that parses: their tests make their own.
-CODES = [
-    rule.code for rule in all_rules() if not rule.code.startswith("DOC-0") or rule.code == "DOC-004"
-]
+CODES = [rule.code for rule in all_rules() if rule.code not in WITHOUT_PROGRAMS]
 HEADERS = re.compile(
     r"machine: \d+ GPUs?|environment: [A-Z_]+=.*|package: [\w-]+ [\w.]+|driver: \d+(\.\d+)+"
 )

@@ -58,6 +58,11 @@ FINDS = [
     ("DOC-201", 10, TOP + "m = build()\nm.fit(x, x, batch_size=64)\n"),
     ("DOC-201", 14, TOP + "m = build(); o = K.optimizers.SGD()\n" + STEP + "for b in ds: step(b)\n"),
     ("DOC-201", 11, TOP + "with tf.device('/GPU:0'):\n    m = build()\nm.fit(x, x, batch_size=64)\n"),
+    ("DOC-201", 13, TOP + "with tf.device('/GPU:1'):\n    z = tf.matmul(x, x.T)\n" + FIT_ALONE),
+    ("DOC-201", 13, TOP + "def near(a, where):\n    with tf.device(where):\n        return a * 2\n"
+     "m = build()\nm.fit(near(x, 'CPU:0'), x)\n"),
+    ("DOC-201", 11, TOP + "with tf.device('/GPU:0'):\n    m = K.models.load_model('a.keras')\n    m.fit(x)\n"),
+    ("DOC-201", 11, TOP + "with tf.device('/GPU:1'):\n    m = build()\n    m.fit(x)\n"),
     ("RUN-006", 17, BY_HELPER.replace("m.fit(x, x, batch_size=64)", "for b in ds: m._update(b)")),
     ("DOC-202", 9, TOP + "strategy = tf.distribute.MirroredStrategy()\nprint(strategy)\n" + FIT_ALONE),
     ("DOC-202", 14, TOP + "class T:\n    def __init__(self, strategy):\n        self.st = strategy\n"
@@ -82,6 +87,9 @@ FINDS = [
     ("DOC-205", 14, TOP + SCOPE + "    m.compile('sgd', 'mse')\nm.fit(x, x, batch_size=33)\n"),
     ("DOC-205", 2, "import argparse\nBATCH = 6\n" + LOOP.replace("batch(64)", "batch(BATCH)") + DIST),
     ("DOC-205", 17, LOOP + "small = s.experimental_distribute_dataset(ds.unbatch().batch(3))\n"),
+    ("DOC-207", 11, TOP + "ms = []\nfor d in tf.config.list_logical_devices('GPU'):\n"
+     "    with tf.device(d.name): ms.append(build())\n"
+     "for m in ms: m.compile('sgd', 'mse'); m.fit(x)\n"),
     ("DOC-207", 10, TOP + "with tf.device('/gpu:0'):\n    a = build()\nwith tf.device('/gpu:1'):\n"
      "    b = build()\na.fit(x); b.fit(x)\n"),
     ("DOC-208", 9, TOP + "s = tf.distribute.experimental.MultiWorkerMirroredStrategy()\n"),
@@ -109,6 +117,20 @@ FINDS_NOT = [
     ("DOC-201", "# environment: CUDA_VISIBLE_DEVICES=0\n" + TOP + FIT_ALONE),
     ("DOC-201", "import horovod.tensorflow as hvd\n" + TOP + FIT_ALONE),
     ("DOC-201", TOP + "print(x.mean())\n"),
+    ("DOC-202", TOP + "def make():\n    return tf.distribute.MirroredStrategy()\ndef get():\n"
+     "    return make()\nother.run(get)\n" + FIT_ALONE),
+    ("DOC-305", TOP + SCOPE.replace("SGD(0.1)", "Adam()") + "    o.build(m.trainable_variables)\n"
+     "def make(optimizer):\n    @tf.function\n" + STEP.replace("o.apply", "optimizer.apply")
+     .replace("def ", "    def ", 1).replace("\n    ", "\n        ") + "    return step\n"
+     "step = make(o)\n" + DIST),
+    ("DOC-201", TOP + "with tf.device('/GPU:0'):\n    a = build()\nwith tf.device('/GPU:1'):\n"
+     "    b = build()\na.fit(x)\nb.fit(x)\n"),
+    ("DOC-201", TOP + "class Two(K.Model):\n    def call(self, v):\n        with tf.device('/GPU:0'):\n"
+     "            v = self.a(v)\n        with tf.device('/GPU:1'):\n            return self.b(v)\n"
+     "    def __init__(self):\n        super().__init__()\n        self.a = K.layers.Dense(2)\n"
+     "        self.b = K.layers.Dense(2)\nm = Two()\nm.fit(x)\n"),
+    ("RUN-006", "import evener\n" + TOP + "s = evener.Strategy()\nwith s.scope():\n    m = build()\n"
+     "    o = K.optimizers.SGD()\n@evener.distribute\n" + STEP + "for b in ds: step(b)\n"),
     ("DOC-202", TOP + "import lib\nlib.train(strategy=tf.distribute.MirroredStrategy())\n" + FIT_ALONE),
     ("DOC-202", TOP + "def get():\n    return tf.distribute.MirroredStrategy()\nwith get().scope():\n"
      "    m = build()\n    m.compile('sgd', 'mse')\nm.fit(ds)\n"),

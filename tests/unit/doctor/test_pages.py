@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,13 +10,17 @@ import pytest
 
 from evener import doctor
 from evener.doctor import Family, Rule, Severity, all_rules
+from evener.doctor.explain import explain, has_page, known_codes
 from unit.doctor.programs import findings_of
 
 PAGES = Path(doctor.__file__).parent / "pages"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What a page cannot show as a program that is read: it takes a run, or a file that is no Python.
-WITHOUT_PROGRAMS = {"DOC-001", "DOC-002", "DOC-003", *(f"DOC-{i:03}" for i in range(10, 20))}
+RUN = {"DOC-605", *(f"DOC-{i:03}" for i in range(10, 20))}
+WITHOUT_PROGRAMS = {"DOC-001", "DOC-002", "DOC-003", *RUN}
+CODE = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EVERY_PAGE = sorted([*PAGES.glob("[A-Z]*-[0-9]*.md"), *(PAGES / "errors").glob("*.md")])
 
 RULES = [pytest.param(rule, id=rule.code) for rule in all_rules()]
 
@@ -28,6 +33,30 @@ def codes_found(program: str, folder: Path) -> dict[str, Severity]:
     path = folder / "train.py"
     path.write_text(program, encoding="utf-8")
     return {finding.code: finding.severity for finding in findings_of(path, num_gpus=2)}
+
+
+@pytest.mark.parametrize("path", EVERY_PAGE, ids=lambda path: path.stem)
+def test_a_page_says_what_happens_and_shows_wrong_and_right_code(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith(f"# {path.stem}: ")
+    found = dict(SECTION.findall(text))
+    assert len(found["What happens, and why"].split()) > 10
+    assert CODE.findall(found["Wrong"])
+    right = PROGRAM.findall(found["Right"])
+    assert right
+    for program in right:
+        ast.parse(program)
+
+
+def test_a_pointer_leads_to_a_page() -> None:
+    for code in known_codes():
+        text = explain(code)
+        assert text is not None
+        assert has_page(code) == ("## Right" in text)
+    assert not has_page("PLAN-020")
+    assert has_page("ENG-050")
+    errors = {path.stem for path in (PAGES / "errors").glob("*.md")}
+    assert errors <= set(known_codes())
 
 
 @pytest.mark.parametrize("rule", RULES)

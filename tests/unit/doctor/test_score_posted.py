@@ -117,6 +117,41 @@ def test_the_expectations_can_be_read(tool: ModuleType) -> None:
     assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()} | {"DOC-001"}
 
 
+RECENT = ROOT / "tests/corpus/posted_recent.toml"
+
+
+def test_the_recent_expectations_can_be_read(tool: ModuleType) -> None:
+    for is_corrected in (False, True):
+        recent = tool.read_posted(RECENT, is_corrected=is_corrected)
+        codes = {expectation.code for each in recent for expectation in each.expectations}
+        assert codes - {tool.NO_RULE} <= {rule.code for rule in all_rules()}
+    names = [program.name for program in recent]
+    digests = [hashlib.sha1(name.encode()).digest() for name in names]
+    assert digests == sorted(digests)
+    assert [p.half.value for p in recent] == ["ef"[digest[-1] & 1] for digest in digests]
+    assert len(names) == 40
+    assert not set(names) & {p.name for p in tool.read_posted(tool.EXPECTATIONS, is_corrected=True)}
+
+
+def test_the_first_finding_is_counted(tool: ModuleType, tmp_path: Path) -> None:
+    program = (
+        "import keras\nprint(tf.GPU)\nm = keras.Sequential()\nm.fit(x, y)\n"
+        "import tensorflow as tf\ntf.contrib\n"
+    )
+    (tmp_path / "a.py").write_text(program, "utf-8")
+    file = tmp_path / "posted.toml"
+    app = typer.Typer()
+    app.command()(tool.main)
+    for first, expected in (("DOC-201", "1.000 (1 of 1)"), ("DOC-004", "0.000 (0 of 1)")):
+        file.write_text(
+            '[[program]]\nname = "a.py"\nhalf = "e"\nmust = ["DOC-201 4 x", "DOC-004 6 y"]\n'
+            f'first = ["{first}"]\n',
+            "utf-8",
+        )
+        printed = CliRunner().invoke(app, [str(tmp_path), "--file", str(file)]).output
+        assert f"first finding right  {expected}" in printed
+
+
 def test_the_names_tell_the_order_and_the_halves(tool: ModuleType) -> None:
     names = [program.name for program in tool.read_posted(tool.EXPECTATIONS, is_corrected=False)]
     halves = [

@@ -142,6 +142,7 @@ def with_argument(row: GoneArgument) -> object:
         "keras.mixed_precision.LossScaleOptimizer": lambda: (
             keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(), **given)
         ),
+        "keras.utils.to_categorical": lambda: keras.utils.to_categorical([0, 1], **given),
         "keras.mixed_precision.Policy": lambda: keras.mixed_precision.Policy("float32", **given),
         "keras.callbacks.ModelCheckpoint": lambda: keras.callbacks.ModelCheckpoint(
             "a.keras", **given

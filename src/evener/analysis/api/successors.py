@@ -437,6 +437,9 @@ ARGUMENTS: tuple[GoneArgument, ...] = (
         "Delete it, and do not sum the gradients over the replicas yourself: "
         "`apply_gradients` does.",
     ),
+    GoneArgument(
+        "keras.utils.to_categorical", "dtype", "Delete it, and add `.astype(...)` to the result."
+    ),
     GoneArgument("keras.optimizers.*", "lr", "Use `learning_rate=`."),
     GoneArgument("keras.optimizers.*", "decay", _DECAY, is_ignored=True),
     GoneArgument(

@@ -100,7 +100,7 @@ def explained(raised: Raised) -> tuple[str, str]:
     if raised.code:
         return (
             "evener refuses this, so that nothing else is trained than was meant.",
-            f"follow its message; `evener doctor --explain {raised.code}` prints its page.",
+            "follow its message.",
         )
     return (
         "The program ends there without the doctor too.",

@@ -26,7 +26,7 @@ def check(case: Case) -> Iterator[Violation]:
         function = call.node.func
         if not isinstance(function, ast.Attribute) or function.attr != "apply_gradients":
             continue
-        if _is_built(call, built) or not _keeps_slots(program, call):
+        if _is_built(program, call, built) or not _keeps_slots(program, call):
             continue
         if program.context.in_replica(call.module, call.node) is not False:
             yield from _in_replicas(case, call)
@@ -68,10 +68,21 @@ def _run_is_traced(program: Program, call: Call) -> bool:
     return False
 
 
-def _is_built(call: Call, built: list[Call]) -> bool:
-    """Return whether an optimizer of the same name is built somewhere."""
+def _is_built(program: Program, call: Call, built: list[Call]) -> bool:
+    """Return whether the optimizer, or one of the same name, is built somewhere."""
+    if call.owner is None:
+        return False
     names = {last_name(building.owner) for building in built if building.owner is not None}
-    return call.owner is not None and last_name(call.owner) in names
+    if last_name(call.owner) in names:
+        return True
+    made = {value.node for value in program.origins(call.module, call.owner)}
+    ready = {
+        value.node
+        for building in built
+        if building.owner is not None
+        for value in program.origins(building.module, building.owner)
+    }
+    return bool(made) and made <= ready
 
 
 def _keeps_slots(program: Program, call: Call) -> bool:

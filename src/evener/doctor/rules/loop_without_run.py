@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Kind
+from evener.analysis import FUNCTIONS, Kind, Program
 from evener.doctor.queries.strategies import runs, scopes, strategies
-from evener.doctor.queries.training import updates
+from evener.doctor.queries.training import Update, updates
 from evener.doctor.rule import Case, Violation
 
 _ONE = ("OneDeviceStrategy",)
@@ -22,6 +22,8 @@ def check(case: Case) -> Iterator[Violation]:
     if made and scopes(program) and not runs(program) and not _has_other_way(case):
         lines = set[int]()
         for update in updates(program):
+            if _is_distributed(program, update):
+                continue
             location = update.module.location(update.step)
             if location.line in lines:
                 continue
@@ -42,6 +44,16 @@ def check(case: Case) -> Iterator[Violation]:
                     made[0].call.location.text,
                 ),
             )
+
+
+def _is_distributed(program: Program, update: Update) -> bool:
+    """Return whether an update is in a function that `evener.distribute` spreads."""
+    module = update.call.module
+    return any(
+        isinstance(outer, FUNCTIONS)
+        and program.context.is_decorated(module, outer, "evener.distribute")
+        for outer in module.around(update.call.node)
+    )
 
 
 def _has_other_way(case: Case) -> bool:

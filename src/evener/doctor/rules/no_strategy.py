@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import builtins
 import re
 from collections.abc import Iterator
 
-from evener.analysis import Call, Location, Program
+from evener.analysis import Location, Program
+from evener.doctor.finding import Severity
+from evener.doctor.queries.device_blocks import is_repeated, working_pins
 from evener.doctor.queries.environment import settings
 from evener.doctor.queries.gpus import visible_gpus
 from evener.doctor.queries.strategies import RUNS, SCOPES, uses
@@ -42,16 +43,22 @@ def check(case: Case) -> Iterator[Violation]:
     if first is None:
         return
     evidence = [first.text, case.surroundings.gpus_told]
+    number = next(iter(_device_numbers(program) or ()), 0)
+    used = f"; tf.device names GPU:{number} alone" if number else ""
     step = _eager_step(program, first)
     ignored = [call.location.text for call in program.calls("keras.distribution.*")]
     yield Violation(
         first,
-        f"this trains on one of {visible} GPUs: the program has no strategy.",
-        why="Without a strategy TensorFlow puts all work on the first GPU; the others idle."
+        f"this trains on one of {visible} GPUs: the program has no strategy{used}.",
+        why="Without a strategy TensorFlow puts all work on "
+        + (f"GPU:{number}, as it is told" if number else "the first GPU")
+        + "; the others idle."
         + (" keras.distribution does nothing on the TensorFlow backend." if ignored else "")
         + ("" if step is None else f" The step runs eagerly; {step}."),
         fix=_FIX if step is None else f"{step.fix}.",
         evidence=(*evidence, *ignored[:2]),
+        # Who names another GPU than the first has chosen it.
+        severity=Severity.HINT if number else None,
     )
 
 
@@ -77,7 +84,7 @@ def _spreads(program: Program) -> bool:
     """Return whether a program uses several devices in some way, or another back end."""
     if any(call.name != "tf.distribute.get_strategy" for call in program.calls(*_OTHER_CALLS)):
         return True
-    if _names_several_devices(program):
+    if _device_numbers(program) is None:
         return True
     for _, node in program.nodes(ast.Import, ast.ImportFrom):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -90,64 +97,23 @@ def _spreads(program: Program) -> bool:
     return bool(uses(program, *SCOPES, *RUNS, "experimental_distribute_dataset"))
 
 
-def _names_several_devices(program: Program) -> bool:
-    """Return whether blocks under `tf.device` may use several GPUs, or another one than the first.
+def _device_numbers(program: Program) -> set[int] | None:
+    """Return the numbers of the GPUs on which blocks train; None if there may be several.
 
-    A block on the first GPU spreads nothing, nor does a name that is found out outside of a loop.
+    A name that is found out outside of loops and functions is one device.
     """
-    for call in program.calls("tf.device"):
-        given = call.argument(0, "device_name")
-        if given is None or _is_trial(program, call):
+    found: set[int] = set()
+    for pin in working_pins(program):
+        if not pin.call.args:
             continue
-        names = [
-            value.node.value if isinstance(value.node, ast.Constant) else None
-            for value in program.origins(call.module, given)
-        ]
-        if any(isinstance(name, str) and _is_further(name) for name in names):
-            return True
-        if not all(isinstance(name, str) for name in names) and _is_repeated(program, call):
-            return True
-    return False
-
-
-def _is_further(name: str) -> bool:
-    """Return whether a device name is neither a CPU nor the first of its kind."""
-    found = _NUMBERED.search(name.lower())
-    return "cpu" not in name.lower() and found is not None and int(found[1]) > 0
-
-
-def _is_repeated(program: Program, call: Call) -> bool:
-    function = program.context.function(call.module, call.node)
-    is_in_loop = next(program.context.loops(call.module, call.node), None) is not None
-    # A parameter may have another value in each call.
-    return is_in_loop or function is not None
-
-
-def _is_trial(program: Program, pin: Call) -> bool:
-    """Return whether a block under `tf.device` only tries operations, and trains nothing.
-
-    It stands at the top of a module, in no loop, makes no variable, and calls nothing but functions
-    of TensorFlow and of Python.
-    """
-    module, block = pin.module, pin.module.parents.get(pin.node)
-    block = module.parents.get(block) if isinstance(block, ast.withitem) else None
-    if not isinstance(block, ast.With):
-        return False
-    inside = program.context.function(module, block) or next(
-        program.context.loops(module, block), 0
-    )
-    names = [
-        program.name_of(module, node.func)
-        for statement in block.body
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Call)
-    ]
-    return not inside and all(_is_of_a_trial(name) for name in names)
-
-
-def _is_of_a_trial(name: str) -> bool:
-    is_made = name in ("tf.Variable", "tf.GradientTape", "tf.function")
-    return not is_made and (name.startswith("tf.") or hasattr(builtins, name))
+        for value in program.origins(pin.module, pin.call.args[0]):
+            name = value.node.value if isinstance(value.node, ast.Constant) else None
+            if isinstance(name, str) and "cpu" not in name.lower():
+                number = _NUMBERED.search(name)
+                found.add(int(number[1]) if number else 0)
+            elif name is None and is_repeated(program, pin):
+                return None
+    return found if len(found) < 2 else None
 
 
 def _has_other_backend(program: Program) -> bool:

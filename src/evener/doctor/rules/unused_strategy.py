@@ -67,14 +67,17 @@ def _is_given_away(program: Program, made: Made) -> bool:
     )
 
 
-def _leaves(program: Program, module: Module, node: ast.AST) -> bool:
+def _leaves(program: Program, module: Module, node: ast.AST, deepest: int = 4) -> bool:
     parent = module.parents.get(node)
     call = module.parents.get(parent) if isinstance(parent, ast.keyword) else parent
     if isinstance(call, ast.Dict | ast.List | ast.Tuple):
         return True
     if isinstance(call, ast.Return):
         function = program.context.function(module, call)
-        return function is not None and not program.call_sites(function)
+        sites = program.call_sites(function) if function is not None and deepest else []
+        if not sites:
+            return function is not None
+        return any(_leaves(program, site.module, site.call, deepest - 1) for site in sites)
     if not isinstance(call, ast.Call) or call.func is node:
         return False
     name = program.name_of(module, call.func)

@@ -1,0 +1,83 @@
+"""DOC-407: training steps run eagerly, one operation after the other, on every replica."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from evener.analysis import FUNCTIONS, Call, Function, Module, Program
+from evener.doctor.queries.branches import is_conditional
+from evener.doctor.queries.steps import steps_of
+from evener.doctor.queries.strategies import is_only_evener, runs
+from evener.doctor.queries.training import compiles, trainings
+from evener.doctor.rule import Case, Violation
+
+_WHY = (
+    "Python starts each operation by itself, on one replica after the other: the devices wait for "
+    "Python most of the time."
+)
+_SWITCHES = (
+    "tf.config.run_functions_eagerly",
+    "tf.config.experimental_run_functions_eagerly",
+)
+
+
+def check(case: Case) -> Iterator[Violation]:
+    """Yield the violations."""
+    program = case.program
+    for call in runs(program) if not is_only_evener(program) else ():
+        if _is_eager_loop(program, call):
+            yield Violation(
+                call.location,
+                "strategy.run is called in no tf.function: all steps run eagerly.",
+                why=_WHY,
+                fix="call it in a function of its own, under @tf.function, and call that in the "
+                "loop:\n@tf.function\ndef distributed_step(batch):\n"
+                "    return strategy.run(step, args=(batch,))",
+            )
+    if trainings(program):
+        for call in (*compiles(program), *program.calls(*_SWITCHES)):
+            yield from _switched(program, call)
+
+
+def _is_eager_loop(program: Program, call: Call) -> bool:
+    context = program.context
+    if context.is_traced(call.module, call.node) is not False:
+        return False
+    # What a loop over batches calls, directly or by functions, runs once per batch.
+    if context.in_loop_over_batches(call.module, call.node) is not True:
+        return False
+    given = call.argument(0, "fn")
+    targets = list(program.functions_of(call.module, given)) if given is not None else []
+    steps = steps_of(program).functions
+    return bool(targets) and all(
+        isinstance(target, FUNCTIONS)
+        and target in steps
+        and not _is_compiled(program, where, target)
+        for where, target in targets
+    )
+
+
+def _is_compiled(program: Program, module: Module, function: Function) -> bool:
+    """Return whether a function is traced, or trains by a method that Keras compiles."""
+    inside = function.body if isinstance(function, ast.Lambda) else function.body[0]
+    if program.context.is_traced(module, inside) is not False:
+        return True
+    return any(call.node in set(ast.walk(function)) for call in trainings(program))
+
+
+def _switched(program: Program, call: Call) -> Iterator[Violation]:
+    """Yield a switch that makes all steps of ``fit`` eager, unless it depends on something."""
+    is_compile = call.method == "compile"
+    given = call.argument(None, "run_eagerly") if is_compile else call.argument(0, "run_eagerly")
+    if not isinstance(given, ast.Constant) or given.value is not True:
+        return
+    if is_conditional(program, call.module, call.node):
+        return
+    yield Violation(
+        call.location,
+        "fit runs all its steps eagerly.",
+        why=_WHY.replace(", on one replica after the other", ""),
+        fix="leave run_eagerly=True out when you have found what you were looking for; "
+        "tf.print works in compiled steps too.",
+    )
