@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from evener.recording.losses import scalars
+from evener.recording.memory import MemoryUse, gpu_memory
 from evener.report.comparison import DEVICE_LOGS
 from evener.report.display import Snapshot, epoch_line, panel
 from evener.report.throughput import Measurement, Throughput
 from evener.report.work import (
     DeviceWork,
-    MemoryUse,
     Owned,
     TrainingDevices,
     WorkCounter,
-    gpu_memory,
     samples_in_epoch,
     training_devices_of,
 )
@@ -180,7 +180,7 @@ class Progress(keras.callbacks.Callback):
         """Show the epoch."""
         if self._is_training:
             self._end_training_of_epoch()
-        self._metrics = _scalars(logs or {})
+        self._metrics = scalars(logs or {})
         if self._in_logs and logs is not None:
             logs.update(self._device_logs())
         if self._live is not None:
@@ -235,7 +235,7 @@ class Progress(keras.callbacks.Callback):
         self._updated_at = now.seconds
         self._throughput.add(now)
         if self._live is not None:
-            self._metrics = _scalars(self.model.get_metrics_result())
+            self._metrics = scalars(self.model.get_metrics_result())
             self._show()
 
     def _show(self) -> None:
@@ -283,15 +283,3 @@ class Progress(keras.callbacks.Callback):
             for name, what in owned.items()
             if name not in self._devices.devices and what.num_variables
         ]
-
-
-def _scalars(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the logs that are single numbers."""
-    numbers: dict[str, float] = {}
-    for name, value in logs.items():
-        try:
-            numbers[name] = float(value)
-        except (TypeError, ValueError):
-            # A log of several numbers, such as one F1 score for each class.
-            continue
-    return numbers

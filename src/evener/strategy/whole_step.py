@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.engine.partition.homes import HOST
 from evener.engine.partition.span_info import STEP, SpanInfo
 from evener.engine.partition.times import Recorder, clock_after
