@@ -24,6 +24,7 @@ from evener.cli.estimate import estimate
 from evener.cli.launch import launch
 from evener.cli.plan import plan
 from evener.cli.ray_options import LaunchCommand
+from evener.cli.report import report
 from evener.cli.run import Handover, run
 from evener.cli.script_args import SCRIPT_SETTINGS
 from evener.cli.usage import WrongUsage
@@ -46,6 +47,7 @@ app.command(context_settings=SCRIPT_SETTINGS)(doctor)
 app.command(context_settings=SCRIPT_SETTINGS)(estimate)
 app.command(cls=LaunchCommand, context_settings=SCRIPT_SETTINGS)(launch)
 app.command(context_settings=SCRIPT_SETTINGS)(plan)
+app.command()(report)
 app.command(context_settings=SCRIPT_SETTINGS)(run)
 
 

@@ -14,7 +14,7 @@ class Pace:
 
     >>> pace = Pace(1.0, 2)
     >>> [now for now in range(12) if pace.is_due(now)]
-    [0, 1, 3, 5, 9]
+    [0, 1, 2, 4, 6, 10]
     """
 
     def __init__(self, seconds: float, num_samples: int) -> None:

@@ -64,19 +64,19 @@ class Spans:
         self._timed.append(_Timed(function, part, device, begin, end))
 
     def time_once(
-        self, function: TaskFunction, device: str, arguments: Sequence[Any], ends: Sequence[Any]
+        self, function: TaskFunction, device: str, awaited: Sequence[Any], ends: Sequence[Any]
     ) -> None:
         """Time a task that is computed once, if it waits for tensors.
 
         Args:
             function: Function of the task.
             device: Its device.
-            arguments: Arguments of its call.
+            awaited: Arguments of its call, and operations that it waits for.
             ends: Results of the call, and the call itself if it has side effects.
         """
-        tensors = [a for a in arguments if tf.is_tensor(a) and a.dtype not in _HANDLES]
-        if tensors and ends and not function.is_read_only:
-            begin, end = clock_after(tensors, device), clock_after(ends, device)
+        waits = [a for a in awaited if not tf.is_tensor(a) or a.dtype not in _HANDLES]
+        if any(map(tf.is_tensor, waits)) and ends and not function.is_read_only:
+            begin, end = clock_after(waits, device), clock_after(ends, device)
             self.add(function, None, device, begin, end)
 
     def hand_over(self, recorder: Recorder) -> None:

@@ -195,7 +195,7 @@ class StepRun:
         if self._spans is not None:
             ends = [*results, *([operation] if operation is not None else [])]
             self._spans.note(function)
-            self._spans.time_once(function, where, arguments, ends)
+            self._spans.time_once(function, where, [*arguments, *before], ends)
         self._tensors.wholes.update(zip(task.fetches, results, strict=True))
 
     def end(self) -> None:
