@@ -43,7 +43,7 @@ def report(
 
     Record a run with evener run --record, evener launch --record or evener.record.
     """
-    from evener.cli.usage import check_writable, write_result
+    from evener.cli.usage import check_writable
     from evener.recording.reading import read_records
 
     folders = [run, *([other] if other is not None else [])]
@@ -67,9 +67,9 @@ def report(
             for record in records:
                 typer.echo(summarise(record).to_json())
         return
-    from evener.report.page import render_page
+    from evener.report.page import render_page, write_page
 
     file = run / "report.html" if out is None else out
     check_writable(file)
-    write_result(file, render_page(runs), is_printed=True)
+    write_page(file, render_page(runs))
     typer.echo(str(file))

@@ -82,7 +82,8 @@ class Measured:
 
     def _step_seconds(self) -> float | None:
         """Return the mean time of the last steps, from the begin of one to that of the next."""
-        last = self._controller.step_records()[-9:]
+        # Without the last one: its row may be read while it is written.
+        last = self._controller.step_records()[-10:-1]
         if len(last) < 2:
             return None
         return (last[-1].began - last[0].began) / (len(last) - 1)

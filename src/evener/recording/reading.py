@@ -1,4 +1,4 @@
-"""Reader of records: complete ones, those that are still written, and those of runs that crashed."""
+"""Reader of records: of complete ones, of runs that go on, and of runs that crashed."""
 
 from __future__ import annotations
 

@@ -88,6 +88,7 @@ def chart(
     text: Callable[[float], str],
     events: Iterable[tuple[float, str]] = (),
     from_zero: bool = True,
+    unit: float = 1.0,
 ) -> Chart | None:
     """Return a chart; None if no series has a value.
 
@@ -98,13 +99,14 @@ def chart(
         text: Function that formats a value.
         events: Seconds and descriptions of events.
         from_zero: Whether the values begin at 0.
+        unit: Unit in which the ticks are round.
     """
     shown = [(name, thinned(points)) for name, points in series]
     values = [v for _, points in shown for _, v in points if v is not None]
     if not values:
         return None
     low = min(0.0, *values) if from_zero else min(values)
-    marks = ticks(low, max(values))
+    marks = [unit * mark for mark in ticks(low / unit, max(values) / unit)]
     low, high = min(low, marks[0]), max(max(values), marks[-1])
     end = max(seconds, 1e-9)
 

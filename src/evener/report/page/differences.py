@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from evener.report.page.sections import RunView
+from evener.report.page.sections import RunView, format_number
 from evener.units import format_seconds
 
 
@@ -52,7 +52,7 @@ def _settings(run: RunView) -> list[tuple[str, str]]:
 def _figures(first: RunView, second: RunView) -> list[Difference]:
     a, b = first.summary, second.summary
     found = [
-        _figure("samples per second", a.samples_per_second, b.samples_per_second, _number),
+        _figure("samples per second", a.samples_per_second, b.samples_per_second, format_number),
         _figure("a step", a.step_seconds, b.step_seconds, format_seconds),
         _figure("inside of a recorded step", a.inside_seconds, b.inside_seconds, format_seconds),
     ]
@@ -61,7 +61,7 @@ def _figures(first: RunView, second: RunView) -> list[Difference]:
         if isinstance(one_side, str) or isinstance(other, str):
             found.append(Difference(what=name, first=str(one_side), second=str(other)))
         else:
-            found.append(_figure(name, one_side, other, _number))
+            found.append(_figure(name, one_side, other, format_number))
     return found
 
 
@@ -75,10 +75,6 @@ def _figure(
         second="" if second is None else text(second),
         change=change,
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:,.4g}"
 
 
 _VERSIONS = ("evener", "tensorflow", "keras", "python")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,15 +106,22 @@ def _figures(summary: Summary) -> list[tuple[str, str]]:
         ("state", state[summary.state]),
         ("recorded", format_seconds(summary.seconds)),
         ("samples", "not counted" if summary.num_samples is None else f"{summary.num_samples:,}"),
-        ("samples per second", "not measured" if rate is None else f"{rate:,.4g}"),
+        ("samples per second", "not measured" if rate is None else format_number(rate)),
         ("a step", "not measured" if step is None else format_seconds(step)),
     ]
     numbers = [(k, v) for k, v in summary.losses.items() if not k.startswith(("gpu:", "cpu:"))]
-    return found + [(name, _number(value)) for name, value in numbers[:6]]
+    return found + [(name, format_number(value)) for name, value in numbers[:6]]
 
 
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+def format_number(value: float | str) -> str:
+    """Return a figure with four digits, or all digits before the point.
+
+    >>> format_number(21987.3), format_number(0.123456), format_number("nan")
+    ('21,987', '0.1235', 'nan')
+    """
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _worker(record: RunRecord, name: str) -> Worker:
@@ -135,9 +143,13 @@ def _plan_rows(
         parts = f", {replica.num_micro_batches} micro-batches" * (replica.num_micro_batches > 1)
         now = shares.get(replica.stages[0].device)
         later = "" if now is None or abs(now - share) < 0.0005 else f", {now:.1%} at the end"
-        stages = [(s.device, ", ".join(s.layers) or "all layers") for s in replica.stages]
+        stages = [(s.device, _layers(s.layers)) for s in replica.stages]
         rows.append((f"{share:.1%} of each batch{later}{parts}".replace("%", " %"), share, stages))
     return rows
+
+
+def _layers(patterns: Sequence[str]) -> str:
+    return "all layers" if tuple(patterns) in ((), ("*",)) else ", ".join(patterns)
 
 
 def _predicted(record: RunRecord, summary: Summary) -> list[tuple[str, str, str]]:
@@ -182,19 +194,13 @@ def _charts(record: RunRecord, seconds: float) -> list[Chart]:
     def percent(value: float) -> str:
         return f"{value * 100:.3g} %"
 
-    def memory(value: float) -> str:
-        return format_bytes(round(value))
-
-    def number(value: float) -> str:
-        return f"{value:,.4g}"
-
     host = [("process on the host", over_time("process_bytes"))]
     made = [
         chart(
             "Samples per second",
             [("all devices", over_time("samples_per_second"))],
             seconds=seconds,
-            text=number,
+            text=format_number,
             events=events,
         ),
         chart("Shares", per_device("share"), seconds=seconds, text=percent, events=events),
@@ -205,14 +211,22 @@ def _charts(record: RunRecord, seconds: float) -> list[Chart]:
             text=percent,
             events=events,
         ),
-        chart("Memory of devices", per_device("memory"), seconds=seconds, text=memory),
-        chart("Memory of the process", host, seconds=seconds, text=memory),
+        _memory_chart("Memory of devices", per_device("memory"), seconds),
+        _memory_chart("Memory of the process", host, seconds),
         *(
-            chart(name, [(name, points)], seconds=seconds, text=number, from_zero=False)
+            chart(name, [(name, points)], seconds=seconds, text=format_number, from_zero=False)
             for name, points in _losses(record).items()
         ),
     ]
     return [each for each in made if each is not None]
+
+
+def _memory_chart(
+    title: str, series: Sequence[tuple[str, Sequence[Point]]], seconds: float
+) -> Chart | None:
+    most = max((v for _, points in series for _, v in points if v is not None), default=0.0)
+    unit = 1024.0 ** int(math.log(max(most, 1.0), 1024))
+    return chart(title, series, seconds=seconds, text=format_bytes, unit=unit)
 
 
 def _losses(record: RunRecord) -> dict[str, list[Point]]:

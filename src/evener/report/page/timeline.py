@@ -29,6 +29,7 @@ LEGEND = (
 )
 """Class and meaning of each kind of bar."""
 
+_TOPS = {COPY: 4, WAIT: 7, IDLE: 9}
 _CLASSES = {"forward + backward": "both", "step": "both", "weights": "backward"}
 
 
@@ -39,12 +40,15 @@ class Bar:
     Attributes:
         x: Begin in the box.
         width: Width in the box.
+        y: Top in a row of height 20: bars of work are tall, and those of waiting are flat, so that
+            they differ without colors.
         style: Class of the bar.
         text: Description, shown beside the pointer.
     """
 
     x: float
     width: float
+    y: int
     style: str
     text: str
 
@@ -126,6 +130,7 @@ def _row(device: str, row: Sequence[Activity], length: float) -> Row:
         Bar(
             x=round(_WIDTH * each.begin / (length or 1.0), 1),
             width=round(max(_WIDTH * each.seconds / (length or 1.0), 0.5), 1),
+            y=_TOPS.get(each.kind, 0),
             style=_CLASSES.get(each.kind, each.kind),
             text=_described(each),
         )
