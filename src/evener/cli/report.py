@@ -55,9 +55,9 @@ def report(
     check_writable(out)
     runs = [read_records(folder) for folder in folders]
     if trace is not None:
-        from evener.report.trace import write_trace
+        from evener.report.trace import trace_of
 
-        write_trace(runs[0], trace)
+        _write(trace, trace_of(runs[0]))
         typer.echo(f"{trace}: open it in Perfetto")
         return
     if as_json:
@@ -67,9 +67,23 @@ def report(
             for record in records:
                 typer.echo(summarise(record).to_json())
         return
-    from evener.report.page import render_page, write_page
+    from evener.report.page import render_page
 
     file = run / "report.html" if out is None else out
     check_writable(file)
-    write_page(file, render_page(runs))
+    _write(file, render_page(runs).encode())
     typer.echo(str(file))
+
+
+def _write(file: Path, data: bytes) -> None:
+    from evener.errors import RunError
+
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise RunError(
+            "RUN-106",
+            f"The report cannot be written to {file}.",
+            why=f"{error.strerror or error}.",
+            fix="Give another file, with --out or --trace.",
+        ) from error

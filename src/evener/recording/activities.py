@@ -18,7 +18,7 @@ from typing import Any
 
 WAIT, COPY, IDLE = "wait", "copy", "idle"
 """Kinds of gaps: another device computes a needed result; the result is copied, summed or joined;
-no other device is needed."""
+the last result was its own, and the device adds up, or waits for the host."""
 
 COMPUTE = ("forward", "forward + backward", "backward", "weights", "step")
 """Kinds of spans in which a device computes a part of the batch."""
@@ -103,10 +103,9 @@ def _gap(
     ends: Sequence[float],
 ) -> list[Activity]:
     """Return the gap before a task: the device waits, then a result is on its way."""
-    others = [number for number in after if spans[number]["device"] != device]
-    if not others:
+    latest = max(after, key=ends.__getitem__, default=None)
+    if latest is None or spans[latest]["device"] == device:
         return [Activity(kind=IDLE, begin=begin, end=end)]
-    latest = max(others, key=ends.__getitem__)
     other, computed = spans[latest]["device"], min(ends[latest], end)
     if computed <= begin:
         return [Activity(kind=COPY, begin=begin, end=end, other=other)]
@@ -126,7 +125,7 @@ class DeviceTime:
         once: Other tasks that are computed once for the batch.
         copy: Results on their way, and their sums.
         wait: Waiting, by the device that is waited for.
-        idle: Gaps in which no other device is needed.
+        idle: Gaps after results of its own.
         length: The whole step.
     """
 

@@ -47,14 +47,17 @@ class Losses(keras.callbacks.Callback):
         self._write(logs or {}, None)
 
     def _write(self, logs: Mapping[str, Any], batch: int | None) -> None:
-        values = {name: _readable(value) for name, value in scalars(logs).items()}
+        values = written_values(logs)
         found = {"time": round(self._clock(), 3), "epoch": self._epoch, "values": values}
         self._emit(found if batch is None else {**found, "batch": batch})
 
 
-def _readable(value: float) -> float | str:
-    """Return a number as JSON has it: it has none that is not finite."""
-    return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+def written_values(logs: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return the single numbers of logs for JSON, which has none that are not finite: as text."""
+    return {
+        name: float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        for name, value in scalars(logs).items()
+    }
 
 
 def scalars(logs: Mapping[str, Any]) -> dict[str, float]:

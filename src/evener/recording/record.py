@@ -28,7 +28,7 @@ from evener.devices import inventory
 from evener.errors import EngineError, RunError
 from evener.recording import format as names
 from evener.recording.folder import RecordFolder
-from evener.recording.losses import Losses, scalars
+from evener.recording.losses import Losses, written_values
 from evener.recording.measured import (
     Measured,
     count_work,
@@ -134,7 +134,7 @@ class Recording:
             step: Number of the step, if it is known.
         """
         where = {} if step is None else {"step": step}
-        line = {"time": self._now(), **where, "values": scalars(values)}
+        line = {"time": self._now(), **where, "values": written_values(values)}
         self._folder.add(names.LOSSES, line)
 
     def __enter__(self) -> Recording:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from evener.errors import RunError
@@ -14,18 +13,16 @@ _SEQUENCE = 1
 _COUNTERS = ("samples_per_second", "share", "busy", "memory")
 
 
-def write_trace(records: Sequence[RunRecord], file: Path) -> None:
-    """Write the recorded steps and the metrics of a run as TrackEvents of Perfetto.
+def trace_of(records: Sequence[RunRecord]) -> bytes:
+    """Return the recorded steps and the metrics of a run as TrackEvents of Perfetto.
 
     A step stands at the time at which it was recorded; times in a step are exact.
 
     Args:
         records: Record of the run, or those of its workers.
-        file: File to write.
 
     Raises:
-        RunError: RUN-106 if the file cannot be written, RUN-107 if the package ``perfetto`` is not
-            installed.
+        RunError: RUN-107 if the package ``perfetto`` is not installed.
     """
     try:
         from perfetto.trace_builder.proto_builder import TraceProtoBuilder
@@ -39,15 +36,7 @@ def write_trace(records: Sequence[RunRecord], file: Path) -> None:
     trace = _Trace(TraceProtoBuilder())
     for record in records:
         trace.add(record, record.path.name)
-    try:
-        file.write_bytes(trace.serialised())
-    except OSError as error:
-        raise RunError(
-            "RUN-106",
-            f"The report cannot be written to {file}.",
-            why=f"{error.strerror or error}.",
-            fix="Give a file that can be written with --out or --trace.",
-        ) from error
+    return trace.serialised()
 
 
 class _Trace:

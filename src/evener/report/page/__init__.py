@@ -8,6 +8,6 @@
 Importing it does not import TensorFlow.
 """
 
-from evener.report.page.render import render_page, write_page
+from evener.report.page.render import render_page
 
-__all__ = ["render_page", "write_page"]
+__all__ = ["render_page"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import jinja2
 
 from evener import __version__
-from evener.errors import RunError
 from evener.recording.reading import RunRecord
 from evener.report.page.differences import differences
 from evener.report.page.sections import view_of
@@ -31,20 +30,3 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
     changed = differences(views[0], views[1]) if len(views) == 2 else None
     page = environment.get_template("page.html.j2")
     return page.render(runs=views, changed=changed, version=__version__)
-
-
-def write_page(file: Path, page: str) -> None:
-    """Write the page.
-
-    Raises:
-        RunError: RUN-106 if it cannot be written.
-    """
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise RunError(
-            "RUN-106",
-            f"The report cannot be written to {file}.",
-            why=f"{error.strerror or error}.",
-            fix="Give a file that can be written with --out or --trace.",
-        ) from error

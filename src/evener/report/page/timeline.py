@@ -25,7 +25,7 @@ LEGEND = (
     ("once", "computed once for the batch"),
     ("copy", "copies and sums from other devices"),
     ("wait", "waits for another device"),
-    ("idle", "idle: host, or the order of the program"),
+    ("idle", "idle: sums of its own, or the host"),
 )
 """Class and meaning of each kind of bar."""
 
