@@ -20,6 +20,9 @@ WAIT, COPY, IDLE = "wait", "copy", "idle"
 """Kinds of gaps: another device computes a needed result; the result is copied, summed or joined;
 the last result was its own, and the device adds up, or waits for the host."""
 
+OTHER_WORKERS = "other workers"
+"""Name in place of a device, for results of other workers and their exchange."""
+
 COMPUTE = ("forward", "forward + backward", "backward", "weights", "step")
 """Kinds of spans in which a device computes a part of the batch."""
 
@@ -77,7 +80,7 @@ def activities(
         for number in numbers:
             span = spans[number]
             if begins[number] > now:
-                row += _gap(device, now, begins[number], span.get("after", ()), spans, ends)
+                row += _gap(now, begins[number], span, spans, ends)
             row.append(
                 Activity(
                     kind=span["kind"],
@@ -95,16 +98,18 @@ def activities(
 
 
 def _gap(
-    device: str,
     begin: float,
     end: float,
-    after: Sequence[int],
+    span: Mapping[str, Any],
     spans: Sequence[Mapping[str, Any]],
     ends: Sequence[float],
 ) -> list[Activity]:
     """Return the gap before a task: the device waits, then a result is on its way."""
-    latest = max(after, key=ends.__getitem__, default=None)
-    if latest is None or spans[latest]["device"] == device:
+    if span.get("joins"):
+        # Their clocks are not ours: waiting and exchange are one.
+        return [Activity(kind=WAIT, begin=begin, end=end, other=OTHER_WORKERS)]
+    latest = max(span.get("after", ()), key=ends.__getitem__, default=None)
+    if latest is None or spans[latest]["device"] == span["device"]:
         return [Activity(kind=IDLE, begin=begin, end=end)]
     other, computed = spans[latest]["device"], min(ends[latest], end)
     if computed <= begin:

@@ -103,6 +103,7 @@ def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:
                     ("stage", span.stage),
                     ("micro_batch", span.micro_batch),
                     ("after", list(span.after)),
+                    ("joins", span.joins or None),
                 )
                 if value is not None
             }

@@ -42,3 +42,8 @@ def test_tasks_that_overlap_count_once() -> None:
     row = [Activity(kind="forward", begin=0, end=4), Activity(kind="update", begin=2, end=6)]
     time = time_of(row, 10)
     assert (time.compute, time.update, time.length) == (4, 2, 10)
+
+
+def test_results_of_other_workers_are_waited_for_with_their_exchange() -> None:
+    spans = [span("a"), {**span("a", 0, kind="update"), "joins": True}]
+    assert found(spans, (0, 10), (30, 35))["a"][1] == ("wait", 10, 30, "other workers")

@@ -21,6 +21,7 @@ class SpanInfo:
         stage: Number of the stage in its replica; None without stages.
         micro_batch: Number of the micro-batch in its replica; None if there is one.
         after: Numbers of the spans whose results it needs.
+        joins: Whether it needs results of other workers, which have no spans here.
     """
 
     device: str
@@ -29,3 +30,4 @@ class SpanInfo:
     stage: int | None = None
     micro_batch: int | None = None
     after: tuple[int, ...] = ()
+    joins: bool = False

@@ -100,7 +100,9 @@ class Spans:
         device = layout.name_in_plan(device_name(timed.device))
         if timed.part is None:
             kind = UPDATE if any(n.op.startswith(_WRITES) for n in task.nodes) else ONCE
-            return SpanInfo(device=device, kind=kind, after=after)
+            needed = needs_of(self._partition, timed.function)
+            joins = layout.group is not None and any(other.is_parts for other, _ in needed)
+            return SpanInfo(device=device, kind=kind, after=after, joins=joins)
         micro_batch = layout.micro_batches[timed.part]
         replica = layout.replicas[micro_batch.replica]
         return SpanInfo(
