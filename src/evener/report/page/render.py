@@ -17,7 +17,7 @@ def render_page(runs: Sequence[Sequence[RunRecord]]) -> str:
     """Return the page of one run, or of two side by side, as HTML that needs nothing else.
 
     Args:
-        runs: For each run its record, or the records of its workers.
+        runs: Records of each run: one, or those of its workers.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
