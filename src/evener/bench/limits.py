@@ -1,4 +1,4 @@
-"""What limits a run, by the figures of its record."""
+"""Limits of a run, by the figures of its record."""
 
 from __future__ import annotations
 
