@@ -63,6 +63,13 @@ def fastest(rows: Sequence[Measured]) -> Measured | None:
     return rows[min(timed)[1]] if timed else None
 
 
+def overlapping(best: Measured, rows: Sequence[Measured]) -> list[Measured]:
+    """Return the other contenders that were at least once as fast as the fastest at its slowest."""
+    return [
+        row for row in rows if row is not best and min(row.rounds, default=1e9) <= max(best.rounds)
+    ]
+
+
 def print_result(result: BenchResult, console: Console) -> None:
     """Print a result as a table, with what limits it and the command to use."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -81,6 +88,13 @@ def print_result(result: BenchResult, console: Console) -> None:
     if result.record:
         console.print(Text(f"See for yourself: evener report {result.record}"), soft_wrap=True)
     best = result.fastest
+    near = [] if best is None else overlapping(best, result.rows)
+    if near:
+        others = ", ".join(row.contender.name for row in near)
+        text = (
+            f"Not certain: the range of the fastest overlaps with that of {others}. More --rounds"
+        )
+        console.print(Text(f"{text} on a quiet machine tell more."), soft_wrap=True)
     if best is not None and best.contender.command:
         console.print(Text(f"Use: {best.contender.command}"), soft_wrap=True)
     elif best is not None:

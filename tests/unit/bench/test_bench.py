@@ -12,7 +12,7 @@ from evener.bench import turns
 from evener.bench.contenders import Contender, contenders
 from evener.bench.limits import limit_of
 from evener.bench.request import StepTimes, TimedRun
-from evener.bench.table import BenchResult, print_result
+from evener.bench.table import BenchResult, overlapping, print_result
 from evener.bench.turns import Measured, measure
 from evener.plan import Plan
 from evener.recording.activities import DeviceTime
@@ -126,3 +126,16 @@ def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
     busy = replace(summary, inside={"cpu:0": time}, step_seconds=1.0, inside_seconds=1.0)
     assert limit_of(busy).startswith("The devices compute for most of the step")
     assert limit_of(replace(summary, inside={})).startswith("Not known")
+
+
+def test_ranges_that_overlap_are_told() -> None:
+    rows = [
+        Measured(contender=Contender(name="a"), rounds=(0.010, 0.020, 0.030)),
+        Measured(contender=Contender(name="b"), rounds=(0.029, 0.040, 0.050)),
+        Measured(contender=Contender(name="c"), rounds=(0.031,)),
+        Measured(contender=Contender(name="d"), problem="failed"),
+    ]
+    assert [row.contender.name for row in overlapping(rows[0], rows)] == ["b"]
+    console = Console(file=io.StringIO(), width=120)
+    print_result(BenchResult(rows=tuple(rows)), console)
+    assert "overlaps with that of b." in console.file.getvalue()  # type: ignore[attr-defined]
