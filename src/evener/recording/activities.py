@@ -68,7 +68,7 @@ def activities(
     >>> [(each.kind, each.other, round(each.seconds * 1e6)) for each in found["gpu:0"]]
     [('forward', '', 200), ('wait', 'gpu:1', 600), ('copy', 'gpu:1', 100), ('update', '', 100)]
     """
-    begins, ends = [b / 1e6 for b in step["begin"]], [e / 1e6 for e in step["end"]]
+    begins, ends = _times(spans, step)
     last = max(range(len(ends)), key=ends.__getitem__)
     of_device: dict[str, list[int]] = {}
     for number in sorted(range(len(spans)), key=lambda number: (begins[number], ends[number])):
@@ -95,6 +95,21 @@ def activities(
             other = spans[last]["device"]
             row.append(Activity(kind=WAIT, begin=now, end=ends[last], other=other))
     return found
+
+
+def _times(
+    spans: Sequence[Mapping[str, Any]], step: Mapping[str, Any]
+) -> tuple[list[float], list[float]]:
+    """Return the begins and ends in seconds.
+
+    Nothing waits for the reading of an end, so a busy host may read it late. A result is there when
+    a task begins that needs it.
+    """
+    begins, ends = [b / 1e6 for b in step["begin"]], [e / 1e6 for e in step["end"]]
+    for number, span in enumerate(spans):
+        for before in span.get("after", ()):
+            ends[before] = min(ends[before], max(begins[number], begins[before]))
+    return begins, ends
 
 
 def _gap(

@@ -35,7 +35,9 @@ def test_after_its_own_result_a_device_waits_for_nobody() -> None:
 
 
 def test_a_result_that_was_read_late_ends_a_wait_at_the_task() -> None:
-    assert found([span("a"), span("b", 0)], (0, 30), (20, 40))["b"][0] == ("wait", 0, 20, "a")
+    rows = found([span("a"), span("b", 0)], (0, 30), (20, 40))
+    assert rows["b"][0] == ("wait", 0, 20, "a")
+    assert rows["a"] == [("forward", 0, 20, ""), ("wait", 20, 40, "b")]
 
 
 def test_tasks_that_overlap_count_once() -> None:
