@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import evener
 from cli.forked import Run as RunForked
 from evener.cli import app
 from evener.errors import RunError
@@ -16,6 +21,7 @@ from evener.recording.reading import read_records
 from evener.recording.summary import summarise
 from unit.recording.samples import write_record
 
+SOURCE = Path(evener.__file__).parents[1]
 SCRIPT = """
 import sys
 import keras
@@ -149,3 +155,66 @@ def test_a_script_is_recorded_to_its_end(
     assert {"cpu:0", "cpu:1"} == set(summary.inside)
     notes = [event["text"] for event in record.events if event["event"] == "note"]
     assert any("Keras models are created" in note for note in notes)
+
+
+LONG_SCRIPT = """
+import keras
+import numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+model.fit(np.ones((64, 8)), np.ones((64, 1)), batch_size=16, epochs=EPOCHS, verbose=0)
+"""
+
+
+def started(folder: Path, epochs: int, *words: str) -> subprocess.Popen[bytes]:
+    (folder / "train.py").write_text(LONG_SCRIPT.replace("EPOCHS", str(epochs)))
+    return subprocess.Popen(
+        [sys.executable, "-m", "evener", *words, str(folder / "train.py")],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_leaves_its_record(tmp_path: Path) -> None:
+    folder = tmp_path / "record"
+    run = started(tmp_path, 10**6, "run", "--devices", "cpu:2", "--record", str(folder))
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and run.poll() is None:
+            steps = folder / "steps.jsonl"
+            if steps.exists() and len(steps.read_text().splitlines()) > 2:
+                break
+            time.sleep(0.2)
+    finally:
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    assert run.returncode == -signal.SIGKILL
+    (record,) = read_records(folder)
+    summary = summarise(record)
+    assert summary.state == "no end"
+    assert (summary.num_samples or 0) > 0
+    assert summary.num_steps >= 1
+    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "no end: it runs, or was killed" in page
+
+
+@pytest.mark.long
+def test_each_worker_has_a_record_and_all_are_one_page(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    words = ["launch", "--workers", "2", "--devices", "cpu:1", "--record", str(folder)]
+    assert started(tmp_path, 20, *words).wait(timeout=240) == 0
+    first, second = read_records(folder)
+    assert [record.path.name for record in (first, second)] == ["worker-0", "worker-1"]
+    assert summarise(first).losses == summarise(second).losses
+    assert first.devices == ("worker:0/cpu:0", "worker:1/cpu:0")
+    assert set(summarise(second).inside) == {"worker:1/cpu:0"}
+    (spans,) = first.traces.values()
+    assert any(span.get("joins") for span in spans if span["kind"] == "update")
+    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "worker-1: A typical step" in page
+    assert "waits for other workers" in page
