@@ -89,7 +89,7 @@ def view_of(records: Sequence[RunRecord]) -> RunView:
         workers=tuple(_worker(record, record.path.name if many else "") for record in records),
         plan=tuple(_plan_rows(first.plan, summary.shares)),
         predicted=tuple(_predicted(first, summary)),
-        charts=tuple(_charts(first, summary.seconds)),
+        charts=tuple(_charts(records, summary.seconds)),
         gathered=tuple(str(e["text"]) for e in first.events if e.get("event") == "gathered"),
         gathered_cost=_gathered_cost(summary),
         outside=_outside(summary),
@@ -179,17 +179,15 @@ def _peak(line: Line, devices: Sequence[str], device: str) -> int | None:
     return peaks.get(device)
 
 
-def _charts(record: RunRecord, seconds: float) -> list[Chart]:
+def _charts(records: Sequence[RunRecord], seconds: float) -> list[Chart]:
+    record = records[0]
     events = [(e["time"], str(e.get("text", ""))) for e in record.events if _is_marked(e)]
 
     def over_time(name: str) -> list[Point]:
         return [(line["time"], line.get(name)) for line in record.metrics]
 
     def per_device(name: str) -> list[tuple[str, list[Point]]]:
-        return [
-            (device, [(line["time"], _item(line.get(name), k)) for line in record.metrics])
-            for k, device in enumerate(record.devices)
-        ]
+        return [(device, _of_device(records, name, k)) for k, device in enumerate(record.devices)]
 
     def percent(value: float) -> str:
         return f"{value * 100:.3g} %"
@@ -236,6 +234,16 @@ def _losses(record: RunRecord) -> dict[str, list[Point]]:
             point = line["time"], value if isinstance(value, int | float) else None
             found.setdefault(str(name), []).append(point)
     return dict(list(found.items())[:20])
+
+
+def _of_device(records: Sequence[RunRecord], name: str, number: int) -> list[Point]:
+    """Return the points of a device, from the record of the worker that has measured it."""
+    found: list[Point] = []
+    for record in records:
+        found = [(line["time"], _item(line.get(name), number)) for line in record.metrics]
+        if any(value is not None for _, value in found):
+            break
+    return found
 
 
 def _item(values: Any, number: int) -> float | None:
