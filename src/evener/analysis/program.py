@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -341,10 +341,11 @@ class Program:
         return None
 
 
-def read_program(script: Path) -> Program:
-    """Read a script and what it imports from its own project. Nothing is executed.
+def read_program(script: Path, contents: Mapping[str, bytes] | None = None) -> Program:
+    """Read a script and what it imports from its own project, without executing it.
 
     Args:
-        script: The path of a Python file. What cannot be read is in ``unread``.
+        script: Path of a Python file. What cannot be read is in ``unread``.
+        contents: Contents to read instead of those of files, by absolute path.
     """
-    return Program(str(script.absolute()), read_files(script))
+    return Program(str(script.absolute()), read_files(script, contents))
