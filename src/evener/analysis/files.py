@@ -45,7 +45,7 @@ class Files:
 
     modules: dict[str, Module] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
-    contents: Mapping[str, bytes] = field(default_factory=dict)
+    contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 def read_files(script: Path, contents: Mapping[str, bytes] | None = None) -> Files:

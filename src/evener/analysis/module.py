@@ -22,7 +22,7 @@ class Module:
         path: Absolute path.
         name: The dotted name it is imported by; ``"__main__"`` for the script itself.
         tree: Its syntax tree.
-        source: Its text, line ends as ``"\\n"``.
+        source: Its text, lines separated by a line feed.
         lines: The lines of the text.
         parents: Node around each node.
         nodes: All nodes by their type, from the outside in.

@@ -20,7 +20,7 @@ class Edit:
         start: First position of the span.
         end: Position behind the span; `start` for an insertion.
         old: Text of the span, which the file must have there.
-        new: Text to put there; its line ends are ``"\\n"``.
+        new: Text to put there; its lines end with a line feed.
     """
 
     path: str

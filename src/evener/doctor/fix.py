@@ -101,9 +101,7 @@ def fix_program(
     return fix_for(script, surroundings_here().judged_for(chosen.num_gpus), rules)
 
 
-def fix_for(
-    script: Path, surroundings: Surroundings, rules: Iterable[Rule] | None = None
-) -> Fixed:
+def fix_for(script: Path, surroundings: Surroundings, rules: Iterable[Rule] | None = None) -> Fixed:
     """Make the fixes that are certain for a machine, in memory.
 
     Args:
@@ -123,6 +121,7 @@ class _Fixing:
         self._now: dict[str, bytes] = {}
         self._made: list[Fix] = []
         self._refused: dict[tuple[object, ...], LeftOut] = {}
+        self._overlapped: list[Fix] = []
 
     def run(self) -> Fixed:
         before = found = self._examine(self._now)
@@ -132,6 +131,7 @@ class _Fixing:
                 break
             after = self._tried(found, chosen)
             found = after if after is not None else self._one_at_a_time(found, chosen)
+            self._name_overlaps(found)
         changed = {path: (self._read[path], now) for path, now in self._now.items()}
         return Fixed(
             before=before,
@@ -142,20 +142,30 @@ class _Fixing:
         )
 
     def _examine(self, contents: Mapping[str, bytes]) -> Diagnosis:
-        return examine(
-            self._script, self._surroundings, rules=self._rules, contents=dict(contents)
-        )
+        return examine(self._script, self._surroundings, rules=self._rules, contents=dict(contents))
 
     def _without_overlaps(self, fixes: Iterable[Fix]) -> list[Fix]:
         """Return fixes that do not overlap, the first of those that do; the others come later."""
         chosen: list[Fix] = []
         edits: list[Edit] = []
+        self._overlapped.clear()
         for fix in fixes:
-            is_free = not any(_overlap(edit, other) for edit in fix.edits for other in edits)
-            if is_free and _key(fix) not in self._refused:
+            if _key(fix) in self._refused:
+                continue
+            if any(_overlap(edit, other) for edit in fix.edits for other in edits):
+                self._overlapped.append(fix)
+            else:
                 chosen.append(fix)
                 edits += fix.edits
         return chosen
+
+    def _name_overlaps(self, found: Diagnosis) -> None:
+        """Refuse the fixes that overlapped, and are not offered for the edited text."""
+        offered = {(fix.code, fix.location.path) for fix in found.fixes}
+        for fix in self._overlapped:
+            if (fix.code, fix.location.path) not in offered:
+                reason = "it overlaps another fix, which was made"
+                self._refused[_key(fix)] = LeftOut(fix=fix, reason=reason)
 
     def _tried(self, found: Diagnosis, fixes: Sequence[Fix]) -> Diagnosis | None:
         """Make fixes and read the program again; None, and nothing made, if they do not hold."""
@@ -211,13 +221,13 @@ def _key(fix: Fix) -> tuple[object, ...]:
     return fix.code, fix.location.path, fix.location.text, edits
 
 
-def _overlap(one: Edit, other: Edit) -> bool:
+def _overlap(edit: Edit, other: Edit) -> bool:
     """Return whether two edits cannot both be made. Equal ones are one edit."""
-    if one == other or one.path != other.path:
+    if edit == other or edit.path != other.path:
         return False
-    if one.start == other.start:
+    if edit.start == other.start:
         return True
-    return one.start < other.end and other.start < one.end
+    return edit.start < other.end and other.start < edit.end
 
 
 def _compiles(path: str, content: bytes) -> bool:

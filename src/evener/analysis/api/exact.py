@@ -109,8 +109,11 @@ class Dropped:
     values: tuple[object, ...] | None = None
 
 
-_LOADING = {"workers": Dropped((1,)), "use_multiprocessing": Dropped((False,)),
-            "max_queue_size": Dropped((10,))}
+_LOADING = {
+    "workers": Dropped((1,)),
+    "use_multiprocessing": Dropped((False,)),
+    "max_queue_size": Dropped((10,)),
+}
 ARGUMENTS: dict[tuple[str, str], Renamed | Dropped] = {
     **{
         (f"model.{method}", name): row

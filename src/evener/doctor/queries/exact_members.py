@@ -37,9 +37,7 @@ def edits_of_member(row: GoneMember, module: Module, node: ast.Attribute) -> tup
     return renamed_attribute(module, node, new) if new else ()
 
 
-def _edits_of_generator(
-    module: Module, node: ast.Attribute, call: ast.Call
-) -> tuple[Edit, ...]:
+def _edits_of_generator(module: Module, node: ast.Attribute, call: ast.Call) -> tuple[Edit, ...]:
     new, names = GENERATORS[node.attr]
     # Behind the generator the two take their arguments in another order.
     if len(call.args) > 1 or any(isinstance(value, ast.Starred) for value in call.args):
@@ -75,7 +73,9 @@ def _edits_without(
     if known.values is not None:
         value = program.constant(call.module, keyword.value)
         is_none = isinstance(keyword.value, ast.Constant) and keyword.value.value is None
-        same = [known for known in known.values if known == value and (value is not None or is_none)]
+        same = [
+            known for known in known.values if known == value and (value is not None or is_none)
+        ]
         if not same:
             return ()
     return without_argument(call.module, call.node, keyword)

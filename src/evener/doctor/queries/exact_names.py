@@ -38,9 +38,7 @@ def _successor(full: str) -> str:
     return new.replace("tf.", "tensorflow.", 1) if new.startswith("tf.") else new
 
 
-def _edits_of_attribute(
-    program: Program, module: Module, node: ast.Attribute
-) -> tuple[Edit, ...]:
+def _edits_of_attribute(program: Program, module: Module, node: ast.Attribute) -> tuple[Edit, ...]:
     inner: ast.expr = node
     while isinstance(inner, ast.Attribute):
         names = program.written_names(module, inner)
@@ -51,9 +49,7 @@ def _edits_of_attribute(
     return ()
 
 
-def _with_root(
-    program: Program, module: Module, node: ast.Attribute, new: str
-) -> tuple[Edit, ...]:
+def _with_root(program: Program, module: Module, node: ast.Attribute, new: str) -> tuple[Edit, ...]:
     """Return the edit that writes a full name by the name that the expression begins with."""
     root: ast.expr = node
     while isinstance(root, ast.Attribute):
@@ -72,9 +68,7 @@ def _with_root(
 # ---- imports
 
 
-def _edits_of_import(
-    program: Program, module: Module, node: ast.ImportFrom
-) -> tuple[Edit, ...]:
+def _edits_of_import(program: Program, module: Module, node: ast.ImportFrom) -> tuple[Edit, ...]:
     targets = []
     for alias, full in zip(node.names, imported(node), strict=False):
         is_module = alias.name != "*" and _is_moved_module(program, module, alias, full)
@@ -104,8 +98,7 @@ def _module_successor(full: str) -> str:
     parents = {
         new.rpartition(".")[0]
         for old, new in NAMES.items()
-        if old.rpartition(".")[0] == in_keras
-        and old.rpartition(".")[2] == new.rpartition(".")[2]
+        if old.rpartition(".")[0] == in_keras and old.rpartition(".")[2] == new.rpartition(".")[2]
     }
     if len(parents) != 1 or not in_keras.startswith("keras."):
         return ""

@@ -16,7 +16,7 @@ _BUILT = ("keras.applications.", "keras.models.load_model", "keras.saving.load_m
 _INPUTS = ("keras.Input", "keras.layers.Input", "keras.layers.InputLayer")
 _SHAPES = ("input_shape", "input_dim")
 # Methods that may create variables of an object.
-_BUILDS = ("build", "add", "pop", "summary")
+_BUILDS = ("build", "add", "pop")
 
 
 def edits_of_model(program: Program, module: Module, call: ast.Call) -> tuple[Edit, ...]:
@@ -95,9 +95,7 @@ def _is_built_whole(program: Program, module: Module, call: ast.Call) -> bool:
     )
 
 
-def _is_closed(
-    program: Program, module: Module, node: ast.AST, seen: frozenset[ast.AST]
-) -> bool:
+def _is_closed(program: Program, module: Module, node: ast.AST, seen: frozenset[ast.AST]) -> bool:
     """Return whether all that an expression or function uses is created in it, or is constant."""
     own = _bound_in(node)
     for inner in ast.walk(node):
@@ -144,7 +142,6 @@ def _is_built_later(program: Program, module: Module, name: str) -> bool:
         and owner.id == name
         and program.context.in_scope(module, call.node) is not True
         for call, owner in program.calls_of(*_BUILDS)
-        if call.method in ("add", "pop", "build")
     )
 
 

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import ast
+import re
 
-from evener.analysis import Call, Function, Kind, Module, Program
+from evener.analysis import Call, Kind, Module, Program, last_name
 from evener.analysis.hoisting.statements import obstacle_in
 from evener.doctor.edit import Edit, inserted
 
 # A step that calls deeper than this is not followed.
 _DEEPEST = 6
+# Calls that compute the same in a graph. Not random ones: their seeds differ there.
+_GRAPH_SAFE = re.compile(
+    r"tf\.(math\.|nn\.|linalg\.|image\.)?[a-z]\w*|tf\.GradientTape|keras\.ops\.(nn\.)?[a-z]\w*"
+    r"|keras\.losses\.[a-z]\w*"
+)
+_NOT_SAFE = re.compile(r"random|dropout|function|init_scope|py_func|shuffle|sampl|crop|nce_loss")
+_OF_PYTHON = ("zip", "list", "tuple", "len", "dict")
+_OBJECTS = frozenset(
+    {Kind.MODEL, Kind.LAYER, Kind.OPTIMIZER, Kind.LOSS, Kind.METRIC, Kind.TAPE, Kind.VARIABLE}
+)
+_METHODS = (
+    *("gradient", "watch", "apply_gradients", "apply", "update_state", "assign", "assign_add"),
+    *("assign_sub", "call", "compute_loss", "scale_loss"),
+)
+# A tensor decides in a graph otherwise than in Python.
+_BRANCHES = (
+    *(ast.If, ast.For, ast.While, ast.IfExp, ast.BoolOp, ast.Assert, ast.Raise, ast.Starred),
+    *(ast.NamedExpr, ast.JoinedStr, ast.Lambda, ast.FunctionDef, ast.ClassDef, ast.Await),
+)
 
 
 def edits_of_step(program: Program, call: Call) -> tuple[Edit, ...]:
@@ -29,7 +49,7 @@ def edits_of_step(program: Program, call: Call) -> tuple[Edit, ...]:
     module, step = found[0]
     if not isinstance(step, ast.FunctionDef) or step.decorator_list:
         return ()
-    if not isinstance(module.parents[step], ast.Module | ast.ClassDef | ast.FunctionDef):
+    if _has_own_equality(module.parents[step]):
         return ()
     prefix = _name_of_tensorflow(program, module)
     is_certain = (
@@ -52,6 +72,16 @@ def _name_of_tensorflow(program: Program, module: Module) -> str:
                 if alias.name == "tensorflow":
                     return alias.asname or alias.name
     return ""
+
+
+def _has_own_equality(owner: ast.AST) -> bool:
+    """Return whether objects of a class may be no keys, as those are that own a tf.function."""
+    names = {
+        name.id if isinstance(name, ast.Name) else getattr(name, "name", "")
+        for node in getattr(owner, "body", [])
+        for name in (node, *getattr(node, "targets", []))
+    }
+    return isinstance(owner, ast.ClassDef) and bool(names & {"__eq__", "__hash__", "__slots__"})
 
 
 def _is_given_batches(program: Program, call: Call) -> bool:
@@ -80,9 +110,12 @@ def _is_given_batches(program: Program, call: Call) -> bool:
     return False
 
 
-def _computes_only(program: Program, module: Module, function: Function, deepest: int) -> bool:
+def _computes_only(program: Program, module: Module, function: ast.AST, deepest: int) -> bool:
     """Return whether a function, and what it calls, has no effect but on variables."""
     if not isinstance(function, ast.FunctionDef) or not deepest:
+        return False
+    nodes = [node for statement in function.body for node in ast.walk(statement)]
+    if any(isinstance(node, _BRANCHES) for node in nodes):
         return False
     fresh: set[str] = set()
     for statement in function.body:
@@ -112,17 +145,19 @@ def _reads_only_fixed(
         for where, node in program.nodes(ast.Attribute)
         if isinstance(node.ctx, ast.Store | ast.Del) and not _is_in_init(program, where, node)
     }
+    # What is in a list or a table may change.
+    changed |= {
+        last_name(node.value)
+        for _, node in program.nodes(ast.Subscript)
+        if isinstance(node.ctx, ast.Store | ast.Del)
+    }
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and node.attr in changed:
             return False
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
-            bindings = list(program.bindings(module, node))
-            if len(bindings) > 1 or any(
-                any(isinstance(outer, ast.For | ast.While) for outer in where.around(b.statement))
-                for where, b in bindings
-            ):
+            if node.id in changed:
                 return False
-            if any(_is_counted(where, node.id) for where, _ in bindings):
+            if any(_is_rebound(where, node.id) for where, _ in program.bindings(module, node)):
                 return False
     return True
 
@@ -132,12 +167,22 @@ def _is_in_init(program: Program, module: Module, node: ast.AST) -> bool:
     return isinstance(function, ast.FunctionDef) and function.name == "__init__"
 
 
-def _is_counted(module: Module, name: str) -> bool:
-    """Return whether a name is changed in place or by a function: ``count += 1``, ``global``."""
-    return any(
-        isinstance(node.target, ast.Name) and node.target.id == name
-        for node in module.every(ast.AugAssign)
-    ) or any(name in node.names for node in module.every(ast.Global, ast.Nonlocal))
+def _is_rebound(module: Module, name: str) -> bool:
+    """Return whether a name may get another value: by a second line, a loop, ``global``."""
+    stores = [
+        node
+        for node in module.every(ast.Name)
+        if node.id == name and not isinstance(node.ctx, ast.Load)
+    ]
+    return (
+        len(stores) > 1
+        or any(name in node.names for node in module.every(ast.Global, ast.Nonlocal))
+        or any(
+            isinstance(outer, ast.For | ast.While)
+            for store in stores
+            for outer in module.around(store)
+        )
+    )
 
 
 def _calls_only_such(
@@ -145,12 +190,28 @@ def _calls_only_such(
 ) -> bool:
     for node in ast.walk(function):
         if isinstance(node, ast.Call):
-            for where, target in program.targets(module, node):
-                if not isinstance(target, ast.FunctionDef):
-                    return False
-                if not _computes_only(program, where, target, deepest - 1):
-                    return False
+            targets = list(program.targets(module, node))
+            if not targets and not _is_safe(program, module, node):
+                return False
+            if not all(_computes_only(program, *target, deepest - 1) for target in targets):
+                return False
     return True
+
+
+def _is_safe(program: Program, module: Module, call: ast.Call) -> bool:
+    """Return whether a call of something of a library computes the same in a graph."""
+    name = program.name_of(module, call.func)
+    if name:
+        is_known = _GRAPH_SAFE.fullmatch(name) is not None and not _NOT_SAFE.search(name)
+        return is_known or name in _OF_PYTHON
+    if isinstance(call.func, ast.Name) and call.func.id in _OF_PYTHON:
+        return True
+    kinds = program.kinds(module, call.func)
+    if isinstance(call.func, ast.Attribute) and not kinds:
+        kinds = program.kinds(module, call.func.value)
+        if call.func.attr not in _METHODS:
+            return False
+    return bool(kinds) and kinds <= _OBJECTS
 
 
 def _optimizers_are_built(program: Program, module: Module, step: ast.FunctionDef) -> bool:
