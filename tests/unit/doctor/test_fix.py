@@ -88,6 +88,11 @@ FIXES = {
         "from tensorflow.keras.layers.pooling import (\n    MaxPooling2D,  # a\n    AveragePooling2D,\n)",
         "from tensorflow.keras.layers import (\n    MaxPooling2D,  # a\n    AveragePooling2D,\n)",
     ),
+    "import of convolutions": (
+        "",
+        "from keras.layers.convolutional import Conv2D, MaxPooling2D\nConv2D(32, (3, 3))",
+        "from keras.layers import Conv2D, MaxPooling2D\nConv2D(32, (3, 3))",
+    ),
     "import of a function": (
         "",
         "from tensorflow import set_random_seed",
@@ -167,7 +172,7 @@ LEFT_ALONE = {
     "other arguments": TF + "tf.select(a, b, c)\n",
     "integers divided": TF + "tf.div(a, b)\n",
     "other numbers": TF + "tf.image.resize_images(a, (2, 2))\n",
-    "kernel or strides": "from keras.layers.convolutional import Conv2D\n",
+    "kernel or strides": "from keras.layers.convolutional import Conv2D\nConv2D(32, 3, 3)\n",
     "one of two names": "from keras.layers.core import Dense, Highway\n",
     "a module used otherwise": "from keras.utils import np_utils\nuse(np_utils)\n",
     "a name of the module that is gone": "from keras.utils import np_utils\nnp_utils.probas_to_classes(y)\n",

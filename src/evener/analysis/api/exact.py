@@ -12,9 +12,10 @@ from dataclasses import dataclass
 _LAYERS = {
     "core": "Dense Dropout Activation Flatten Reshape Permute RepeatVector Lambda Masking "
     "ActivityRegularization SpatialDropout1D SpatialDropout2D SpatialDropout3D",
-    # Not convolutions: Keras 2 read Conv2D(32, 3, 3) as a kernel of 3 x 3, Keras 3 as strides.
     "convolutional": "ZeroPadding1D ZeroPadding2D ZeroPadding3D UpSampling1D UpSampling2D "
-    "UpSampling3D Cropping1D Cropping2D Cropping3D",
+    "UpSampling3D Cropping1D Cropping2D Cropping3D MaxPooling1D MaxPooling2D MaxPooling3D "
+    "AveragePooling1D AveragePooling2D AveragePooling3D Conv1D Conv2D Conv3D Conv2DTranspose "
+    "SeparableConv2D",
     "pooling": "MaxPooling1D MaxPooling2D MaxPooling3D AveragePooling1D AveragePooling2D "
     "AveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D "
     "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D",
@@ -83,6 +84,15 @@ NAMES: dict[str, str] = {
     "tf.py_func": "tf.numpy_function",
 }
 """Successor by full name, written as in `successors`."""
+
+
+POSITIONAL: dict[str, int] = dict.fromkeys(
+    ("Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "SeparableConv2D"), 2
+)
+"""Largest number of arguments by position for which a class is the same, by its last name.
+
+Keras 2 read ``Conv2D(32, 3, 3)`` as a kernel of 3 x 3, Keras 3 as strides of 3.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from evener.analysis import Module, Program
 from evener.analysis.api import public
-from evener.analysis.api.exact import NAMES
+from evener.analysis.api.exact import NAMES, POSITIONAL
 from evener.doctor.edit import Edit, end_of, replaced, start_of, text_between
 from evener.doctor.queries.removed_names import Missing, imported
 
@@ -17,11 +17,23 @@ _FROM = re.compile(r"from[ \t]+([\w.]+)[ \t]")
 
 def edits_of_name(program: Program, used: Missing) -> tuple[Edit, ...]:
     """Return the edits that replace a name, or its import; empty if none are certain."""
+    if _has_ambiguous_calls(program, used.name):
+        return ()
     if isinstance(used.node, ast.Attribute):
         return _edits_of_attribute(program, used.module, used.node)
     if isinstance(used.node, ast.ImportFrom):
         return _edits_of_import(program, used.module, used.node)
     return ()
+
+
+def _has_ambiguous_calls(program: Program, name: str) -> bool:
+    """Return whether a class is called with arguments by position that changed their meaning."""
+    last = name.rpartition(".")[2]
+    return last in POSITIONAL and any(
+        len(call.node.args) > POSITIONAL[last]
+        or any(isinstance(value, ast.Starred) for value in call.node.args)
+        for call in program.calls(f"keras.layers.{last}")
+    )
 
 
 def _successor(full: str) -> str:
