@@ -84,8 +84,7 @@ class Program:
     def _calls_as_written(self) -> tuple[Call, ...]:
         found: list[Call] = []
         for module in self.modules:
-            nodes = module.every(ast.Call)
-            for node in sorted(nodes, key=lambda call: (call.lineno, call.col_offset)):
+            for node in sorted(module.every(ast.Call), key=lambda n: (n.lineno, n.col_offset)):
                 name = self.name_of(module, node.func)
                 found.append(Call(module=module, node=node, name=name))
         return tuple(found)
@@ -346,6 +345,6 @@ def read_program(script: Path, contents: Mapping[str, bytes] | None = None) -> P
 
     Args:
         script: Path of a Python file. What cannot be read is in ``unread``.
-        contents: Contents to read instead of those of files, by absolute path.
+        contents: As for `read_files`.
     """
     return Program(str(script.absolute()), read_files(script, contents))
