@@ -345,6 +345,6 @@ def read_program(script: Path, contents: Mapping[str, bytes] | None = None) -> P
 
     Args:
         script: Path of a Python file. What cannot be read is in ``unread``.
-        contents: As for `read_files`.
+        contents: Contents by absolute path, read instead of those of files.
     """
     return Program(str(script.absolute()), read_files(script, contents))
