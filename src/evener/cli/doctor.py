@@ -174,6 +174,7 @@ def _fix(
     if write:
         fixed.write()
     sys.stdout.buffer.write(fixed.diff())
+    sys.stdout.buffer.flush()
     sys.stdout.flush()
     told = fixed.after if write else fixed.before
     console = standard_error(highlight=False)
