@@ -127,5 +127,3 @@ def redirected_handlers(streams: Mapping[Any, Any]) -> Callable[[], None]:
                 handler.setStream(stream)
 
     return undo
-
-

@@ -16,6 +16,7 @@ from evener.units import format_bytes, format_seconds
 _UNKNOWN = "-"
 _BAR_WIDTH = 20
 _OTHER_LINES = 6
+_LEAST_WAIT = 0.01
 
 
 def panel(state: LiveState, *, num_lines: int = 1000) -> RenderableType:
@@ -126,7 +127,10 @@ def _device_text(device: LiveDevice) -> str:
 def _waiting(device: LiveDevice) -> str:
     if device.waits is None:
         return _UNKNOWN
-    return f"{device.waits_for} {_percent(device.waits)}" if device.waits_for else ""
+    # Copies and rounding of clocks are not worth a name.
+    if not device.waits_for or device.waits < _LEAST_WAIT:
+        return ""
+    return f"{device.waits_for} {_percent(device.waits)}"
 
 
 def _memory(device: LiveDevice) -> str:

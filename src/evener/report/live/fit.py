@@ -21,14 +21,20 @@ class FitProgress(keras.callbacks.Callback):
 
     Args:
         say: Function that takes the line of a completed epoch.
+        begin: Function that takes this callback when training begins.
         clock: Function that returns the time in seconds.
     """
 
     def __init__(
-        self, say: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
+        self,
+        say: Callable[[str], None],
+        *,
+        begin: Callable[[FitProgress], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._say = say
+        self._begin = begin
         self._clock = clock
         self._read_at = float("-inf")
         self._first: tuple[float, int] | None = None
@@ -57,6 +63,8 @@ class FitProgress(keras.callbacks.Callback):
         """Begin."""
         self.is_training = True
         self.num_steps = (self.params or {}).get("steps")
+        # Not when it is made: evaluation has the same callbacks.
+        self._begin(self)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Begin an epoch."""

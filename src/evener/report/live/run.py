@@ -48,9 +48,8 @@ def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
     source = StrategySource(strategy, worker=worker)
     fits: list[FitProgress] = []
 
-    def follow() -> FitProgress:
-        fits[:] = [FitProgress(screen.say)]
-        return fits[0]
+    def begin(fit: FitProgress) -> None:
+        fits[:] = [fit]
 
     def say_event(event: Mapping[str, Any]) -> None:
         # Notes and warnings are printed anyway.
@@ -59,7 +58,9 @@ def live_run(strategy: Any, environ: Mapping[str, str]) -> Iterator[None]:
 
     with (
         watching(say_event),
-        adding_callbacks(follow, replaces_bar=lambda: screen.replaces_bar),
+        adding_callbacks(
+            lambda: FitProgress(screen.say, begin=begin), replaces_bar=lambda: screen.replaces_bar
+        ),
         LiveView(screen, lambda: source.state(fits[0] if fits else None)),
     ):
         yield

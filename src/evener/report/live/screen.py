@@ -84,7 +84,7 @@ class TerminalScreen:
         self._redirects = redirects
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._view: RenderableType = ""
+        self._lines: list[str] = []
         self._height = 0
         self._is_open = False
         self._streams: tuple[Any, Any] | None = None
@@ -109,7 +109,7 @@ class TerminalScreen:
         """Draw the view again."""
         with self._lock:
             if self.is_drawn:
-                self._view = panel(state, num_lines=self._console.height - 1)
+                self._lines = self._rendered(panel(state, num_lines=self._console.height - 1))
                 self._write(self._drawn())
 
     def say(self, text: str) -> None:
@@ -122,17 +122,14 @@ class TerminalScreen:
         """Write lines of the program, as they are, above the view.
 
         Args:
-            text: Complete lines; empty to draw the view again.
+            text: Complete lines.
             stream: Stream that they are written to.
         """
         with self._lock:
-            erased = self._erased()
-            if text:
-                self._write(erased)
-                stream.write(text)
-                stream.flush()
-                erased = ""
-            self._write(erased + self._drawn())
+            self._write(self._erased())
+            stream.write(text)
+            stream.flush()
+            self._write(self._drawn())
 
     @property
     def lock(self) -> threading.RLock:  # type: ignore[valid-type]
@@ -144,7 +141,7 @@ class TerminalScreen:
         with self._lock:
             if not self._is_open:
                 return
-            above = [s for s in (sys.stdout, sys.stderr) if isinstance(s, Above)]
+            above = _above()
             rest = [stream.take_rest() for stream in above]
             if self.is_drawn:
                 self._write(self._erased() + self._drawn())
@@ -165,17 +162,20 @@ class TerminalScreen:
         return f"\x1b[{height}A\x1b[J" if height else ""
 
     def _drawn(self) -> str:
-        """Return the view in place of the one that is there."""
-        height = self._height
-        with self._console.capture() as capture:
-            for stream in (sys.stdout, sys.stderr):
-                if isinstance(stream, Above) and stream.rest:
-                    self._console.print(Text.from_ansi(stream.shown_rest), no_wrap=True, crop=True)
-            self._console.print(self._view, no_wrap=True, overflow="ellipsis", crop=True)
-        lines = capture.get().splitlines()[: max(1, self._console.height - 1)]
+        """Return the view in place of the one that is there; only `show` renders it."""
+        up = f"\x1b[{self._height}A" if self._height else ""
+        rest = [line for stream in _above() if stream.rest for line in self._rest_of(stream)]
+        lines = [*rest, *self._lines][: max(1, self._console.height - 1)]
         self._height = len(lines)
-        up = f"\x1b[{height}A" if height else ""
         return f"{up}{''.join(f'{line}{_TO_END}' for line in lines)}\x1b[J"
+
+    def _rest_of(self, stream: Above) -> list[str]:
+        return self._rendered(Text.from_ansi(stream.shown_rest))
+
+    def _rendered(self, view: RenderableType) -> list[str]:
+        with self._console.capture() as capture:
+            self._console.print(view, no_wrap=True, overflow="ellipsis", crop=True)
+        return capture.get().splitlines()
 
     def _write(self, text: str) -> None:
         if text:
@@ -184,6 +184,10 @@ class TerminalScreen:
 
 
 _TO_END = "\x1b[K\n"
+
+
+def _above() -> list[Above]:
+    return [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, Above)]
 
 
 class LineScreen:

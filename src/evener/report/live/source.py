@@ -64,9 +64,7 @@ class StrategySource:
             busy = {name: min(1.0, sum(times) / seconds) for name, times in busy.items()}
         if fit is None:
             step = 0 if self._last_step is None else self._last_step.number + 1
-            return LiveState(
-                step=step, samples_per_second=rate, devices=self._devices(busy or {})
-            )
+            return LiveState(step=step, samples_per_second=rate, devices=self._devices(busy or {}))
         return LiveState(
             epoch=min(fit.epoch + 1, fit.num_epochs),
             num_epochs=fit.num_epochs,
