@@ -59,6 +59,24 @@ def line_of(state: LiveState) -> str:
     return "  ".join(parts)
 
 
+def epoch_line(state: LiveState) -> str:
+    """Return one line about a completed epoch.
+
+    >>> epoch_line(LiveState(epoch=1, num_epochs=10, losses={"loss": 0.25}))
+    'epoch  1/10  loss 0.2500'
+    """
+    width = len(str(state.num_epochs))
+    parts = [f"epoch {state.epoch:>{width}}/{state.num_epochs}"]
+    if state.losses:
+        parts.append(losses_text(state.losses))
+    if state.samples_per_second is not None:
+        parts.append(f"{state.samples_per_second:,.0f} samples/s")
+    if len(state.devices) > 1:
+        shares = ((d.name, f"{d.share:.1%}") for d in state.devices if d.share is not None)
+        parts += [f"{name} {share.replace('%', ' %')}" for name, share in shares]
+    return "  ".join(parts)
+
+
 def losses_text(losses: Mapping[str, float]) -> str:
     """Return the loss and the metrics in one line, the loss first."""
     in_order = sorted(losses.items(), key=lambda item: item[0] != "loss")

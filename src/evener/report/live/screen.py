@@ -68,6 +68,23 @@ def screen_of_process(environ: Mapping[str, str]) -> Screen:
     return LineScreen(sys.stderr, replaces_bar=is_terminal)
 
 
+def screen_of(console: Console) -> Screen | None:
+    """Return the screen of a console: its terminal, or a notebook; None if it cannot be drawn on.
+
+    Args:
+        console: Console of a program, or for the output of one.
+    """
+    if console.is_jupyter:
+        return NotebookScreen()
+    is_plain = console.is_dumb_terminal or console.no_color
+    if not console.is_terminal or is_plain:
+        return None
+    is_of_process = console.file in (sys.stdout, sys.stderr)
+    if is_of_process and not can_draw(os.environ):
+        return None
+    return TerminalScreen(console, redirects=is_of_process)
+
+
 class TerminalScreen:
     """The view at the lower end of a terminal, under the output of the program.
 

@@ -49,55 +49,63 @@ class StrategySource:
         """Return the state now.
 
         Args:
-            fit: Keras's ``fit`` that runs; None for other loops.
+            fit: Keras's ``fit`` that runs, or the last one; None for other loops.
         """
-        controller = self._strategy.share_controller
-        # Without the last one: its row may be read while it is written.
-        records = recent(controller.step_records()[:-1])
-        self._add_waits(controller.last_step())
-        rate = busy = None
-        if len(records) > 1:
-            seconds = max(records[-1].began - records[0].began, 1e-9)
-            rate = sum(sum(r.samples) for r in records[:-1]) / seconds
-            computed = zip(*(r.busy_seconds for r in records[:-1]), strict=True)
-            busy = dict(zip(controller.busy_seconds(), computed, strict=True))
-            busy = {name: min(1.0, sum(times) / seconds) for name, times in busy.items()}
+        rate, devices = self.measured()
         if fit is None:
             step = 0 if self._last_step is None else self._last_step.number + 1
-            return LiveState(step=step, samples_per_second=rate, devices=self._devices(busy or {}))
+            return LiveState(step=step, samples_per_second=rate, devices=devices)
+        has_ended = fit.epoch >= fit.num_epochs
         return LiveState(
-            epoch=min(fit.epoch + 1, fit.num_epochs),
+            epoch=fit.num_epochs if has_ended else fit.epoch + 1,
             num_epochs=fit.num_epochs,
-            step=fit.step if fit.epoch < fit.num_epochs else fit.num_steps or 0,
+            step=(fit.num_steps or 0) if has_ended else fit.step,
             num_steps=fit.num_steps,
             samples_per_second=rate,
             seconds_left=fit.seconds_left(),
             losses=fit.losses,
-            devices=self._devices(busy or {}),
+            devices=devices,
         )
 
+    def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
+        """Return the samples per second of all devices, and what each of this process does."""
+        controller = self._strategy.share_controller
+        # Without the last one: its row may be read while it is written.
+        records = recent(controller.step_records()[:-1])
+        self._add_waits(controller.last_step())
+        if len(records) < 2:
+            return None, self._devices({})
+        seconds = max(records[-1].began - records[0].began, 1e-9)
+        rate = sum(sum(record.samples) for record in records[:-1]) / seconds
+        computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
+        busy = {
+            name: min(1.0, sum(times) / seconds)
+            for name, times in zip(controller.busy_seconds(), computed, strict=True)
+        }
+        return rate, self._devices(busy)
+
     def _devices(self, busy: Mapping[str, float]) -> tuple[LiveDevice, ...]:
-        found: list[LiveDevice] = []
-        for name, share in shares_of_devices(self._strategy).items():
-            if self._strategy.name_in_plan(without_worker(name)) != name:
-                # Its own process has its numbers.
-                continue
-            own = without_worker(name)
-            memory = gpu_memory(own)
-            waits, waits_for = self._waiting(name)
-            found.append(
-                LiveDevice(
-                    name=own,
-                    share=share,
-                    busy=busy.get(tf_device(name)),
-                    waits=waits,
-                    waits_for=waits_for,
-                    memory_bytes=None if memory is None else memory.current_bytes,
-                    memory_limit=self._limits.get(own),
-                    worker=self._worker,
-                )
-            )
-        return tuple(found)
+        # The other workers have the numbers of their own devices.
+        return tuple(
+            self._device(name, share, busy.get(tf_device(name)))
+            for name, share in shares_of_devices(self._strategy).items()
+            if self._strategy.name_in_plan(without_worker(name)) == name
+        )
+
+    def _device(self, name: str, share: float, busy: float | None) -> LiveDevice:
+        own = without_worker(name)
+        memory = gpu_memory(own)
+        waits, waits_for = self._waiting(own)
+        return LiveDevice(
+            name=own,
+            share=share,
+            busy=busy,
+            waits=waits,
+            waits_for=waits_for,
+            memory_bytes=None if memory is None else memory.current_bytes,
+            memory_limit=self._limits.get(own),
+            worker=self._worker,
+        )
 
     def _add_waits(self, step: RecordedStep | None) -> None:
         if step is None or step == self._last_step:
@@ -119,6 +127,19 @@ class StrategySource:
         if length <= 0:
             return None, ""
         return sum(waits.values()) / length, max(waits, key=waits.__getitem__, default="")
+
+
+def source_of(strategy: Strategy | None) -> StrategySource | None:
+    """Return the source of a strategy; None if there is none, or it cannot begin to measure.
+
+    Args:
+        strategy: The strategy. Steps that it has traced before do not count their work.
+    """
+    if strategy is None:
+        return None
+    controller = strategy.share_controller
+    is_measured = controller.counts and controller.keeps_spans
+    return StrategySource(strategy) if is_measured or not strategy.has_run else None
 
 
 def recent(records: Sequence[StepRecord]) -> list[StepRecord]:

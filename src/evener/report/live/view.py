@@ -12,6 +12,12 @@ from evener.report.live.screen import Screen
 from evener.report.live.state import LiveState
 
 _REFRESH_SECONDS = 0.5
+_shown: list[LiveView] = []
+
+
+def is_shown() -> bool:
+    """Return whether this process shows a live view already."""
+    return bool(_shown)
 
 
 class LiveView:
@@ -39,6 +45,7 @@ class LiveView:
 
     def __enter__(self) -> LiveView:
         """Begin to show."""
+        _shown.append(self)
         self._screen.open()
         self._thread.start()
         return self
@@ -59,6 +66,7 @@ class LiveView:
             with contextlib.suppress(Exception):
                 self._update()
         finally:
+            _shown.remove(self)
             self._screen.close()
 
     def _run(self) -> None:
