@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ class FileScreen:
         self._path = folder / f"worker-{worker}.json"
         self._lines: list[str] = []
         self._num_lines = 0
+        self._lock = threading.Lock()
         self._state = LiveState()
 
     def open(self) -> None:
@@ -41,24 +43,30 @@ class FileScreen:
 
     def show(self, state: LiveState) -> None:
         """Write the state."""
-        self._state = state
+        with self._lock:
+            self._state = state
+            self._write()
+
+    def say(self, text: str) -> None:
+        """Add a line."""
+        with self._lock:
+            self._num_lines += 1
+            self._lines = [*self._lines, text][-_MOST_LINES:]
+            self._write()
+
+    def close(self) -> None:
+        """End."""
+
+    def _write(self) -> None:
         content = {
             "process": os.getpid(),
-            "state": state.to_dict(),
+            "state": self._state.to_dict(),
             "num_lines": self._num_lines,
             "lines": self._lines,
         }
         part = self._path.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(content), encoding="utf-8")
         part.replace(self._path)
-
-    def say(self, text: str) -> None:
-        """Add a line; it is written with the next state."""
-        self._num_lines += 1
-        self._lines = [*self._lines, text][-_MOST_LINES:]
-
-    def close(self) -> None:
-        """End."""
 
 
 class JobState:

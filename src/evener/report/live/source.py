@@ -7,10 +7,10 @@ records of runs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from evener.devices import inventory
-from evener.devices.names import tf_device, without_worker
+from evener.devices.names import without_worker
 from evener.feedback.run_times import StepRecord
 from evener.recording.activities import activities, time_of
 from evener.recording.measured import count_work, shares_of_devices, step_line, trace_line
@@ -40,6 +40,7 @@ class StrategySource:
         self._waits: deque[Mapping[str, tuple[Mapping[str, float], float]]] = deque(
             maxlen=_NUM_STEPS
         )
+        self._spanned: Collection[str] = ()
         self._last_step: RecordedStep | None = None
         if not strategy.share_controller.counts:
             count_work(strategy)
@@ -78,16 +79,18 @@ class StrategySource:
         seconds = max(records[-1].began - records[0].began, 1e-9)
         rate = sum(sum(record.samples) for record in records[:-1]) / seconds
         computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
+        # In the order in which `count_work` names them. Devices of other workers have the same names
+        # for TensorFlow, so these are no keys.
         busy = {
             name: min(1.0, sum(times) / seconds)
-            for name, times in zip(controller.busy_seconds(), computed, strict=True)
+            for name, times in zip(shares_of_devices(self._strategy), computed, strict=False)
         }
         return rate, self._devices(busy)
 
     def _devices(self, busy: Mapping[str, float]) -> tuple[LiveDevice, ...]:
         # The other workers have the numbers of their own devices.
         return tuple(
-            self._device(name, share, busy.get(tf_device(name)))
+            self._device(name, share, busy.get(name))
             for name, share in shares_of_devices(self._strategy).items()
             if self._strategy.name_in_plan(without_worker(name)) == name
         )
@@ -95,7 +98,7 @@ class StrategySource:
     def _device(self, name: str, share: float, busy: float | None) -> LiveDevice:
         own = without_worker(name)
         memory = gpu_memory(own)
-        waits, waits_for = self._waiting(own)
+        waits, waits_for = self._waiting(own if own in self._spanned else name)
         return LiveDevice(
             name=own,
             share=share,
@@ -114,6 +117,7 @@ class StrategySource:
         # A pipeline of many micro-batches has thousands, and this thread must not hold others up.
         if len(step.spans) <= _MOST_SPANS:
             self._waits.append(waits_of(step))
+            self._spanned = self._waits[-1].keys()
 
     def _waiting(self, name: str) -> tuple[float | None, str]:
         """Return the fraction of the last steps in which a device waits, and for which longest."""
