@@ -25,8 +25,9 @@ from evener.report.live.screen import TerminalScreen
 from evener.report.live.source import StrategySource
 from evener.report.live.view import LiveView
 
-_STEPS = 25
+_STEPS = 12
 _BATCH = 512
+_DRAWINGS = 50
 _QUARTILES = (25, 50, 75)
 
 
@@ -56,6 +57,8 @@ def _measured(rounds: int) -> tuple[dict[bool, list[float]], dict[bool, list[flo
             if number >= 0:
                 walls[trained.is_shown].append(seconds)
                 processors[trained.is_shown].append(used / _STEPS)
+    in_ms = shown.draw() * 1e3
+    print(f"a drawing takes {in_ms:.2f} ms of one processor: {in_ms / 5:.2f} % at two a second")
     return walls, processors
 
 
@@ -86,6 +89,19 @@ class _Trained:
             fit = FitProgress(screen.say, begin=fits.append)
             with LiveView(screen, lambda: source.state(fits[-1] if fits else None)):
                 return self._fit([fit])
+
+    def draw(self) -> float:
+        """Return the seconds of the processor that one drawing takes."""
+        assert self._source is not None
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123
+            screen = TerminalScreen(Console(file=nowhere, force_terminal=True, width=120))
+            screen.open()
+            before = time.thread_time()
+            for _ in range(_DRAWINGS):
+                screen.show(self._source.state(None))
+            seconds = time.thread_time() - before
+            screen.close()
+        return seconds / _DRAWINGS
 
     def _fit(self, callbacks: list[Any]) -> float:
         began = time.perf_counter()

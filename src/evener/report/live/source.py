@@ -79,8 +79,8 @@ class StrategySource:
         seconds = max(records[-1].began - records[0].began, 1e-9)
         rate = sum(sum(record.samples) for record in records[:-1]) / seconds
         computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
-        # In the order in which `count_work` names them. Devices of other workers have the same names
-        # for TensorFlow, so these are no keys.
+        # In the order in which `count_work` names them. TensorFlow's names are no keys: devices of
+        # other workers have the same ones.
         busy = {
             name: min(1.0, sum(times) / seconds)
             for name, times in zip(shares_of_devices(self._strategy), computed, strict=False)
