@@ -1,4 +1,4 @@
-"""What a strategy has measured, as the state of the live view.
+"""State of the live view, made of what a strategy has measured.
 
 Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
 records of runs.

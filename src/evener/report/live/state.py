@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDevice:
-    """What one device does.
+    """Work of one device.
 
     Attributes:
         name: Name of the device.
