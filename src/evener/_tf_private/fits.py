@@ -90,24 +90,32 @@ _LOGS = Patch(
 )
 
 _LISTS = Patch(
-    "callbacks of recorded runs",
+    "callbacks of runs that are followed",
     "keras.src.callbacks.callback_list:CallbackList.__init__",
-    why="A run is recorded without a change of its program, which calls ``fit`` itself.",
-    if_it_changes="Records have no losses and metrics of `fit`.",
+    why="A run is recorded and shown without a change of its program, which calls ``fit`` itself.",
+    if_it_changes="Records and live views have no losses and metrics of `fit`.",
 )
 
 
 @contextlib.contextmanager
-def adding_callbacks(make: Callable[[], Any]) -> Iterator[None]:
+def adding_callbacks(
+    make: Callable[[], Any], *, replaces_bar: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Add a callback to all lists of callbacks that Keras makes in the block.
 
     Args:
         make: Function that makes the callback of a list.
+        replaces_bar: Function that returns whether the callback shows what the progress bar of
+            ``fit`` would show; then that is left out.
     """
 
     def wrap(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+            # Not that of `evaluate`, nor the lines that ``verbose=2`` asks for.
+            is_bar = kwargs.get("add_history") and kwargs.get("verbose") in (1, "auto")
+            if is_bar and replaces_bar():
+                kwargs["add_progbar"] = False
             original(self, [*_listed(callbacks), make()], *args, **kwargs)
 
         return init

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import NoGpuNamesOption, RecordOption
+from evener.cli.options import LiveOption, NoGpuNamesOption, RecordOption
 from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 _DEFAULT_RESTARTS = 3
@@ -140,6 +141,7 @@ def launch(
         ),
     ] = None,
     record: RecordOption = None,
+    live: LiveOption = None,
 ) -> None:
     """Run an unchanged script in several worker processes, which compute one step together.
 
@@ -149,6 +151,7 @@ def launch(
     from evener.cli.ray_options import ray_address, ray_needs
     from evener.cli.usage import check_writable
     from evener.launch.jobs import Limits, RunCommand
+    from evener.report.live.run import is_wanted, live_job
     from evener.run.script import read
 
     found = read(script, as_module=as_module)
@@ -189,6 +192,7 @@ def launch(
                 "--no-hoist": no_hoist,
                 "--verify": verify is True,
                 "--no-verify": verify is False,
+                "--no-live": live is False,
             },
         ),
         devices=tuple(devices or ()),
@@ -199,11 +203,15 @@ def launch(
         heartbeat_seconds=heartbeat,
         grace_seconds=grace,
     )
-    if workers is None:
-        raise typer.Exit(run_task(command, logs, limits, port))
-    if ray is None:
-        raise typer.Exit(run_here(command, workers, logs, limits))
-    raise typer.Exit(run_on_ray(command, needs, logs, limits, ray))
+    is_live = is_wanted(live, os.environ)
+    with live_job(os.environ) if is_live else contextlib.nullcontext():
+        if workers is None:
+            code = run_task(command, logs, limits, port)
+        elif ray is None:
+            code = run_here(command, workers, logs, limits)
+        else:
+            code = run_on_ray(command, needs, logs, limits, ray)
+    raise typer.Exit(code)
 
 
 def _passed_on(values: Mapping[str, str | None], flags: Mapping[str, bool]) -> tuple[str, ...]:

@@ -46,3 +46,12 @@ RecordOption = Annotated[
         help="Record the run in a new folder, for evener report.",
     ),
 ]
+
+LiveOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--live/--no-live",
+        help="Show a live view of the training: step, time left, loss, and what each device does; "
+        "plain lines where it cannot be drawn. Default: on a terminal.",
+    ),
+]

@@ -12,6 +12,7 @@ import typer
 from evener.cli.options import (
     DEFAULT_LIMIT_SECONDS,
     DevicesOption,
+    LiveOption,
     NoGpuNamesOption,
     RecordOption,
 )
@@ -30,19 +31,32 @@ class Handover(BaseException):
         session: The session to run.
         args: The command line arguments of the script.
         recording: Record of the run; None to record nothing.
+        live: Whether a live view is shown.
     """
 
     def __init__(
-        self, session: Session, args: list[str], recording: Recording | None = None
+        self,
+        session: Session,
+        args: list[str],
+        recording: Recording | None = None,
+        *,
+        live: bool = False,
     ) -> None:
         super().__init__()
         self._session = session
         self._script_args = args
         self._recording = recording
+        self._live = live
 
     def run(self) -> None:
         """Run the script."""
-        with self._recording or contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if self._recording is not None:
+                stack.enter_context(self._recording)
+            if self._live:
+                from evener.report.live.run import live_run
+
+                stack.enter_context(live_run(self._session.strategy, os.environ))
             self._session.run(self._script_args)
 
 
@@ -117,6 +131,7 @@ def run(
         ),
     ] = None,
     record: RecordOption = None,
+    live: LiveOption = None,
 ) -> None:
     """Run an unchanged script on all devices.
 
@@ -126,6 +141,7 @@ def run(
     from evener.cli.quiet import quiet_tensorflow
     from evener.cli.status import status
     from evener.cli.usage import check_writable
+    from evener.report.live.run import is_wanted
     from evener.run.script import read
     from evener.run.session import prepare
 
@@ -149,7 +165,7 @@ def run(
         from evener.run.recorded import record_session
 
         recording = record_session(session, record)
-    raise Handover(session, args, recording)
+    raise Handover(session, args, recording, live=is_wanted(live, os.environ))
 
 
 def _planned(layout: Layout, script: Script, args: list[str], *, gpu_names: bool) -> Layout:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from rich.console import Console
-from rich.live import Live
 from rich.text import Text
 
 from evener.recording.losses import scalars
 from evener.recording.memory import MemoryUse, gpu_memory
 from evener.report.comparison import DEVICE_LOGS
-from evener.report.display import Snapshot, epoch_line, panel
+from evener.report.live.display import epoch_line
+from evener.report.live.screen import screen_of
+from evener.report.live.source import StrategySource, source_of
+from evener.report.live.state import LiveDevice, LiveState
+from evener.report.live.view import LiveView, is_shown
 from evener.report.throughput import Measurement, Throughput
 from evener.report.work import (
     DeviceWork,
@@ -28,13 +31,16 @@ from evener.report.work import (
 )
 from evener.strategy.share_controller import WINDOW
 
+_NUM_MARKS = 8
+
 
 class Progress(keras.callbacks.Callback):
     """Shows the work of every device while a model trains.
 
-    On a terminal it is a live display; elsewhere it prints one line per epoch. Under an evener
-    strategy it shows all devices of the strategy, otherwise the device of the model. Call ``fit``
-    with ``verbose=0`` to turn off Keras's own progress bar.
+    On a terminal and in a notebook it is a live display, in place of Keras's own progress bar;
+    elsewhere it prints one line per epoch. Under an evener strategy it shows all devices of the
+    strategy, otherwise the device of the model. Under ``evener run --live``, which shows the same,
+    it displays nothing.
 
     Losses and metrics are read only when they are shown, so no step waits for them. As a context
     manager it restores the terminal when training ends with an error or Ctrl-C.
@@ -65,12 +71,14 @@ class Progress(keras.callbacks.Callback):
         [16]
     """
 
+    _view_of: Callable[..., LiveView] = LiveView
+
     def __init__(
         self,
         title: str = "",
         *,
         console: Console | None = None,
-        refresh_seconds: float = 0.25,
+        refresh_seconds: float = 0.5,
         in_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
         find_devices: Callable[[keras.Model], TrainingDevices] = training_devices_of,
@@ -84,7 +92,10 @@ class Progress(keras.callbacks.Callback):
         self._clock = clock
         self._find_devices = find_devices
         self._memory_of = memory_of
-        self._live: Live | None = None
+        self._live: LiveView | None = None
+        self._screen = screen_of(self._console)
+        self._source: StrategySource | None = None
+        self._state = LiveState(title=title)
         self._devices: TrainingDevices | None = None
         self._num_steps: int | None = None
         self._epoch_rate: float | None = None
@@ -115,10 +126,18 @@ class Progress(keras.callbacks.Callback):
 
     def close(self) -> None:
         """End the live display and restore the terminal. Safe to call again."""
-        atexit.unregister(self.close)
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            live, self._live = self._live, None
+            live.__exit__(None, None, None)
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Take the parameters of a ``fit``, without Keras's own progress bar if this one is live.
+
+        Keras gives all callbacks the same dictionary, and its progress bar is the last of them.
+        """
+        super().set_params(params)
+        if self._screen is not None and params.get("verbose") in (1, "auto"):
+            params["verbose"] = 0
 
     def __enter__(self) -> Progress:
         """Return the callback itself."""
@@ -140,14 +159,16 @@ class Progress(keras.callbacks.Callback):
         self._is_training = False
         self._metrics = {}
         self._updated_at = self._clock()
-        if not self._console.is_terminal:
-            if self._title:
-                self._console.print(Text(self._title), soft_wrap=True)
-        else:
-            self._live = Live(console=self._console, auto_refresh=False)
-            self._live.start()
-            # Without it, Ctrl-C would leave the cursor hidden.
-            atexit.register(self.close)
+        self._busy_marks: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_NUM_MARKS)
+        self._source = source_of(getattr(self._devices, "strategy", None))
+        self._is_shown = not is_shown()
+        if not self._is_shown:
+            return
+        if self._screen is not None:
+            self._live = self._view_of(self._screen, lambda: self._state)
+            self._live.__enter__()
+        elif self._title:
+            self._console.print(Text(self._title), soft_wrap=True)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Begin an epoch."""
@@ -188,8 +209,9 @@ class Progress(keras.callbacks.Callback):
             logs.update(self._device_logs())
         if self._live is not None:
             self._show()
+        if self._live is not None or not self._is_shown:
             return
-        line = epoch_line(self._snapshot(rate=self._epoch_rate))
+        line = epoch_line(self._state_now(rate=self._epoch_rate))
         self._console.print(Text(line), soft_wrap=True)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
@@ -248,16 +270,41 @@ class Progress(keras.callbacks.Callback):
             self._show()
 
     def _show(self) -> None:
-        assert self._live is not None
-        shot = self._snapshot(rate=sum(self._rates().values()) or None)
-        self._live.update(panel(shot), refresh=True)
+        """Hand the state over to the thread that displays it."""
+        self._state = self._state_now(rate=self._rate())
 
-    def _rates(self) -> dict[str, float]:
-        if self._devices is None or not self._counts_samples:
-            return {}
-        return dict(zip(self._devices.devices, self._throughput.rates(), strict=False))
+    def _rows(self) -> tuple[LiveDevice, ...]:
+        """Return what every device that computes does now."""
+        training = self._devices
+        assert training is not None
+        if self._source is not None:
+            return self._source.measured()[1]
+        busy = self._busy()
+        memory = [self._memory_of(name) for name in training.devices]
+        return tuple(
+            LiveDevice(
+                name=name,
+                share=share,
+                busy=busy[k] if busy else None,
+                memory_bytes=use and use.current_bytes,
+            )
+            for k, (name, share, use) in enumerate(
+                zip(training.devices, training.shares, memory, strict=True)
+            )
+        )
 
-    def _snapshot(self, *, rate: float | None) -> Snapshot:
+    def _busy(self) -> tuple[float, ...]:
+        """Return the fraction of the last seconds in which each device computed, if timed."""
+        self._busy_marks.append((self._clock(), self._counter.seconds))
+        (since, before), (now, after) = self._busy_marks[0], self._busy_marks[-1]
+        if not self._counter.is_timed or now <= since:
+            return ()
+        return tuple((b - a) / (now - since) for a, b in zip(before, after, strict=True))
+
+    def _rate(self) -> float | None:
+        return (sum(self._throughput.rates()) or None) if self._counts_samples else None
+
+    def _state_now(self, *, rate: float | None) -> LiveState:
         num_epochs = self.params.get("epochs", 1)
         seconds_left = None
         if self._num_steps is not None:
@@ -265,17 +312,16 @@ class Progress(keras.callbacks.Callback):
             epochs_left = num_epochs - self._epoch - (0 if self._is_training else 1)
             steps_left = epochs_left * self._num_steps - self._step
             seconds_left = self._throughput.seconds_left(self._now(), steps_left)
-        return Snapshot(
+        return LiveState(
             title=self._title,
             epoch=self._epoch + 1,
             num_epochs=num_epochs,
             step=self._step if self._is_training else self._num_steps or 0,
             num_steps=self._num_steps,
-            metrics=self._metrics,
+            losses=self._metrics,
             samples_per_second=rate,
-            rates=self._rates(),
             seconds_left=seconds_left,
-            devices=self.work,
+            devices=self._rows(),
         )
 
     def _owners_only(self, owned: Mapping[str, Owned]) -> list[DeviceWork]:

@@ -83,6 +83,11 @@ class StrategyDevices:
         self._strategy = strategy
 
     @property
+    def strategy(self) -> Strategy:
+        """The strategy."""
+        return self._strategy
+
+    @property
     def devices(self) -> tuple[str, ...]:
         """The devices of the replicas."""
         return tuple(self._strategy.replica_devices)

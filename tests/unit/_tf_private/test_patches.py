@@ -49,7 +49,7 @@ PATCHES = {
         "callbacks.CallbackList.on_train_batch_end "
         "callbacks.CallbackList.on_train_end"
     ),
-    "callbacks of recorded runs": "CallbackList.__init__",
+    "callbacks of runs that are followed": "CallbackList.__init__",
     "calls of pinned layers": "Operation.__call__ Layer.__call__",
     "compiled functions outside of run": "Function.__call__",
     "devices of CentralStorageStrategy": "distribute.experimental.CentralStorageStrategy.__init__",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
 from rich.console import Console
 
+from evener.report.live.screen import Screen
+from evener.report.live.state import LiveState
+from evener.report.live.view import LiveView
 from evener.report.progress import Progress
 from evener.report.work import MemoryUse, Owned, Step
 from evener.strategy.share_controller import WINDOW
@@ -75,6 +79,30 @@ class FakeModel:
         return {"accuracy": np.float32(0.5), "f1": np.zeros(3), "loss": np.float32(0.25)}
 
 
+class ViewOfCalls(LiveView):
+    """A live view that shows each state when it is there, without a thread."""
+
+    def __init__(self, screen: Screen, state: Callable[[], LiveState | None]) -> None:
+        super().__init__(screen, state)
+        self.screen = screen
+
+    def __enter__(self) -> ViewOfCalls:
+        self.screen.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.screen.close()
+
+
+class ProgressOfCalls(Progress):
+    _view_of = ViewOfCalls
+
+    def _show(self) -> None:
+        super()._show()
+        assert self._live is not None
+        self._live.screen.show(self._state)
+
+
 @dataclass
 class Run:
     """A training run that a test drives."""
@@ -88,7 +116,7 @@ class Run:
     def __post_init__(self) -> None:
         self.clock = FakeClock()
         self.out = io.StringIO()
-        self.progress = Progress(
+        self.progress = ProgressOfCalls(
             self.title,
             console=Console(file=self.out, width=100, force_terminal=self.is_terminal, _environ={}),
             clock=self.clock,

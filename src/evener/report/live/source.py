@@ -1,0 +1,162 @@
+"""State of the live view, made of what a strategy has measured.
+
+Nothing is measured for the view: the clocks are those by which shares are balanced, and those of
+records of runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+
+from evener.devices import inventory
+from evener.devices.names import without_worker
+from evener.feedback.run_times import StepRecord
+from evener.recording.activities import activities, time_of
+from evener.recording.measured import count_work, shares_of_devices, step_line, trace_line
+from evener.recording.memory import gpu_memory
+from evener.report.live.fit import FitProgress
+from evener.report.live.state import LiveDevice, LiveState
+from evener.strategy import Strategy
+from evener.strategy.step_spans import RecordedStep
+
+_RECENT_SECONDS = 5.0
+_NUM_STEPS = 8
+_MOST_SPANS = 1000
+
+
+class StrategySource:
+    """Reads the state of a strategy's training; for one thread.
+
+    Args:
+        strategy: The strategy, which has run no step yet.
+        worker: Number of this worker; None for a single process.
+    """
+
+    def __init__(self, strategy: Strategy, *, worker: int | None = None) -> None:
+        self._strategy = strategy
+        self._worker = worker
+        self._limits = {d.name: d.memory_total_bytes for d in inventory().devices}
+        self._waits: deque[Mapping[str, tuple[Mapping[str, float], float]]] = deque(
+            maxlen=_NUM_STEPS
+        )
+        self._spanned: Collection[str] = ()
+        self._last_step: RecordedStep | None = None
+        if not strategy.share_controller.counts:
+            count_work(strategy)
+        strategy.share_controller.keep_spans()
+
+    def state(self, fit: FitProgress | None) -> LiveState:
+        """Return the state now.
+
+        Args:
+            fit: Keras's ``fit`` that runs, or the last one; None for other loops.
+        """
+        rate, devices = self.measured()
+        if fit is None:
+            step = 0 if self._last_step is None else self._last_step.number + 1
+            return LiveState(step=step, samples_per_second=rate, devices=devices)
+        has_ended = fit.epoch >= fit.num_epochs
+        return LiveState(
+            epoch=fit.num_epochs if has_ended else fit.epoch + 1,
+            num_epochs=fit.num_epochs,
+            step=(fit.num_steps or 0) if has_ended else fit.step,
+            num_steps=fit.num_steps,
+            samples_per_second=rate,
+            seconds_left=fit.seconds_left(),
+            losses=fit.losses,
+            devices=devices,
+        )
+
+    def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
+        """Return the samples per second of all devices, and what each of this process does."""
+        controller = self._strategy.share_controller
+        # Without the last one: its row may be read while it is written.
+        records = recent(controller.step_records()[:-1])
+        self._add_waits(controller.last_step())
+        if len(records) < 2:
+            return None, self._devices({})
+        seconds = max(records[-1].began - records[0].began, 1e-9)
+        rate = sum(sum(record.samples) for record in records[:-1]) / seconds
+        computed = zip(*(record.busy_seconds for record in records[:-1]), strict=True)
+        # In the order in which `count_work` names them. TensorFlow's names are no keys: devices of
+        # other workers have the same ones.
+        busy = {
+            name: min(1.0, sum(times) / seconds)
+            for name, times in zip(shares_of_devices(self._strategy), computed, strict=False)
+        }
+        return rate, self._devices(busy)
+
+    def _devices(self, busy: Mapping[str, float]) -> tuple[LiveDevice, ...]:
+        # The other workers have the numbers of their own devices.
+        return tuple(
+            self._device(name, share, busy.get(name))
+            for name, share in shares_of_devices(self._strategy).items()
+            if self._strategy.name_in_plan(without_worker(name)) == name
+        )
+
+    def _device(self, name: str, share: float, busy: float | None) -> LiveDevice:
+        own = without_worker(name)
+        memory = gpu_memory(own)
+        waits, waits_for = self._waiting(own if own in self._spanned else name)
+        return LiveDevice(
+            name=own,
+            share=share,
+            busy=busy,
+            waits=waits,
+            waits_for=waits_for,
+            memory_bytes=None if memory is None else memory.current_bytes,
+            memory_limit=self._limits.get(own),
+            worker=self._worker,
+        )
+
+    def _add_waits(self, step: RecordedStep | None) -> None:
+        if step is None or step == self._last_step:
+            return
+        self._last_step = step
+        # A pipeline of many micro-batches has thousands, and this thread must not hold others up.
+        if len(step.spans) <= _MOST_SPANS:
+            self._waits.append(waits_of(step))
+            self._spanned = self._waits[-1].keys()
+
+    def _waiting(self, name: str) -> tuple[float | None, str]:
+        """Return the fraction of the last steps in which a device waits, and for which longest."""
+        waits: dict[str, float] = {}
+        length = 0.0
+        for step in self._waits:
+            of_step, seconds = step.get(name, ({}, 0.0))
+            length += seconds
+            for other, waited in of_step.items():
+                waits[other] = waits.get(other, 0.0) + waited
+        if length <= 0:
+            return None, ""
+        return sum(waits.values()) / length, max(waits, key=waits.__getitem__, default="")
+
+
+def source_of(strategy: Strategy | None) -> StrategySource | None:
+    """Return the source of a strategy; None if there is none, or it cannot begin to measure.
+
+    Args:
+        strategy: The strategy. Steps that it has traced before do not count their work.
+    """
+    if strategy is None:
+        return None
+    controller = strategy.share_controller
+    is_measured = controller.counts and controller.keeps_spans
+    return StrategySource(strategy) if is_measured or not strategy.has_run else None
+
+
+def recent(records: Sequence[StepRecord]) -> list[StepRecord]:
+    """Return the last steps, of a few seconds, at least two where there are."""
+    if not records:
+        return []
+    since = records[-1].began - _RECENT_SECONDS
+    found = [record for record in records if record.began >= since]
+    return found if len(found) > 1 else list(records[-2:])
+
+
+def waits_of(step: RecordedStep) -> dict[str, tuple[Mapping[str, float], float]]:
+    """Return for each device the seconds that it waits for others, and those of the step."""
+    rows = activities(trace_line(step, 0)["spans"], step_line(step, 0, 0.0))
+    length = max(end for _, end in step.times) - min(begin for begin, _ in step.times)
+    return {name: (time_of(row, length).wait, length) for name, row in rows.items()}
