@@ -1,0 +1,71 @@
+"""Hooks of MkDocs: pages from outside of docs/, the commands, and the public names (see mkdocs.yml)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import site_sources
+
+import evener
+
+_PATHS = site_sources.site_paths()
+_NAMES = {page: name for name, page in _PATHS.items()}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are no files in docs/.
+
+    Args:
+        files: Files of docs/.
+        config: Settings of the site.
+    """
+    pages = site_sources.added_pages(_PATHS) | _api_pages()
+    pages["reference/options.md"] = _commands()
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite the links of a page of docs/ that lead out of docs/.
+
+    Args:
+        markdown: Text of the page.
+        page: The page.
+        config: Settings of the site.
+        files: All files of the site.
+    """
+    if page.file.generated_by is not None:
+        return markdown
+    return site_sources.linked(markdown, f"docs/{page.file.src_uri}", _PATHS)
+
+
+def _commands() -> str:
+    words = ["typer", "evener.cli", "utils", "docs", "--name", "evener", "--title", "All options"]
+    made = subprocess.run(
+        [sys.executable, "-m", *words], check=True, capture_output=True, text=True
+    )
+    return made.stdout
+
+
+def _api_pages() -> dict[str, str]:
+    modules = ["evener", *(f"evener.{package}" for package in evener._PACKAGES)]
+    loaded = griffe.load("evener", search_paths=[str(site_sources.ROOT / "src")])
+    return {
+        f"reference/{name}.md": _api_page(name, [str(found) for found in module.exports])
+        for name in modules
+        for module in [loaded[name.partition(".")[2]] if "." in name else loaded]
+    }
+
+
+def _api_page(home: str, names: list[str]) -> str:
+    return "\n\n".join([f"# {home}", *(f"::: {home}.{name}" for name in names)]) + "\n"

@@ -1,0 +1,132 @@
+"""Pages of the documentation site that are no files in docs/, and links between all of them.
+
+The site shows the documents of the whole repository: those of docs/ under their own names, the pages of
+the codes, the examples and the documents of the root under `SITE_PATHS`. Links are written for the
+repository, where they can be followed too; `linked` rewrites them for the site.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[1]
+_CODES = "src/evener/doctor/pages"
+# Files that are linked, but are no documents; they are shown as text.
+_TEXTS = (
+    "LICENSE",
+    "src/evener/plan/plan.schema.json",
+    "tests/corpus/posted.toml",
+    "tests/corpus/posted_recent.toml",
+)
+_LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
+_FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
+_ROW_OF_CODE = re.compile(r"^\| ([A-Z]+-\d{3}) \|", re.MULTILINE)
+
+
+def site_paths() -> dict[str, str]:
+    """Return the site's path of each document of the repository.
+
+    Returns:
+        Paths below the root of the repository, and paths of the pages below the site's sources. A folder
+        has the path of its list.
+    """
+    paths = {f"docs/{name}": name for name in _names(ROOT / "docs", "*")}
+    paths |= {f"{_CODES}/{name}": f"codes/{Path(name).name}" for name in _names(ROOT / _CODES, "*.md")}
+    paths |= {
+        f"examples/{name}": f"examples/{name}.md"
+        for name in _names(ROOT / "examples", "*")
+        if Path(name).suffix in _LANGUAGES
+    }
+    paths |= {name: f"project/{Path(name).name}.md" for name in _TEXTS}
+    paths |= {path.name: f"project/{path.name}" for path in sorted(ROOT.glob("*.md"))}
+    paths[f"{_CODES}/errors.md"] = "codes/index.md"
+    paths["docs/decisions"] = "decisions/index.md"
+    # The first page says what the README says, and more.
+    paths["README.md"] = "index.md"
+    return paths
+
+
+def _names(folder: Path, pattern: str) -> Iterator[str]:
+    for path in sorted(folder.rglob(pattern)):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield path.relative_to(folder).as_posix()
+
+
+def added_pages(paths: Mapping[str, str]) -> dict[str, str]:
+    """Return the Markdown of each page that is not a file in docs/.
+
+    Args:
+        paths: Those of `site_paths`.
+
+    Returns:
+        Texts of the pages by their paths in the site.
+    """
+    pages = {"decisions/index.md": _decisions()}
+    for name, page in paths.items():
+        if name.startswith("docs/") or name == "README.md":
+            continue
+        text = (ROOT / name).read_text(encoding="utf-8")
+        pages[page] = linked(text, name, paths) if name.endswith(".md") else _listing(name, text)
+    pages["codes/index.md"] = _ROW_OF_CODE.sub(
+        lambda row: _linked_code(row, pages), pages["codes/index.md"]
+    )
+    return pages
+
+
+def _linked_code(row: re.Match[str], pages: Mapping[str, str]) -> str:
+    page = f"{row[1]}.md"
+    return f"| [{row[1]}]({page}) |" if f"codes/{page}" in pages else row[0]
+
+
+def _listing(name: str, text: str) -> str:
+    language = _LANGUAGES.get(PurePosixPath(name).suffix, "text")
+    return f"# {name}\n\n````{language}\n{text.rstrip()}\n````\n"
+
+
+def _decisions() -> str:
+    rows = [
+        (path.relative_to(ROOT / "docs/decisions").as_posix(), _title(path))
+        for path in sorted((ROOT / "docs/decisions").rglob("*.md"))
+    ]
+    now = [f"- [{title}]({name})" for name, title in rows if "/" not in name]
+    archive = [f"- [{title}]({name})" for name, title in rows if "/" in name]
+    replaced = ["", "## Replaced by later ones", "", *archive] if archive else []
+    return "\n".join(["# Decisions", "", *now, *replaced, ""])
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def linked(text: str, name: str, paths: Mapping[str, str]) -> str:
+    """Return a document with its links as they are on the site.
+
+    Args:
+        text: Markdown of the document.
+        name: Path of the document in the repository.
+        paths: Those of `site_paths`.
+    """
+    pieces = _FENCE.split(text)
+    # Every second piece is a block of code.
+    pieces[::2] = [
+        _LINK.sub(lambda link: f"{link[1]}({_target(link[2], name, paths)})", piece)
+        for piece in pieces[::2]
+    ]
+    return "".join(pieces)
+
+
+def _target(target: str, name: str, paths: Mapping[str, str]) -> str:
+    path, _, anchor = target.partition("#")
+    if not path or "://" in target or target.startswith("mailto:"):
+        return target
+    there = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
+    if there not in paths:
+        # MkDocs reports the link.
+        return target
+    start = posixpath.dirname(paths[name])
+    new = posixpath.relpath(paths[there], start or ".")
+    return f"{new}#{anchor}" if anchor else new
