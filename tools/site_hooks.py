@@ -8,6 +8,7 @@ from pathlib import Path
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -47,6 +48,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.generated_by is not None:
         return markdown
     return site_sources.linked(markdown, f"docs/{page.file.src_uri}", _PATHS)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Fail if a page of the site loads anything from the network.
+
+    Args:
+        config: Settings of the site.
+    """
+    for page in sorted(Path(config.site_dir).rglob("*.html")):
+        for loaded in site_sources.loaded_from_network(page.read_text(encoding="utf-8")):
+            raise PluginError(f"{page.name} loads {loaded}: the site has to work offline.")
 
 
 def _commands() -> str:

@@ -24,6 +24,7 @@ _TEXTS = (
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
+_LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)")
 _ROW_OF_CODE = re.compile(r"^\| ([A-Z]+-\d{3}) \|", re.MULTILINE)
 
 
@@ -45,8 +46,6 @@ def site_paths() -> dict[str, str]:
     paths |= {path.name: f"project/{path.name}" for path in sorted(ROOT.glob("*.md"))}
     paths[f"{_CODES}/errors.md"] = "codes/index.md"
     paths["docs/decisions"] = "decisions/index.md"
-    # The first page says what the README says, and more.
-    paths["README.md"] = "index.md"
     return paths
 
 
@@ -67,7 +66,7 @@ def added_pages(paths: Mapping[str, str]) -> dict[str, str]:
     """
     pages = {"decisions/index.md": _decisions()}
     for name, page in paths.items():
-        if name.startswith("docs/") or name == "README.md":
+        if name.startswith("docs/"):
             continue
         text = (ROOT / name).read_text(encoding="utf-8")
         pages[page] = linked(text, name, paths) if name.endswith(".md") else _listing(name, text)
@@ -130,3 +129,12 @@ def _target(target: str, name: str, paths: Mapping[str, str]) -> str:
     start = posixpath.dirname(paths[name])
     new = posixpath.relpath(paths[there], start or ".")
     return f"{new}#{anchor}" if anchor else new
+
+
+def loaded_from_network(page: str) -> list[str]:
+    """Return the addresses that a page loads by itself; links that a reader may follow do not count.
+
+    Args:
+        page: HTML of the page.
+    """
+    return _LOADED.findall(page)
