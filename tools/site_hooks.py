@@ -73,11 +73,20 @@ def _api_pages() -> dict[str, str]:
     modules = ["evener", *(f"evener.{package}" for package in evener._PACKAGES)]
     loaded = griffe.load("evener", search_paths=[str(site_sources.ROOT / "src")])
     return {
-        f"reference/{name}.md": _api_page(name, [str(found) for found in module.exports])
+        f"reference/{name}.md": _api_page(name, module)
         for name in modules
         for module in [loaded[name.partition(".")[2]] if "." in name else loaded]
     }
 
 
-def _api_page(home: str, names: list[str]) -> str:
-    return "\n\n".join([f"# {home}", *(f"::: {home}.{name}" for name in names)]) + "\n"
+def _api_page(home: str, module: griffe.Object | griffe.Alias) -> str:
+    names = [f"::: {_identifier(module[str(name)], f'{home}.{name}')}" for name in module.exports]
+    return "\n\n".join([f"# {home}", *names]) + "\n"
+
+
+def _identifier(member: griffe.Object | griffe.Alias, name: str) -> str:
+    if not member.is_module:
+        return name
+    # griffe takes a module for the function of the same name that its package imports.
+    target = member.final_target if member.is_alias else member
+    return target.parent.imports[target.name]

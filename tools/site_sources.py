@@ -25,6 +25,7 @@ _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", 
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 _LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)")
+_HEADER = "| code | when |\n|---|---|"
 _ROW_OF_CODE = re.compile(r"^\| ([A-Z]+-\d{3}) \|", re.MULTILINE)
 
 
@@ -70,15 +71,23 @@ def added_pages(paths: Mapping[str, str]) -> dict[str, str]:
             continue
         text = (ROOT / name).read_text(encoding="utf-8")
         pages[page] = linked(text, name, paths) if name.endswith(".md") else _listing(name, text)
-    pages["codes/index.md"] = _ROW_OF_CODE.sub(
-        lambda row: _linked_code(row, pages), pages["codes/index.md"]
-    )
+    pages["codes/index.md"] = _codes(pages["codes/index.md"], pages)
     return pages
 
 
-def _linked_code(row: re.Match[str], pages: Mapping[str, str]) -> str:
-    page = f"{row[1]}.md"
-    return f"| [{row[1]}]({page}) |" if f"codes/{page}" in pages else row[0]
+def _codes(text: str, pages: Mapping[str, str]) -> str:
+    """Return the list of codes with links to their pages, and with the findings of the doctor."""
+    paged = {Path(page).stem for page in pages if page.startswith("codes/")} - {"index"}
+    listed = set(_ROW_OF_CODE.findall(text))
+    linked_rows = _ROW_OF_CODE.sub(
+        lambda row: f"| [{row[1]}]({row[1]}.md) |" if row[1] in paged else row[0], text
+    )
+    titles = [pages[f"codes/{code}.md"].partition("\n")[0] for code in sorted(paged - listed)]
+    found = [
+        f"| [{code}]({code}.md) | {title} |"
+        for code, _, title in (text.lstrip("# ").partition(": ") for text in titles)
+    ]
+    return "\n".join([linked_rows.rstrip(), "", "## Findings of the doctor", "", _HEADER, *found, ""])
 
 
 def _listing(name: str, text: str) -> str:
