@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: an extension of griffe, which reads them for the site (see mkdocs.yml)."""
+"""Docstrings as Markdown: an extension of griffe, which reads them for the site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages from outside of docs/, the commands, and the public names (see mkdocs.yml)."""
+"""Hooks of MkDocs: pages from outside of docs/, of the commands and of the public names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pages of the documentation site that are no files in docs/, and links between all of them.
 
-The site shows the documents of the whole repository: those of docs/ under their own names, the pages of
-the codes, the examples and the documents of the root under `SITE_PATHS`. Links are written for the
-repository, where they can be followed too; `linked` rewrites them for the site.
+The site shows the documents of the whole repository: those of docs/ under their own names, all
+others under the names of `site_paths`. Links are written for the repository, where they can be
+followed too; `linked` rewrites them for the site.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _TEXTS = (
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
-_LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)")
+_LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)"
+)
 _HEADER = "| code | when |\n|---|---|"
 _ROW_OF_CODE = re.compile(r"^\| ([A-Z]+-\d{3}) \|", re.MULTILINE)
 
@@ -33,11 +35,13 @@ def site_paths() -> dict[str, str]:
     """Return the site's path of each document of the repository.
 
     Returns:
-        Paths below the root of the repository, and paths of the pages below the site's sources. A folder
-        has the path of its list.
+        Paths in the repository, each with the path in the site's sources. A folder has the path of
+        its list.
     """
     paths = {f"docs/{name}": name for name in _names(ROOT / "docs", "*")}
-    paths |= {f"{_CODES}/{name}": f"codes/{Path(name).name}" for name in _names(ROOT / _CODES, "*.md")}
+    paths |= {
+        f"{_CODES}/{name}": f"codes/{Path(name).name}" for name in _names(ROOT / _CODES, "*.md")
+    }
     paths |= {
         f"examples/{name}": f"examples/{name}.md"
         for name in _names(ROOT / "examples", "*")
@@ -60,7 +64,7 @@ def added_pages(paths: Mapping[str, str]) -> dict[str, str]:
     """Return the Markdown of each page that is not a file in docs/.
 
     Args:
-        paths: Those of `site_paths`.
+        paths: Result of `site_paths`.
 
     Returns:
         Texts of the pages by their paths in the site.
@@ -87,7 +91,9 @@ def _codes(text: str, pages: Mapping[str, str]) -> str:
         f"| [{code}]({code}.md) | {title} |"
         for code, _, title in (text.lstrip("# ").partition(": ") for text in titles)
     ]
-    return "\n".join([linked_rows.rstrip(), "", "## Findings of the doctor", "", _HEADER, *found, ""])
+    return "\n".join(
+        [linked_rows.rstrip(), "", "## Findings of the doctor", "", _HEADER, *found, ""]
+    )
 
 
 def _listing(name: str, text: str) -> str:
@@ -116,7 +122,7 @@ def linked(text: str, name: str, paths: Mapping[str, str]) -> str:
     Args:
         text: Markdown of the document.
         name: Path of the document in the repository.
-        paths: Those of `site_paths`.
+        paths: Result of `site_paths`.
     """
     pieces = _FENCE.split(text)
     # Every second piece is a block of code.
@@ -141,7 +147,7 @@ def _target(target: str, name: str, paths: Mapping[str, str]) -> str:
 
 
 def loaded_from_network(page: str) -> list[str]:
-    """Return the addresses that a page loads by itself; links that a reader may follow do not count.
+    """Return the addresses that a page loads by itself, not those that a reader may follow.
 
     Args:
         page: HTML of the page.

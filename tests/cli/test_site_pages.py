@@ -1,7 +1,7 @@
 """Every `python` and `console` block of the pages for newcomers runs, from top to bottom.
 
-A Python block with a title is a file, which later commands use; the others are programs. Commands begin
-with ``$``; what follows is what they print, where ``...`` stands for anything.
+A Python block with a title is a file, which later commands use; the others are programs. Commands
+begin with ``$``; what follows is what they print, where ``...`` stands for anything.
 """
 
 from __future__ import annotations
