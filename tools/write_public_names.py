@@ -21,7 +21,7 @@ PACKAGES = ("tensorflow", "keras", "tf_keras")
 # Parts of Keras that TensorFlow has by itself.
 LAZY = ("initializers", "losses", "metrics", "optimizers")
 # Private parts that people import all the same: nothing is said of what is in them.
-NOT_JUDGED = ("python", "core", "compiler", "tools", "include", "src")
+NOT_JUDGED = ("python", "core", "compiler", "tools", "include", "src", "tsl")
 # What is the same as another part of the tree.
 SAME = {"tensorflow.compat.v2", "tensorflow.compat.v1.compat", "tensorflow.compat.v1.keras"}
 

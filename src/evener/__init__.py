@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evener.pinning import pin, pinned_gradients
     from evener.plan import Plan
     from evener.profiler.make_plan import make_plan
+    from evener.recording.record import record
     from evener.strategy import Strategy
     from evener.strategy.distribute import distribute
 
@@ -62,6 +63,7 @@ _HOMES = {
     "make_plan": "evener.profiler.make_plan",
     "pin": "evener.pinning",
     "pinned_gradients": "evener.pinning",
+    "record": "evener.recording.record",
     "use_devices": "evener.devices",
 }
 
@@ -82,6 +84,7 @@ _NEEDS_TENSORFLOW = (
     "evener.auditing",
     "evener.checkpoint",
     "evener.pinning",
+    "evener.recording",
     "evener.strategy",
 )
 
@@ -112,6 +115,7 @@ __all__ = [
     "make_plan",
     "pin",
     "pinned_gradients",
+    "record",
     "use_devices",
 ]
 

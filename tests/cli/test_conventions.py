@@ -17,7 +17,7 @@ from evener.run.script import Script
 
 DOCS = Path(__file__).parents[2] / "docs/commands"
 COMMANDS = typer.main.get_command(app).commands
-WITH_SCRIPT = sorted(set(COMMANDS) - {"devices"})
+WITH_SCRIPT = sorted(set(COMMANDS) - {"devices", "report"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Every `python` and `console` block of the pages for newcomers runs, from top to bottom.
 
 A Python block with a title is a file, which later commands use; the others are programs. Commands
-begin with ``$``; what follows is what they print, where ``...`` stands for anything.
+begin with ``$``; what follows is what they print, where ``...`` stands for anything. Sessions of
+Python run as doctests.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PAGES = (
     "not_faster",
     "from_horovod",
     "from_accelerate",
+    "custom_loops",
+    "pipelines",
 )
 
 
@@ -75,12 +78,17 @@ def run_page(text: str, folder: Path) -> int:
     for kind, title, code in BLOCK.findall(text):
         if kind == "console":
             num_run += run_commands(code, folder)
-        elif kind == "python":
+        elif kind == "python" and not code.startswith(">>>"):
             (folder / (title or "program.py")).write_text(code, encoding="utf-8")
             if not title:
                 failed, printed = run(["program.py"], folder)
                 assert not failed, printed
                 num_run += 1
+    if "\n>>> " in text:
+        (folder / "page.md").write_text(text, encoding="utf-8")
+        failed, printed = run(["-m", "doctest", "page.md"], folder)
+        assert not failed, printed
+        num_run += 1
     return num_run
 
 
@@ -96,6 +104,7 @@ def test_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
         "```python\nraise SystemExit(1)\n```\n",
         "```console\n$ evener doctor --explain DOC-201\nnever printed\n```\n",
         "```console\n$ evener doctor absent.py\n...\n```\n",
+        "```python\n>>> 1 + 1\n3\n\n```\n",
     ],
 )
 def test_a_page_that_does_not_run_fails(page: str, tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ def test_later_callbacks_and_the_history_see_shares_and_busy_seconds(tmp_path: P
     for name in ("cpu:1/busy_seconds", "cpu:2/busy_seconds"):
         assert len(history[name]) == 2
         assert all(seconds > 0 for seconds in history[name])
+        waiting = history[name.replace("busy", "waiting")]
+        assert all(0 < seconds < 60 for seconds in waiting)
+    assert "cpu:1/memory_bytes" not in history  # of GPUs alone
     with file.open(encoding="utf-8") as text:
         rows = list(csv.DictReader(text))
     assert [float(row["cpu:1/share"]) for row in rows] == [0.75, 0.75]

@@ -89,6 +89,32 @@ _LOGS = Patch(
     if_it_changes="Such an epoch has no logs.",
 )
 
+_LISTS = Patch(
+    "callbacks of recorded runs",
+    "keras.src.callbacks.callback_list:CallbackList.__init__",
+    why="A run is recorded without a change of its program, which calls ``fit`` itself.",
+    if_it_changes="Records have no losses and metrics of `fit`.",
+)
+
+
+@contextlib.contextmanager
+def adding_callbacks(make: Callable[[], Any]) -> Iterator[None]:
+    """Add a callback to all lists of callbacks that Keras makes in the block.
+
+    Args:
+        make: Function that makes the callback of a list.
+    """
+
+    def wrap(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def init(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+            original(self, [*_listed(callbacks), make()], *args, **kwargs)
+
+        return init
+
+    with _LISTS.applied(wrap):
+        yield
+
 
 def follow_fits(run: Callable[[Any, list[Any], Callable[[list[Any]], Any]], Any]) -> None:
     """Let all calls of ``fit`` go through a function. Safe to call again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from evener.checkpoint.state_file import DamagedError, UnknownFormatError
 from evener.checkpoint.variables import ProgramVariables, matched, variables_of
 from evener.checkpoint.writer import BackgroundWriter
 from evener.errors import CheckpointError, warn
+
+_LOG = logging.getLogger("evener")
 
 
 class Checkpoint:
@@ -272,6 +275,7 @@ class Checkpoint:
             self._cleared = True
         with folders.replacing(self.path, name) as folder:
             contents.write(folder, made)
+        _LOG.info("checkpoint %s is written", folders.join(self.path, name))
         self._damaged.discard(name)
         self._remove_old(name)
 

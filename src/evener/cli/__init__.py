@@ -17,6 +17,7 @@ import typer
 
 from evener import __version__
 from evener.cli.audit import audit
+from evener.cli.bench import bench
 from evener.cli.completion import InstallCompletionOption, ShowCompletionOption
 from evener.cli.devices import devices
 from evener.cli.doctor import doctor
@@ -24,6 +25,7 @@ from evener.cli.estimate import estimate
 from evener.cli.launch import launch
 from evener.cli.plan import plan
 from evener.cli.ray_options import LaunchCommand
+from evener.cli.report import report
 from evener.cli.run import Handover, run
 from evener.cli.script_args import SCRIPT_SETTINGS
 from evener.cli.usage import WrongUsage
@@ -42,10 +44,12 @@ app = typer.Typer(
 app.command()(devices)
 # Everything after the script is an argument of the script.
 app.command(context_settings=SCRIPT_SETTINGS)(audit)
+app.command(context_settings=SCRIPT_SETTINGS)(bench)
 app.command(context_settings=SCRIPT_SETTINGS)(doctor)
 app.command(context_settings=SCRIPT_SETTINGS)(estimate)
 app.command(cls=LaunchCommand, context_settings=SCRIPT_SETTINGS)(launch)
 app.command(context_settings=SCRIPT_SETTINGS)(plan)
+app.command()(report)
 app.command(context_settings=SCRIPT_SETTINGS)(run)
 
 
@@ -101,7 +105,7 @@ def _print_error(error: EvenerError) -> None:
 
 
 # The command line is right, and something else failed.
-_FAILURES = ("RUN-030", "RUN-040", "RUN-043")
+_FAILURES = ("RUN-030", "RUN-040", "RUN-043", "RUN-105", "RUN-106", "RUN-107", "RUN-109")
 
 
 def _exit_code(error: EvenerError) -> int:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from evener.cli.options import NoGpuNamesOption
+from evener.cli.options import NoGpuNamesOption, RecordOption
 from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 _DEFAULT_RESTARTS = 3
@@ -139,6 +139,7 @@ def launch(
             "--report-file", metavar="FILE", help="As for evener run: the report of worker 0."
         ),
     ] = None,
+    record: RecordOption = None,
 ) -> None:
     """Run an unchanged script in several worker processes, which compute one step together.
 
@@ -178,7 +179,11 @@ def launch(
         # The separator: none of these arguments is an option of `evener run`.
         target=(*(["-m"] if as_module else []), script, *(["--", *args] if args else [])),
         options=_passed_on(
-            {"--plan": plan, "--shares": shares},
+            {
+                "--plan": plan,
+                "--shares": shares,
+                "--record": None if record is None else str(record.absolute()),
+            },
             {
                 "--no-gpu-names": no_gpu_names,
                 "--no-hoist": no_hoist,

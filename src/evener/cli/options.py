@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,5 +35,14 @@ DevicesOption = Annotated[
         metavar="SPEC",
         help="Devices to use: all; gpu:0,gpu:1; gpu:0@10GiB with a memory cap; or cpu:2 for "
         "two devices on the CPU. Default: the environment variable EVENER_DEVICES, else all.",
+    ),
+]
+
+RecordOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--record",
+        metavar="FOLDER",
+        help="Record the run in a new folder, for evener report.",
     ),
 ]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evener.cli.options import DEFAULT_LIMIT_SECONDS, DevicesOption, NoGpuNamesOption
+from evener.cli.options import (
+    DEFAULT_LIMIT_SECONDS,
+    DevicesOption,
+    NoGpuNamesOption,
+    RecordOption,
+)
 from evener.cli.script_args import ArgsArgument, AsModuleOption, args_of_script
 
 if TYPE_CHECKING:
+    from evener.recording.record import Recording
     from evener.run.script import Script
     from evener.run.session import Layout, Session
 
@@ -22,16 +29,21 @@ class Handover(BaseException):
     Args:
         session: The session to run.
         args: The command line arguments of the script.
+        recording: Record of the run; None to record nothing.
     """
 
-    def __init__(self, session: Session, args: list[str]) -> None:
+    def __init__(
+        self, session: Session, args: list[str], recording: Recording | None = None
+    ) -> None:
         super().__init__()
         self._session = session
         self._script_args = args
+        self._recording = recording
 
     def run(self) -> None:
         """Run the script."""
-        self._session.run(self._script_args)
+        with self._recording or contextlib.nullcontext():
+            self._session.run(self._script_args)
 
 
 def run(
@@ -104,6 +116,7 @@ def run(
             help="Write the report as JSON to a file, for evener plan --from-run.",
         ),
     ] = None,
+    record: RecordOption = None,
 ) -> None:
     """Run an unchanged script on all devices.
 
@@ -131,7 +144,12 @@ def run(
         from evener.report.end_of_run import report_at_the_end
 
         report_at_the_end(session, layout.plan, printed=printed, file=report_file)
-    raise Handover(session, args)
+    recording = None
+    if record is not None:
+        from evener.run.recorded import record_session
+
+        recording = record_session(session, record)
+    raise Handover(session, args, recording)
 
 
 def _planned(layout: Layout, script: Script, args: list[str], *, gpu_names: bool) -> Layout:

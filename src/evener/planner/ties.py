@@ -3,14 +3,19 @@
 ::
 
     one device  <  even shares  <  uneven shares  <  pipeline
+
+Micro-batches that no pipeline needs are there to save memory. Times of layers at few samples are
+too uncertain to split a batch for speed: each micro-batch is another call of every task.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from evener.cost_model.assignment import Assignment
 from evener.cost_model.memory import shortages
+from evener.cost_model.prediction import Prediction, predict
 from evener.planner.alternatives import alternatives
 from evener.planner.candidates import Candidate
 from evener.profile import CostProfile
@@ -27,21 +32,20 @@ def simplest_of_equal(
         profile: Costs of the layers on the devices.
         noise: Fraction of the step time within which two plans are equally fast.
     """
-    simple = (
-        Candidate(
-            grouping=tuple(replica.devices for replica in other.assignment.replicas),
-            assignment=other.assignment,
-            prediction=other.prediction,
-            shortages=tuple(shortages(other.prediction.memory, profile.cluster)),
-        )
-        for other in alternatives(profile, best.assignment.batch_size)
-    )
-    most = best.prediction.step_seconds * (1 + noise)
-    equal = [
-        candidate
-        for candidate in (*considered, *simple)
-        if candidate.fits and candidate.prediction.step_seconds <= most
+    candidates = [
+        best,
+        *considered,
+        *(
+            _candidate(other.assignment, other.prediction, profile)
+            for other in alternatives(profile, best.assignment.batch_size)
+        ),
     ]
+    if noise:
+        candidates = [_without_needless_micro_batches(each, profile) for each in candidates]
+        if candidates[0] is not best:
+            best = min(filter(_fits, candidates), key=_seconds)
+    most = _seconds(best) * (1 + noise)
+    equal = [each for each in candidates if each.fits and _seconds(each) <= most]
     # The first of several: plans of the same kind keep the order of the search.
     return min(
         (best, *equal),
@@ -49,9 +53,42 @@ def simplest_of_equal(
             complexity(candidate.assignment),
             _is_split_in_time(candidate.assignment),
             candidate is not best,
-            candidate.prediction.step_seconds,
+            _seconds(candidate),
         ),
     )
+
+
+def _fits(candidate: Candidate) -> bool:
+    return candidate.fits
+
+
+def _seconds(candidate: Candidate) -> float:
+    return candidate.prediction.step_seconds
+
+
+def _candidate(assignment: Assignment, prediction: Prediction, profile: CostProfile) -> Candidate:
+    return Candidate(
+        grouping=tuple(replica.devices for replica in assignment.replicas),
+        assignment=assignment,
+        prediction=prediction,
+        shortages=tuple(shortages(prediction.memory, profile.cluster)),
+    )
+
+
+def _without_needless_micro_batches(candidate: Candidate, profile: CostProfile) -> Candidate:
+    """Return a candidate whose replicas without stages are not split, if it fits then."""
+    assignment = candidate.assignment
+    if not _is_split_in_time(assignment):
+        return candidate
+    replicas = tuple(
+        dataclasses.replace(replica, num_micro_batches=1, in_flight=1)
+        if len(replica.spans) == 1
+        else replica
+        for replica in assignment.replicas
+    )
+    whole = dataclasses.replace(assignment, replicas=replicas)
+    found = _candidate(whole, predict(whole, profile), profile)
+    return found if found.fits else candidate
 
 
 def _is_split_in_time(assignment: Assignment) -> bool:

@@ -16,7 +16,7 @@ from rich.text import Text
 from evener.notebook import ShownAsText
 
 _WIDTH = 100
-DEVICE_LOGS = ("/share", "/busy_seconds")
+DEVICE_LOGS = ("/share", "/busy_seconds", "/waiting_seconds", "/memory_bytes")
 """The suffixes of the logs that `Progress` adds for each device."""
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from evener.plan import Plan
-from evener.report.script_run import compare_with_plan, count_work, print_report, report_of
+from evener.recording.measured import count_work
+from evener.report.script_run import compare_with_plan, print_report, report_of
 from evener.run.session import Session
 
 
@@ -30,7 +31,8 @@ def report_at_the_end(
         printed: Form of the report, ``"text"`` or ``"json"``; None to print none.
         file: File for the report as JSON, or None.
     """
-    count_work(session.strategy)
+    if not session.strategy.share_controller.counts:
+        count_work(session.strategy)
     process = os.getpid()
     # The script may change the folder.
     path = None if file is None else file.absolute()

@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from evener.recording.losses import scalars
+from evener.recording.memory import MemoryUse, gpu_memory
 from evener.report.comparison import DEVICE_LOGS
 from evener.report.display import Snapshot, epoch_line, panel
 from evener.report.throughput import Measurement, Throughput
 from evener.report.work import (
     DeviceWork,
-    MemoryUse,
     Owned,
     TrainingDevices,
     WorkCounter,
-    gpu_memory,
     samples_in_epoch,
     training_devices_of,
 )
@@ -40,7 +40,9 @@ class Progress(keras.callbacks.Callback):
     manager it restores the terminal when training ends with an error or Ctrl-C.
 
     Under a strategy of several devices the logs of every epoch get ``"gpu:0/share"``, the fraction
-    of each batch that a device computes, and ``"gpu:0/busy_seconds"``, its busy time in the epoch.
+    of each batch that a device computes, ``"gpu:0/busy_seconds"`` and ``"gpu:0/waiting_seconds"``,
+    the time of the epoch in which it computed and in which it did not, and on GPUs
+    ``"gpu:0/memory_bytes"``.
     Callbacks after this one in the list, such as TensorBoard, and the history contain them.
 
     Args:
@@ -150,6 +152,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Begin an epoch."""
         self._epoch, self._step, self._read_at = epoch, 0, 0
+        self._epoch_began = self._clock()
         self._is_training = True
         self._metrics = {}
         if self._steps_before and not self._throughput.has_started:
@@ -180,7 +183,7 @@ class Progress(keras.callbacks.Callback):
         """Show the epoch."""
         if self._is_training:
             self._end_training_of_epoch()
-        self._metrics = _scalars(logs or {})
+        self._metrics = scalars(logs or {})
         if self._in_logs and logs is not None:
             logs.update(self._device_logs())
         if self._live is not None:
@@ -194,22 +197,28 @@ class Progress(keras.callbacks.Callback):
         self.close()
 
     def _device_logs(self) -> dict[str, float]:
-        """Return the share of every device, and its busy seconds in the last epoch, if timed."""
+        """Return the share of every device, its seconds in the last epoch, if timed, and memory."""
         training = self._devices
         if training is None or len(training.devices) < 2:
             return {}
-        share, busy = DEVICE_LOGS
-        shares = {
-            f"{name}{share}": fraction
-            for name, fraction in zip(training.devices, training.shares, strict=True)
-        }
-        if not self._counter.is_timed:
-            return shares
-        seconds = zip(training.devices, self._counter.last_epoch_seconds, strict=True)
-        return shares | {f"{name}{busy}": busy_seconds for name, busy_seconds in seconds}
+        share, busy, waiting, memory = DEVICE_LOGS
+        found: dict[str, float] = {}
+        for number, (name, fraction) in enumerate(
+            zip(training.devices, training.shares, strict=True)
+        ):
+            found[f"{name}{share}"] = fraction
+            if self._counter.is_timed:
+                seconds = self._counter.last_epoch_seconds[number]
+                found[f"{name}{busy}"] = seconds
+                found[f"{name}{waiting}"] = max(0.0, self._epoch_seconds - seconds)
+            use = self._memory_of(name)
+            if use is not None:
+                found[f"{name}{memory}"] = float(use.current_bytes)
+        return found
 
     def _end_training_of_epoch(self) -> None:
         self._is_training = False
+        self._epoch_seconds = self._clock() - self._epoch_began
         self._counter.end_epoch(self._samples_in_epoch())
         self._num_steps = self._num_steps or self._step + self._steps_per_execution()
         self._step = self._num_steps
@@ -235,7 +244,7 @@ class Progress(keras.callbacks.Callback):
         self._updated_at = now.seconds
         self._throughput.add(now)
         if self._live is not None:
-            self._metrics = _scalars(self.model.get_metrics_result())
+            self._metrics = scalars(self.model.get_metrics_result())
             self._show()
 
     def _show(self) -> None:
@@ -283,15 +292,3 @@ class Progress(keras.callbacks.Callback):
             for name, what in owned.items()
             if name not in self._devices.devices and what.num_variables
         ]
-
-
-def _scalars(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the logs that are single numbers."""
-    numbers: dict[str, float] = {}
-    for name, value in logs.items():
-        try:
-            numbers[name] = float(value)
-        except (TypeError, ValueError):
-            # A log of several numbers, such as one F1 score for each class.
-            continue
-    return numbers

@@ -17,8 +17,10 @@ from evener.feedback.deviation import deviation
 from evener.feedback.run_times import RunTimes, run_times
 from evener.plan import Plan
 from evener.profiler.profile import hardware_of
+from evener.recording.measured import shares_of_devices
+from evener.recording.memory import gpu_memory
 from evener.report.display import device_table
-from evener.report.work import DeviceWork, Owned, StrategyDevices, gpu_memory
+from evener.report.work import DeviceWork, Owned, StrategyDevices
 from evener.strategy import Strategy
 from evener.units import format_seconds
 
@@ -56,14 +58,9 @@ class ScriptRun:
         return json.dumps(fields, ensure_ascii=False)
 
 
-def count_work(strategy: Strategy) -> None:
-    """Let a strategy count samples and busy seconds of all devices, before its first step."""
-    strategy.share_controller.count([tf_device(name) for name in _share_of_devices(strategy)])
-
-
 def step_times(strategy: Strategy) -> RunTimes | None:
     """Return the times of the last counted steps; None if none were timed."""
-    names = list(_share_of_devices(strategy))
+    names = list(shares_of_devices(strategy))
     hardware = {name: hardware_of(name) for name in names}
     records = strategy.share_controller.step_records()
     # A step that is not partitioned is timed as a whole, updates included.
@@ -103,7 +100,7 @@ def report_of(
         notes: The notes about the script.
         plan: Plan that was given, with its prediction; None for that of the strategy.
     """
-    shares, owned = _share_of_devices(strategy), StrategyDevices(strategy).owned()
+    shares, owned = shares_of_devices(strategy), StrategyDevices(strategy).owned()
     samples, seconds = _counted_work(strategy)
 
     # Operations that have to be deterministic are not counted.
@@ -135,15 +132,6 @@ def report_of(
         steps=step_times(strategy),
         checks=tuple(map(str, strategy.spot_checks)),
     )
-
-
-def _share_of_devices(strategy: Strategy) -> dict[str, float]:
-    """Return the fraction of every batch that each device computes, in one or several stages."""
-    shares: dict[str, float] = {}
-    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
-        for device in dict.fromkeys(stage.device for stage in replica.stages):
-            shares[device] = shares.get(device, 0.0) + share
-    return shares
 
 
 def _counted_work(strategy: Strategy) -> tuple[dict[str, int], dict[str, float]]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import keras
-import tensorflow as tf
 
 from evener import _tf_private
 from evener.devices.names import device_name
 from evener.plan import split_batch
+from evener.recording.memory import MemoryUse
 from evener.strategy import Strategy
 
 Step = tuple[tuple[float, float], ...]
@@ -29,14 +29,6 @@ class Owned:
 
     num_variables: int = 0
     num_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryUse:
-    """The GPU memory that TensorFlow uses, now and at its peak, in bytes."""
-
-    current_bytes: int
-    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +135,6 @@ def training_devices_of(model: keras.Model) -> TrainingDevices:
     """Return the devices that train a model."""
     strategy = _tf_private.models.model_strategy(model)
     return StrategyDevices(strategy) if isinstance(strategy, Strategy) else SingleDevice(model)
-
-
-def gpu_memory(device: str) -> MemoryUse | None:
-    """Return the memory in use on a GPU; None for a CPU."""
-    if not device.startswith("gpu:"):
-        return None
-    info: Mapping[str, int] = tf.config.experimental.get_memory_info(device.upper())
-    return MemoryUse(current_bytes=info["current"], peak_bytes=info["peak"])
 
 
 def samples_in_epoch(model: keras.Model) -> int | None:

@@ -66,3 +66,5 @@ def count_like(arrangement: Arrangement, other: Arrangement) -> None:
         arrangement.controller.count(
             [tf_device(name) for name in dict.fromkeys(stage.device for stage in stages)]
         )
+    if other.controller.keeps_spans:
+        arrangement.controller.keep_spans()

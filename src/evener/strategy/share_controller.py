@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from evener.engine.memory.limits import MemoryLimits
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.span_info import SpanInfo
 from evener.feedback import (
     Rebalanced,
     ShareRebalancer,
@@ -30,6 +31,7 @@ from evener.feedback import (
 from evener.feedback.run_times import StepRecord
 from evener.feedback.speeds import ideal_shares
 from evener.strategy.step_history import StepHistory
+from evener.strategy.step_spans import RecordedStep, StepSpans
 
 WINDOW = 8
 """Number of steps between two rebalancings."""
@@ -72,6 +74,7 @@ class ShareController:
         self.before_part: Callable[[int, tf.Tensor], tf.Tensor] | None = None
         shape = [WINDOW, len(devices)]
         self._counted: tuple[str, ...] = ()
+        self._spans: StepSpans | None = None
         with tf.init_scope(), tf.device(HOST):
             self.variable = tf.Variable(
                 tf.constant(self._rebalancer.shares, tf.float64),
@@ -144,6 +147,24 @@ class ShareController:
         Their busy seconds are those of the devices that were given to `count`, in order.
         """
         return self._history.records() if self._counted else []
+
+    def keep_spans(self) -> None:
+        """Keep the begin and the end of every task, from the next traced step on."""
+        self._spans = self._spans or StepSpans()
+
+    @property
+    def keeps_spans(self) -> bool:
+        """Whether the begin and the end of every task are kept."""
+        return self._spans is not None
+
+    def last_step(self) -> RecordedStep | None:
+        """Return the spans of the last step, if they are kept."""
+        return None if self._spans is None else self._spans.last()
+
+    def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
+        """Keep the spans of a step; part of the step's graph. See `Recorder.record_spans`."""
+        assert self._spans is not None
+        self._spans.record(spans, times)
 
     def record_totals(
         self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]

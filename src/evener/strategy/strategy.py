@@ -297,6 +297,11 @@ class Strategy(ArrangedReplica):
     _tf_private.autograph.leave_to_autograph(run)
 
     @property
+    def has_run(self) -> bool:
+        """Whether a step has run."""
+        return self._has_run
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether there is more than one device, or more than one part in time."""
         is_divided = len(self._replica_devices) > 1 or self._layout.is_scheduled

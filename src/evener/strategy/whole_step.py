@@ -18,8 +18,10 @@ from typing import Any
 import tensorflow as tf
 
 from evener import _tf_private
+from evener.devices.names import device_name
 from evener.engine.partition.homes import HOST
-from evener.engine.partition.times import Recorder, read_clock
+from evener.engine.partition.span_info import STEP, SpanInfo
+from evener.engine.partition.times import Recorder, clock_after
 from evener.errors import DataError
 from evener.strategy.arguments import Arguments, read_arguments
 
@@ -52,7 +54,7 @@ def run_timed(
     found = None if cannot_be_timed else _with_batch((args, kwargs))
     if found is None:
         return run_once(args=args, kwargs=kwargs)
-    began = _clock_after(found.batch, device)
+    began = clock_after(found.batch, device)
     if "CPU" in device:
         args, kwargs = found.waiting_for(began)
     first = len(graph.get_operations())
@@ -62,10 +64,13 @@ def run_timed(
     if writes is None:
         return results
     tensors = tf.nest.flatten(results, expand_composites=True)
-    ended = _clock_after([*filter(tf.is_tensor, tensors), *writes], device)
+    ended = clock_after([*filter(tf.is_tensor, tensors), *writes], device)
     with tf.device(HOST):
         samples = tf.reshape(tf.cast(tf.shape(found.batch[0])[0], tf.float64), [1])
         recorder.record_totals(began, samples, {device: ended - began})
+        if recorder.keeps_spans:
+            span = SpanInfo(device=device_name(device), kind=STEP, replica=0)
+            recorder.record_spans([span], tf.stack([[began], [ended]]))
     return results
 
 
@@ -106,18 +111,3 @@ def _writes(
     if not any(r.ref() in handles for resources in written.values() for r in resources):
         return None
     return [operation for operation, resources in written.items() if resources]
-
-
-def _clock_after(waits: Sequence[Any], device: str) -> tf.Tensor:
-    """Read the clock once tensors are there and operations have run, on a device or elsewhere."""
-    # One message to the host from each device. Identities stay when functions are inlined.
-    of_device: dict[str, list[Any]] = {}
-    for wait in waits:
-        of_device.setdefault(wait.device or device, []).append(wait)
-    done: list[Any] = []
-    for name, ends in of_device.items():
-        with tf.device(name):
-            reached = [tf.identity(end) if tf.is_tensor(end) else end for end in ends]
-            with tf.control_dependencies(reached):
-                done.append(tf.no_op())
-    return read_clock(done)

@@ -89,6 +89,11 @@ class Group(Recovery):
         return self._job.index
 
     @property
+    def incarnation(self) -> int:
+        """Number of restarts of this worker."""
+        return self._job.incarnation
+
+    @property
     def count(self) -> int:
         """Number of workers at the start of the job."""
         return self._job.count

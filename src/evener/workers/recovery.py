@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from evener.workers.step_exchanges import StepExchanges
 from evener.workers.variables import Variables
 from evener.workers.view import View
 from evener.workers.wire import PeerLost
+
+_LOG = logging.getLogger("evener")
 
 
 class Recovery(StepExchanges):
@@ -84,6 +87,7 @@ class Recovery(StepExchanges):
             return replayed
 
     def _enter(self, view: View, common: Mapping[int, Any]) -> None:
+        self._log_members(view)
         self.view = view
         if self.chief not in view.members:
             self.chief = min(set(view.members) - set(view.joined), default=min(view.members))
@@ -91,6 +95,14 @@ class Recovery(StepExchanges):
         self._stops |= told["stops"]
         for (_, begin_with), state in zip(self._common, told["states"], strict=True):
             begin_with(state, view)
+
+    def _log_members(self, view: View) -> None:
+        before = set(self.view.members)
+        lost = ", ".join(map(str, sorted(before - set(view.members)))) or "none"
+        joined = ", ".join(map(str, view.joined)) or "none"
+        _LOG.info(
+            "workers: lost %s, joined %s; %d compute together", lost, joined, len(view.members)
+        )
 
     def join(self) -> State:
         """Become a member, as a replacement; return the state that another worker hands over."""

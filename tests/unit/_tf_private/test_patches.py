@@ -26,6 +26,7 @@ DECLARING = (
     *(f"evener.run.{name}" for name in ("models", "settings", "strategies")),
     *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
     *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
+    "evener.bench.child",
     "evener.subprocess.eager_loops",
 )
 # By name: the attributes, without their module, or the number of attributes.
@@ -48,6 +49,7 @@ PATCHES = {
         "callbacks.CallbackList.on_train_batch_end "
         "callbacks.CallbackList.on_train_end"
     ),
+    "callbacks of recorded runs": "CallbackList.__init__",
     "calls of pinned layers": "Operation.__call__ Layer.__call__",
     "compiled functions outside of run": "Function.__call__",
     "devices of CentralStorageStrategy": "distribute.experimental.CentralStorageStrategy.__init__",
@@ -77,6 +79,7 @@ PATCHES = {
     "gradients that tapes record": "record_gradient",
     "iterators of fit": "TFEpochIterator.__init__",
     "iterators that begin in the middle": "TFEpochIterator._get_iterator",
+    "jit_compile of benchmarks": "Model.compile",
     "layers in a pinned block": "Operation.__init__ Layer.__init__",
     "layers that are made in calls": "Layer.__init__",
     "lengths of symbolic tensors": "__internal__.SymbolicTensor.__len__",

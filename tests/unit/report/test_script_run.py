@@ -15,10 +15,10 @@ from evener import Plan, Strategy
 from evener.checking.step_checker import wait_for_checks
 from evener.feedback.run_times import LEAST_STEPS, NUM_FIRST_STEPS, MeasuredRun, read_run
 from evener.plan import Predicted
+from evener.recording.measured import count_work
 from evener.report.script_run import (
     ScriptRun,
     compare_with_plan,
-    count_work,
     print_report,
     report_of,
     step_times,

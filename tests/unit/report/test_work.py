@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import evener
 import evener.report
+from evener.recording.memory import gpu_memory
 from evener.report.work import (
     SingleDevice,
     StrategyDevices,
-    gpu_memory,
     new_steps,
     training_devices_of,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from evener.engine.partition.function_arguments import (
 )
 from evener.engine.partition.functions import FunctionBuilder
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.spans import Note, Spans
 from evener.engine.partition.tasks import Partition, TaskFunction
 from evener.engine.partition.tensors import COMBINE, RunTensors
 from evener.engine.partition.times import Recorder, Times
@@ -62,6 +64,9 @@ class StepRun:
         self._ran: dict[Any, list[tf.Operation]] = {}
         self._have_samples: dict[tuple[int, Size], tf.Tensor] = {}
         self._times = None
+        self._recorder = recorder
+        keeps_spans = recorder is not None and recorder.keeps_spans
+        self._spans = Spans(partition) if keeps_spans else None
         if recorder is not None:
             replicas = [micro_batch.replica for micro_batch in self._layout.micro_batches]
             self._times = Times(
@@ -187,12 +192,18 @@ class StepRun:
                 graphs.mark_read_only(operation)
         if self._collectives is not None and task.place.role == DRAWS and results:
             results = self._collectives.draw(results)
+        if self._spans is not None:
+            ends = [*results, *([operation] if operation is not None else [])]
+            self._spans.note(function)
+            self._spans.time_once(function, where, [*arguments, *before], ends)
         self._tensors.wholes.update(zip(task.fetches, results, strict=True))
 
     def end(self) -> None:
         """Hand the times of the parts over, if they were measured."""
         if self._times is not None:
             self._times.hand_over()
+        if self._spans is not None and self._recorder is not None:
+            self._spans.hand_over(self._recorder)
 
     def result(self, tensor: Tensor) -> Any:
         """Return an output of the step; outputs in parts are joined on the host."""
@@ -237,9 +248,18 @@ class StepRun:
             for index, argument in enumerate(builder.arguments)
             if isinstance(argument, TensorArgument) and argument.tensor in self._of_samples
         ]
+        if self._spans is not None:
+            self._spans.note(function)
         if self._times is None or not waits:
             return call(arguments)
-        return self._times.timed(part, call, arguments, waits)
+        note = self._noting(function, part)
+        return self._times.timed(part, call, arguments, waits, note)
+
+    def _noting(self, function: TaskFunction, part: int) -> Note | None:
+        if self._spans is None:
+            return None
+        device = self._layout.device(part, function.task.place.stages)
+        return functools.partial(self._spans.add, function, part, device)
 
     def _end_of(self, result: Any, is_branch: bool, device: str) -> tf.Operation:
         """Return the operation that ends a call.

@@ -16,6 +16,7 @@ import tensorflow as tf
 from evener import _tf_private
 from evener.devices.names import canonical_device
 from evener.engine.partition.homes import HOST
+from evener.engine.partition.span_info import SpanInfo
 
 
 class Recorder(Protocol):
@@ -26,6 +27,7 @@ class Recorder(Protocol):
             device, with the number of its replica and its samples; its result is computed within
             the part's time.
         counts: Whether it takes the totals of devices too.
+        keeps_spans: Whether it takes the begin and the end of every task too.
     """
 
     before_part: Callable[[int, tf.Tensor], tf.Tensor] | None
@@ -33,6 +35,11 @@ class Recorder(Protocol):
     @property
     def counts(self) -> bool:
         """Whether it takes the totals of devices too."""
+        ...
+
+    @property
+    def keeps_spans(self) -> bool:
+        """Whether it takes the begin and the end of every task too."""
         ...
 
     def record_and_review(self, samples: tf.Tensor, seconds: tf.Tensor) -> None:
@@ -43,6 +50,10 @@ class Recorder(Protocol):
         self, began: tf.Tensor, samples: tf.Tensor, seconds: Mapping[str, tf.Tensor]
     ) -> None:
         """Take the begin of a step, the samples of all replicas, and the seconds of devices."""
+        ...
+
+    def record_spans(self, spans: Sequence[SpanInfo], times: tf.Tensor) -> None:
+        """Take the spans of a step and their begins and ends, float64 of shape ``[2, n]``."""
         ...
 
 
@@ -81,6 +92,7 @@ class Times:
         call: Callable[[list[Any]], list[Any]],
         arguments: list[Any],
         waits: Sequence[int],
+        note: Callable[[tf.Tensor, tf.Tensor], None] | None = None,
     ) -> list[Any]:
         """Call a task of a part and time it.
 
@@ -89,6 +101,7 @@ class Times:
             call: Function that calls the task.
             arguments: Arguments of the call, on the device of the part.
             waits: Indices of the arguments whose arrival starts the clock.
+            note: Function that takes the begin and the end of the task.
         """
         begin = _now([arguments[index] for index in waits])
         before = [begin]
@@ -105,6 +118,8 @@ class Times:
         if results:
             end = _now(results)
             self._spans[replica].setdefault(results[0].device, []).append((begin, end))
+            if note is not None:
+                note(begin, end)
         return results
 
     def hand_over(self) -> None:
@@ -180,6 +195,26 @@ def _now(after: Sequence[Any]) -> tf.Tensor:
     for device, tensors in of_device.items():
         with tf.device(device), tf.control_dependencies(tensors):
             done.append(tf.no_op())
+    return read_clock(done)
+
+
+def clock_after(waits: Sequence[Any], device: str) -> tf.Tensor:
+    """Read the clock once tensors are there and operations have run, on a device or elsewhere.
+
+    Args:
+        waits: Tensors and operations.
+        device: Device of those that have none.
+    """
+    # One message to the host from each device. Identities stay when functions are inlined.
+    of_device: dict[str, list[Any]] = {}
+    for wait in waits:
+        of_device.setdefault(wait.device or device, []).append(wait)
+    done: list[Any] = []
+    for name, ends in of_device.items():
+        with tf.device(name):
+            reached = [tf.identity(end) if tf.is_tensor(end) else end for end in ends]
+            with tf.control_dependencies(reached):
+                done.append(tf.no_op())
     return read_clock(done)
 
 

@@ -36,7 +36,7 @@ def units_of(partition: Partition, functions: Sequence[TaskFunction]) -> list[Un
     number_of = {task: number for number, task in enumerate(tasks)}
     before: dict[Unit, set[Unit]] = {}
     for number, function in enumerate(functions):
-        needs = list(_needs(partition, function))
+        needs = list(needs_of(partition, function))
         for unit in units[number]:
             before[unit] = set()
             for task, same_micro_batch in needs:
@@ -65,8 +65,13 @@ def _turns(partition: Partition, tasks: Sequence[Task]) -> dict[Unit, Turn]:
     return turns
 
 
-def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
-    """Yield the tasks that a call waits for, and whether only for calls of its micro-batch."""
+def needs_of(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task, bool]]:
+    """Yield the tasks that a call waits for, and whether only for calls of its micro-batch.
+
+    Args:
+        partition: Step in tasks.
+        function: Function that is called.
+    """
     task = function.task
     for argument in function.builder.arguments:
         for tensor, state in sources_of(partition, argument):
@@ -82,7 +87,7 @@ def _needs(partition: Partition, function: TaskFunction) -> Iterator[tuple[Task,
 
 def tasks_needed_by(partition: Partition, function: TaskFunction) -> set[Task]:
     """Return the tasks that a function waits for."""
-    return {task for task, _ in _needs(partition, function)}
+    return {task for task, _ in needs_of(partition, function)}
 
 
 def sources_of(

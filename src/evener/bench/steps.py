@@ -1,0 +1,78 @@
+"""Times of the steps of a script: by a callback in ``fit``, or by the counters of a strategy."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from evener.strategy import Strategy
+
+_TICK_SECONDS = 0.1
+
+Done = Callable[[Sequence[float]], object]
+"""Function that takes the seconds of the steps, the first ones too."""
+
+
+class FitTimes(keras.callbacks.Callback):
+    """Callback that times the steps of ``fit`` from the begin of one to the begin of the next.
+
+    The end of an epoch, with its validation, belongs to no step.
+
+    Args:
+        seconds: List that the times are added to.
+        num_steps: Number of steps after which it is done.
+        done: Function that is called then.
+    """
+
+    def __init__(self, seconds: list[float], num_steps: int, done: Done) -> None:
+        super().__init__()
+        self._seconds, self._num_steps, self._done = seconds, num_steps, done
+        self._last: tuple[int, float] | None = None
+
+    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Begin anew."""
+        self._last = None
+
+    def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
+        """Time the steps since the last call: several with ``steps_per_execution``."""
+        now = time.perf_counter()
+        if self._last is not None:
+            before, at = self._last
+            count = batch - before
+            self._seconds.extend([(now - at) / count] * count)
+            if len(self._seconds) >= self._num_steps:
+                self._done(self._seconds)
+        self._last = batch, now
+
+
+def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
+    """Call a function when a strategy has counted so many steps outside of ``fit``, in a thread.
+
+    Args:
+        strategy: Strategy that counts its work.
+        num_steps: Number of steps.
+        done: Function that takes the seconds of the steps.
+    """
+
+    def watch() -> None:
+        while len(seconds := counted_seconds(strategy)) < num_steps:
+            time.sleep(_TICK_SECONDS)
+        done(seconds)
+
+    threading.Thread(target=watch, name="evener bench", daemon=True).start()
+
+
+def counted_seconds(strategy: Strategy) -> list[float]:
+    """Return the times of the last steps that a strategy has counted, from begin to begin."""
+    # Without the last one: its row may be read while it is written.
+    records = strategy.share_controller.step_records()[:-1]
+    return [
+        after.began - record.began
+        for record, after in itertools.pairwise(records)
+        if record.trace == after.trace
+    ]

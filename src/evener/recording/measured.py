@@ -1,0 +1,142 @@
+"""Lines of metrics and steps, made of what a strategy has counted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from evener.devices.names import tf_device, without_worker
+from evener.recording.memory import gpu_memory
+from evener.strategy import Strategy
+from evener.strategy.step_spans import RecordedStep
+
+
+def shares_of_devices(strategy: Strategy) -> dict[str, float]:
+    """Return the fraction of every batch that each device computes, in one or several stages."""
+    shares: dict[str, float] = {}
+    for replica, share in zip(strategy.plan.replicas, strategy.shares, strict=True):
+        for device in dict.fromkeys(stage.device for stage in replica.stages):
+            shares[device] = shares.get(device, 0.0) + share
+    return shares
+
+
+def count_work(strategy: Strategy) -> None:
+    """Let a strategy count samples and busy seconds of all devices, before its first step."""
+    strategy.share_controller.count([tf_device(name) for name in shares_of_devices(strategy)])
+
+
+class Measured:
+    """Rates between two readings of the totals of a strategy.
+
+    Args:
+        strategy: The strategy, which counts its work.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self._controller = strategy.share_controller
+        self._at = 0.0
+        self._samples = 0
+        self._busy: dict[str, float] = {}
+
+    def line(self, now: float) -> dict[str, Any]:
+        """Return what was measured since the last call.
+
+        Args:
+            now: Seconds since the start of the record.
+        """
+        controller = self._strategy.share_controller
+        if controller is not self._controller:
+            # A trial of plans uses others, with totals of their own.
+            self._controller, self._samples, self._busy = controller, 0, {}
+        samples, busy = sum(controller.total_samples()), controller.busy_seconds()
+        seconds = max(now - self._at, 1e-9)
+        shares = shares_of_devices(self._strategy)
+        memory = [gpu_memory(without_worker(d)) if self._is_own(d) else None for d in shares]
+        found = {
+            "time": round(now, 3),
+            "samples": samples,
+            "samples_per_second": _short((samples - self._samples) / seconds),
+            "step_seconds": _short(self._step_seconds()),
+            "share": [_short(share) for share in shares.values()],
+            "busy": [self._busy_fraction(name, busy, seconds) for name in shares],
+            "memory": [use and use.current_bytes for use in memory],
+            "memory_peak": [use and use.peak_bytes for use in memory],
+            "process_bytes": resident_bytes(),
+        }
+        self._at, self._samples, self._busy = now, samples, busy
+        return found
+
+    def _busy_fraction(self, name: str, busy: dict[str, float], seconds: float) -> float | None:
+        """Return the busy fraction of a device of this process; None for those of others."""
+        device = tf_device(name)
+        if not self._is_own(name) or device not in busy:
+            return None
+        return _short((busy[device] - self._busy.get(device, 0.0)) / seconds)
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether a device belongs to this process."""
+        return self._strategy.name_in_plan(without_worker(name)) == name
+
+    def _step_seconds(self) -> float | None:
+        """Return the mean time of the last steps, from the begin of one to that of the next."""
+        # Without the last one: its row may be read while it is written.
+        last = self._controller.step_records()[-10:-1]
+        if len(last) < 2:
+            return None
+        return (last[-1].began - last[0].began) / (len(last) - 1)
+
+
+def trace_line(step: RecordedStep, number: int) -> dict[str, Any]:
+    """Return the line that describes the spans of a traced step, under a number."""
+    return {
+        "trace": number,
+        "spans": [
+            {
+                field: value
+                for field, value in (
+                    ("device", span.device),
+                    ("kind", span.kind),
+                    ("replica", span.replica),
+                    ("stage", span.stage),
+                    ("micro_batch", span.micro_batch),
+                    ("after", list(span.after)),
+                    ("joins", span.joins or None),
+                )
+                if value is not None
+            }
+            for span in step.spans
+        ],
+    }
+
+
+def step_line(step: RecordedStep, trace: int, now: float) -> dict[str, Any]:
+    """Return the line of one step: begins and ends in microseconds since its first begin."""
+    first = min(begin for begin, _ in step.times)
+
+    def since(times: Sequence[float]) -> list[int]:
+        return [round((at - first) * 1e6) for at in times]
+
+    return {
+        "time": round(now, 3),
+        "step": step.number,
+        "of": trace,
+        "begin": since([begin for begin, _ in step.times]),
+        "end": since([end for _, end in step.times]),
+    }
+
+
+def resident_bytes() -> int | None:
+    """Return the memory of this process on the host; None where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _short(value: float | None) -> float | None:
+    """Return a number with few digits, for a file of many."""
+    return None if value is None else float(f"{value:.4g}")

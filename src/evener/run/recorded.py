@@ -1,0 +1,35 @@
+"""Record of a run of a script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from evener.recording.record import Recording
+from evener.run.session import Session
+from evener.workers.process import group_of_process
+
+
+def record_session(session: Session, folder: Path) -> Recording:
+    """Return the record of a session that has not run yet.
+
+    With several workers, each has a folder of its own in the given one: ``worker-0``, and
+    ``worker-0.1`` for its first replacement.
+
+    Args:
+        session: Session.
+        folder: Folder of the record.
+
+    Raises:
+        RunError: RUN-100 or RUN-101, as in `evener.record`.
+    """
+    group = group_of_process()
+    if group is not None:
+        incarnation = f".{group.incarnation}" if group.incarnation else ""
+        folder = folder / f"worker-{group.index}{incarnation}"
+    return Recording(
+        folder,
+        session.strategy,
+        command=["evener", *sys.argv[1:]],
+        notes=lambda: [str(note) for note in session.notes.printed],
+    )

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from evener.bench import turns
+from evener.bench.contenders import Contender, contenders
+from evener.bench.limits import limit_of
+from evener.bench.request import StepTimes, TimedRun
+from evener.bench.table import BenchResult, overlapping, print_result
+from evener.bench.turns import Measured, measure
+from evener.plan import Plan
+from evener.recording.activities import DeviceTime
+from evener.recording.reading import read_records
+from evener.recording.summary import Summary, summarise
+from unit.recording.samples import write_record
+
+PLAN = Plan.data_parallel(["gpu:0", "gpu:1"], shares=[3, 1])
+
+
+def names(planned: Plan | str = PLAN, *, with_xla: bool = False) -> list[Contender]:
+    return contenders(
+        ["gpu:0", "gpu:1"], spec="all", words="train.py -n 3", planned=planned, with_xla=with_xla
+    )
+
+
+def test_every_layout_has_the_command_that_gives_it() -> None:
+    assert {each.name: each.command for each in names()} == {
+        "gpu:0 alone": "evener run --devices gpu:0 train.py -n 3",
+        "MirroredStrategy": "",
+        "evener, even shares": "evener run --devices all --shares even train.py -n 3",
+        "evener, measured shares": "evener run --devices all train.py -n 3",
+        "evener, planned: data parallel": "evener run --devices all --plan auto train.py -n 3",
+    }
+
+
+def test_without_a_plan_the_reason_stands_in_its_row() -> None:
+    assert [each.problem for each in names("PLAN-012: too large")][-1] == "PLAN-012: too large"
+
+
+def test_with_xla_every_layout_is_there_twice() -> None:
+    found = names(with_xla=True)
+    assert len(found) == 2 * len(names())
+    assert [each.jit_compile for each in found[:2]] == [False, True]
+
+
+def test_requests_and_answers_cross_a_process_boundary() -> None:
+    request = TimedRun(target="t.py", args=("a b",), plan=PLAN.to_json(), jit_compile=False)
+    assert TimedRun.from_json(request.to_json()) == request
+    times = StepTimes(seconds=(0.1, 0.2), batch_size=8)
+    assert StepTimes.from_json(times.to_json()) == times
+
+
+def test_contenders_run_in_turns_and_one_that_fails_runs_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[str] = []
+
+    def run_once(contender: Contender, request: TimedRun, *, limit_seconds: float) -> StepTimes:
+        ran.append(contender.name)
+        if contender.kind == "mirrored":
+            return StepTimes(problem="no NCCL")
+        size = 32 if contender.shares is None else None
+        return StepTimes(seconds=(9.0, float(len(ran)), 0.0), batch_size=size)
+
+    monkeypatch.setattr(turns, "run_once", run_once)
+    found = [
+        Contender(name="a"),
+        Contender(name="b", kind="mirrored"),
+        Contender(name="c", shares="even"),
+        Contender(name="d", problem="no plan"),
+    ]
+    told: list[str] = []
+    rows = measure(found, TimedRun(target="t"), num_rounds=2, limit_seconds=1, tell=told.append)
+    assert ran == ["a", "b", "c", "a", "c"]
+    assert told[0] == "round 1 of 2: a"
+    assert [row.rounds for row in rows] == [(1.0, 4.0), (), (3.0, 5.0), ()]
+    assert [row.problem for row in rows] == ["", "no NCCL", "", "no plan"]
+    assert rows[2].batch_size == 32  # of the same script
+
+
+def test_the_table_has_the_spread_the_ratio_and_the_command() -> None:
+    alone, mirrored, even, *_ = names()
+    result = BenchResult(
+        rows=(
+            Measured(contender=alone, rounds=(0.02, 0.01, 0.03), batch_size=100),
+            Measured(contender=mirrored, problem="no NCCL"),
+            Measured(contender=even, rounds=(0.008,), batch_size=100),
+        ),
+        limit="The network.",
+        record="/tmp/r",
+    )
+    console = Console(file=io.StringIO(), width=120)
+    print_result(result, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    (row,) = [line for line in text.splitlines() if line.strip().startswith("evener, even")]
+    assert row.split()[-2:] == ["12,500", "2.50"]
+    (row,) = [line for line in text.splitlines() if line.strip().startswith("gpu:0 alone")]
+    assert "10.0 ms to 30.0 ms" in row
+    assert "MirroredStrategy: no NCCL" in text
+    assert "Use: evener run --devices all --shares even train.py -n 3" in text
+    fields = json.loads(result.to_json())
+    assert fields["fastest"] == "evener, even shares"
+    assert fields["rows"][0]["step_seconds"] == 0.02
+
+
+@pytest.fixture
+def summary(tmp_path: Path) -> Summary:
+    (record,) = read_records(write_record(tmp_path / "run"))
+    return replace(summarise(record), step_seconds=0.001, inside_seconds=0.001)
+
+
+def test_the_largest_part_beside_computing_is_the_limit(summary: Summary) -> None:
+    assert limit_of(summary).startswith("60 % of a step cpu:0 waits for cpu:1.")
+    late = replace(summary, step_seconds=0.005)
+    assert limit_of(late).startswith("80 % of a step is outside of the step")
+
+
+def test_devices_that_compute_are_no_limit(summary: Summary) -> None:
+    time = DeviceTime(compute=0.9, update=0.05, once=0.0, copy=0.05, wait={}, idle=0.0, length=1.0)
+    busy = replace(summary, inside={"cpu:0": time}, step_seconds=1.0, inside_seconds=1.0)
+    assert limit_of(busy).startswith("The devices compute for most of the step")
+    assert limit_of(replace(summary, inside={})).startswith("Not known")
+
+
+def test_ranges_that_overlap_are_told() -> None:
+    rows = [
+        Measured(contender=Contender(name="a"), rounds=(0.010, 0.020, 0.030)),
+        Measured(contender=Contender(name="b"), rounds=(0.029, 0.040, 0.050)),
+        Measured(contender=Contender(name="c"), rounds=(0.031,)),
+        Measured(contender=Contender(name="d"), problem="failed"),
+    ]
+    assert [row.contender.name for row in overlapping(rows[0], rows)] == ["b"]
+    console = Console(file=io.StringIO(), width=120)
+    print_result(BenchResult(rows=tuple(rows)), console)
+    assert "overlaps with that of b." in console.file.getvalue()  # type: ignore[attr-defined]

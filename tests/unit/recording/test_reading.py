@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evener.errors import RunError
+from evener.recording.reading import read_records
+from evener.recording.summary import summarise
+from unit.recording.samples import write_record
+
+
+def test_a_whole_record_has_its_figures(tmp_path: Path) -> None:
+    (record,) = read_records(write_record(tmp_path / "run"))
+    assert record.missing == ()
+    summary = summarise(record)
+    assert (summary.state, summary.num_samples, summary.samples_per_second) == ("ended", 900, 100.0)
+    assert summary.step_seconds == 0.005
+    assert summary.num_steps == 3  # the first one is left out
+    time = summary.inside["cpu:0"]
+    assert time.compute == pytest.approx(200e-6)
+    assert time.wait == {"cpu:1": pytest.approx(600e-6)}
+    assert time.copy == pytest.approx(100e-6)
+    assert time.update == pytest.approx(100e-6)
+    assert summary.inside["cpu:1"].wait == {"cpu:0": pytest.approx(200e-6)}
+
+
+def test_a_crashed_run_is_read_up_to_its_half_line(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run", events=())
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text()[:-20])
+    (record,) = read_records(folder)
+    assert len(record.metrics) == 9
+    assert record.missing == ("metrics.jsonl: Its last line cannot be read, as after a crash.",)
+    assert summarise(record).state == "no end"
+
+
+def test_a_line_that_fits_no_step_is_left_out(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    with (folder / "steps.jsonl").open("a") as file:
+        file.write(json.dumps({"time": 1.0, "step": 9, "of": 0, "begin": [0], "end": [1]}) + "\n")
+        file.write(json.dumps({"time": 1.0, "step": 9, "of": 7, "begin": [0], "end": [1]}) + "\n")
+        file.write("[1]\n")
+    (record,) = read_records(folder)
+    assert len(record.steps) == 4
+    assert record.missing == ("steps.jsonl: 1 lines cannot be read, as after a crash.",)
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "losses.jsonl").unlink()
+    with (folder / "events.jsonl").open("a") as file:
+        file.write('{"full": true}\n')
+    (record,) = read_records(folder)
+    assert set(record.missing) == {
+        "losses.jsonl is not there.",
+        "events.jsonl is full: later lines were left out.",
+    }
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "an empty folder"])
+def test_a_folder_without_a_record_is_refused(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "run"
+    if what == "a file":
+        folder.write_text("")
+    if what == "an empty folder":
+        folder.mkdir()
+    with pytest.raises(RunError, match="RUN-103"):
+        read_records(folder)
+
+
+def test_a_newer_record_is_refused_with_both_versions(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"RUN-104(?s:.)*format 2; this evener reads 1"):
+        read_records(write_record(tmp_path / "run", version=2))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"version": 1}', '{"version": 1, "began": 2'])
+def test_a_damaged_description_is_an_error(tmp_path: Path, text: str) -> None:
+    folder = write_record(tmp_path / "run")
+    (folder / "record.json").write_text(text)
+    with pytest.raises(RunError, match="RUN-105"):
+        read_records(folder)
+
+
+def test_a_file_that_may_not_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_record(tmp_path / "run")
+
+    def refuse(self: Path, **_: object) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(RunError, match=r"RUN-105(?s:.)*Permission denied"):
+        read_records(folder)
+
+
+def test_workers_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for name in ("worker-10", "worker-2", "worker-2.1"):
+        write_record(tmp_path / "job" / name)
+    found = [record.path.name for record in read_records(tmp_path / "job")]
+    assert found == ["worker-2", "worker-2.1", "worker-10"]
