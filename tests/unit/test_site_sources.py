@@ -45,7 +45,7 @@ def test_a_link_leads_to_the_page_of_the_site(name: str, link: str, on_site: str
 
 
 def test_code_keeps_its_brackets() -> None:
-    code = "```python\nx[0](README.md)\n```\n"
+    code = "```python\nx[0](../README.md)\n```\n"
     assert SOURCES.linked(f"[it](../README.md)\n{code}", "docs/api.md", PATHS).endswith(code)
 
 
