@@ -28,6 +28,17 @@ def standard_output(*, highlight: bool = True) -> Console:
     return Console(highlight=highlight, width=WIDTH)
 
 
+def standard_error(*, highlight: bool = True) -> Console:
+    """Return the console of standard error, of a fixed width if that is not a terminal.
+
+    Args:
+        highlight: Whether rich colours numbers and paths.
+    """
+    if sys.stderr.isatty() or "COLUMNS" in os.environ:
+        return Console(stderr=True, highlight=highlight)
+    return Console(stderr=True, highlight=highlight, width=WIDTH)
+
+
 def text_of(show: Callable[[Console], None], width: int = 100) -> str:
     """Return what a function prints on a console, as plain text.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,19 +40,22 @@ class Files:
     Attributes:
         modules: Modules by dotted name, the script first.
         unread: Files that could not be read.
+        contents: Contents that are read instead of those of files, by absolute path.
     """
 
     modules: dict[str, Module] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
+    contents: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-def read_files(script: Path) -> Files:
+def read_files(script: Path, contents: Mapping[str, bytes] | None = None) -> Files:
     """Read a script and, from its folder down, what it imports. Nothing is executed.
 
     Args:
         script: The path of a Python file.
+        contents: Contents to read instead of those of files, by absolute path.
     """
-    files = Files()
+    files = Files(contents=contents or {})
     script = script.absolute()
     main = _read(script, "__main__", files, importer=None)
     root = script.resolve().parent
@@ -112,7 +115,8 @@ def _read(
     path: Path, name: str, files: Files, *, importer: tuple[str, int] | None
 ) -> Module | None:
     try:
-        source = importlib.util.decode_source(path.read_bytes())
+        content = files.contents.get(str(path))
+        source = importlib.util.decode_source(path.read_bytes() if content is None else content)
         module = module_of(path=str(path), name=name, source=source)
     except OSError as error:
         reason, line, is_text = error.strerror or str(error), 0, False

@@ -22,7 +22,8 @@ class Module:
         path: Absolute path.
         name: The dotted name it is imported by; ``"__main__"`` for the script itself.
         tree: Its syntax tree.
-        lines: Its text.
+        source: Its text, lines separated by a line feed.
+        lines: The lines of the text.
         parents: Node around each node.
         nodes: All nodes by their type, from the outside in.
     """
@@ -30,6 +31,7 @@ class Module:
     path: str
     name: str
     tree: ast.Module
+    source: str
     lines: tuple[str, ...]
     parents: dict[ast.AST, ast.AST]
     nodes: dict[type[ast.AST], list[ast.AST]]
@@ -68,7 +70,15 @@ def module_of(*, path: str, name: str, source: str) -> Module:
         for child in ast.iter_child_nodes(node):
             parents[child] = node
     lines = tuple(source.splitlines())
-    return Module(path=path, name=name, tree=tree, lines=lines, parents=parents, nodes=nodes)
+    return Module(
+        path=path,
+        name=name,
+        tree=tree,
+        source=source,
+        lines=lines,
+        parents=parents,
+        nodes=nodes,
+    )
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
@@ -84,8 +84,7 @@ class Program:
     def _calls_as_written(self) -> tuple[Call, ...]:
         found: list[Call] = []
         for module in self.modules:
-            nodes = module.every(ast.Call)
-            for node in sorted(nodes, key=lambda call: (call.lineno, call.col_offset)):
+            for node in sorted(module.every(ast.Call), key=lambda n: (n.lineno, n.col_offset)):
                 name = self.name_of(module, node.func)
                 found.append(Call(module=module, node=node, name=name))
         return tuple(found)
@@ -341,10 +340,11 @@ class Program:
         return None
 
 
-def read_program(script: Path) -> Program:
-    """Read a script and what it imports from its own project. Nothing is executed.
+def read_program(script: Path, contents: Mapping[str, bytes] | None = None) -> Program:
+    """Read a script and what it imports from its own project, without executing it.
 
     Args:
-        script: The path of a Python file. What cannot be read is in ``unread``.
+        script: Path of a Python file. What cannot be read is in ``unread``.
+        contents: Contents by absolute path, read instead of those of files.
     """
-    return Program(str(script.absolute()), read_files(script))
+    return Program(str(script.absolute()), read_files(script, contents))

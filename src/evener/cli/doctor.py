@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -71,6 +72,17 @@ def doctor(
         str | None,
         typer.Option("--ignore", metavar="CODES", help="Do not report these rules."),
     ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option(
+            "--fix",
+            help="Print the fixes that are certain as a unified diff; findings go to standard "
+            "error.",
+        ),
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="With --fix: write the fixes to the files.")
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option("--explain", metavar="CODE", help="Print the help page for a code and exit."),
@@ -96,8 +108,18 @@ def doctor(
         raise typer.BadParameter(
             "the memory of a step is only known with --run", param_hint="'--gpu-memory'"
         )
+    if write and not fix:
+        raise typer.BadParameter("it writes fixes: give --fix too", param_hint="'--write'")
+    if fix and (run or as_json):
+        other = "--run" if run else "--json"
+        raise typer.BadParameter(f"--fix and {other} exclude each other", param_hint="'--fix'")
     # Syntax trees leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
+    codes = None if select is None else select.split(",")
+    ignored = None if ignore is None else ignore.split(",")
+    if fix:
+        _fix(script, as_module=as_module, gpus=gpus, codes=(codes, ignored), write=write)
+        return
     from evener.doctor import diagnose
 
     found = diagnose(
@@ -111,8 +133,8 @@ def doctor(
         gpu_names=not no_gpu_names,
         num_gpus=gpus,
         gpu_memory_bytes=None if gpu_memory is None else _size(gpu_memory),
-        select=None if select is None else select.split(","),
-        ignore=None if ignore is None else ignore.split(","),
+        select=codes,
+        ignore=ignored,
     )
     if found.not_estimated:
         print(f"The memory of a step is not known: {found.not_estimated}", file=sys.stderr)
@@ -124,7 +146,41 @@ def doctor(
         from evener.report.findings import print_diagnosis
 
         print_diagnosis(found)
+        if found.fixes:
+            count = len(found.fixes)
+            are = "fixes are certain" if count > 1 else "fix is certain"
+            print(f"{count} {are}: evener doctor --fix prints the diff, --fix --write applies it.")
     if not found.is_fine:
+        raise typer.Exit(1)
+
+
+def _fix(
+    script: str,
+    *,
+    as_module: bool,
+    gpus: int | None,
+    codes: tuple[list[str] | None, list[str] | None],
+    write: bool,
+) -> None:
+    """Print or write the fixes. The exit code is that of the files as they are then."""
+    from evener.doctor.fix import fix_program
+    from evener.report.findings import print_diagnosis
+    from evener.report.fixes import print_fixes
+    from evener.run.script import read_module
+    from evener.terminal import standard_error
+
+    path = Path(read_module(script).path if as_module else script)
+    fixed = fix_program(path, num_gpus=gpus, select=codes[0], ignore=codes[1])
+    if write:
+        fixed.write()
+    sys.stdout.buffer.write(fixed.diff())
+    sys.stdout.buffer.flush()
+    sys.stdout.flush()
+    told = fixed.after if write else fixed.before
+    console = standard_error(highlight=False)
+    print_diagnosis(told, console)
+    print_fixes(fixed, console, is_written=write and bool(fixed.contents))
+    if not told.is_fine:
         raise typer.Exit(1)
 
 

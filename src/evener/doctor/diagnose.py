@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evener.analysis import Location, Program, read_program
 from evener.doctor.configuration import configuration_for
+from evener.doctor.edit import Fix
 from evener.doctor.finding import Finding, Severity
 from evener.doctor.ignored import Ignored
 from evener.doctor.queries.tensorflow1 import is_graph_program
@@ -39,6 +40,8 @@ class Diagnosis(ShownAsText):
         is_assumed: Whether that number is the default, as none is given and there is no GPU.
         num_ignored: Number of findings that comments in the program suppress.
         observation: Observation of the run; None if the program was only read.
+        fixes: Edits that are certain, by file and line; `fix_program` makes them.
+        num_violations: Number of violations by code, before those of one cause become a finding.
         not_estimated: Reason for which the memory of a step is not known, if it was asked for.
     """
 
@@ -49,6 +52,8 @@ class Diagnosis(ShownAsText):
     num_ignored: int = 0
     observation: Observation | None = None
     not_estimated: str = ""
+    fixes: tuple[Fix, ...] = ()
+    num_violations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_fine(self) -> bool:
@@ -177,6 +182,7 @@ def examine(
     observation: Observation | None = None,
     *,
     rules: Iterable[Rule] | None = None,
+    contents: Mapping[str, bytes] | None = None,
 ) -> Diagnosis:
     """Apply rules to a program, its surroundings and the observation of a run.
 
@@ -185,8 +191,9 @@ def examine(
         surroundings: The machine, the environment, the packages.
         observation: Observation of a run.
         rules: The rules; None for all.
+        contents: Contents to read instead of those of files, by absolute path.
     """
-    return _examined(read_program(script), surroundings, observation, rules)
+    return _examined(read_program(script, contents), surroundings, observation, rules)
 
 
 def _examined(
@@ -217,6 +224,21 @@ def _examined(
         num_ignored=len(reported) - len(kept),
         observation=case.observation,
         not_estimated=memory if isinstance(memory, str) else "",
+        fixes=_fixes(kept),
+        num_violations=Counter(rule.code for rule, _ in kept),
+    )
+
+
+def _fixes(reported: Iterable[tuple[Rule, Violation]]) -> tuple[Fix, ...]:
+    """Return the edits that rules offer, in the order of files and lines."""
+    found = (
+        Fix(code=rule.code, location=violation.location, edits=violation.edits)
+        for rule, violation in reported
+        if violation.edits
+    )
+    # One violation may be reported from several places.
+    return tuple(
+        sorted(dict.fromkeys(found), key=lambda fix: (fix.location.path, fix.location.line))
     )
 
 

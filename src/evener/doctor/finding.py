@@ -51,9 +51,7 @@ class Finding:
     @property
     def location(self) -> str:
         """``file:line``, the file relative to the current folder; the file alone for line 0."""
-        below, here = Path(self.file), Path.cwd()
-        short = str(below.relative_to(here)) if below.is_relative_to(here) else self.file
-        return f"{short}:{self.line}" if self.line else short
+        return shown_location(self.file, self.line)
 
     def __str__(self) -> str:
         return house_form(self.code, f"{self.location}: {self.what}", self.why, self.fix)
@@ -61,3 +59,10 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as ``--json`` prints it: text, numbers and lists by field name."""
         return {**dataclasses.asdict(self), "severity": self.severity.value}
+
+
+def shown_location(file: str, line: int) -> str:
+    """Return ``file:line``, the file relative to the current folder; the file alone for line 0."""
+    below, here = Path(file), Path.cwd()
+    short = str(below.relative_to(here)) if below.is_relative_to(here) else file
+    return f"{short}:{line}" if line else short

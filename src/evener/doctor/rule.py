@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from evener.analysis import Location, Program
+from evener.doctor.edit import Edit
 from evener.doctor.finding import Severity
 from evener.doctor.step_memory import StepMemory
 from evener.doctor.surroundings import Surroundings
@@ -55,6 +56,7 @@ class Violation:
             left out of the finding.
         severity: Severity, if it differs from that of the rule.
         cause: Key: violations with the same cause are one finding. Empty: the same why and fix.
+        edits: Edits that certainly remove it and change nothing else; empty if none are certain.
     """
 
     location: Location
@@ -64,6 +66,7 @@ class Violation:
     evidence: tuple[str, ...] = field(default=(), kw_only=True)
     severity: Severity | None = field(default=None, kw_only=True)
     cause: str = field(default="", kw_only=True)
+    edits: tuple[Edit, ...] = field(default=(), kw_only=True)
 
 
 # Nothing else is certain about a program that was not read, or did not get as far as training.

@@ -24,6 +24,10 @@ guards.py         uses behind try, hasattr, or a test of the version
 imports.py        imports of TensorFlow and Keras
 removed_names.py    names that TensorFlow and Keras do not have
 removed_members.py  methods and arguments that they no longer have
+exact_names.py    edits that replace names and imports that are gone
+exact_members.py  edits that replace methods and arguments that are gone
+scope_edits.py    edits that put a statement in a strategy's scope
+step_edits.py     edits that put a step under tf.function
 tensorflow1.py    programs for the graphs of TensorFlow 1
 file_endings.py   how the names of files end
 source_text.py    source code as findings show it

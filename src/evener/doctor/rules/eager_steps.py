@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Call, Function, Module, Program
 from evener.doctor.queries.branches import is_conditional
+from evener.doctor.queries.step_edits import edits_of_step
 from evener.doctor.queries.steps import steps_of
 from evener.doctor.queries.strategies import is_only_evener, runs
 from evener.doctor.queries.training import compiles, trainings
@@ -34,6 +35,7 @@ def check(case: Case) -> Iterator[Violation]:
                 fix="call it in a function of its own, under @tf.function, and call that in the "
                 "loop:\n@tf.function\ndef distributed_step(batch):\n"
                 "    return strategy.run(step, args=(batch,))",
+                edits=edits_of_step(program, call),
             )
     if trainings(program):
         for call in (*compiles(program), *program.calls(*_SWITCHES)):

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Kind, Location, Module, Program, returns_of
+from evener.doctor.edit import Edit
+from evener.doctor.queries.scope_edits import edits_of_model
 from evener.doctor.queries.strategies import is_only_evener, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Violation
 
@@ -26,10 +28,12 @@ def check(case: Case) -> Iterator[Violation]:
         if _is_assigned_in_scope(program, module, model):
             continue
         for where, call in created:
-            location = _creation(program, where, call)
+            origin, creation = _creation(program, where, call)
+            location = origin.location(creation)
             if Kind.MODEL in program.kinds(where, call) and location not in reported:
                 reported.add(location)
-                yield _violation(location, use)
+                edits = edits_of_model(program, origin, creation)
+                yield _violation(location, use, edits)
 
 
 def _trained(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
@@ -52,8 +56,8 @@ def _is_assigned_in_scope(program: Program, module: Module, model: ast.expr) -> 
     )
 
 
-def _creation(program: Program, module: Module, call: ast.Call) -> Location:
-    """Return the line that creates a model, or the one that calls the function returning it."""
+def _creation(program: Program, module: Module, call: ast.Call) -> tuple[Module, ast.Call]:
+    """Return the call that creates a model, or the one that calls the function returning it."""
     function = program.context.function(module, call)
     if isinstance(function, FUNCTIONS):
         sites = [site for site in program.call_sites(function) if site.way == "call"]
@@ -61,11 +65,11 @@ def _creation(program: Program, module: Module, call: ast.Call) -> Location:
             origin for value in returns_of(function) for origin in program.origins(module, value)
         )
         if len(sites) == 1 and any(origin.node is call for origin in origins):
-            return sites[0].module.location(sites[0].call)
-    return module.location(call)
+            return sites[0].module, sites[0].call
+    return module, call
 
 
-def _violation(location: Location, use: Location) -> Violation:
+def _violation(location: Location, use: Location, edits: tuple[Edit, ...]) -> Violation:
     return Violation(
         location,
         f"the model is made outside the strategy's scope, and trained under it (line {use.line}).",
@@ -74,4 +78,5 @@ def _violation(location: Location, use: Location) -> Violation:
         "strategy.scope()\"', or runs on one device.",
         fix="create the model in `with strategy.scope():`; for Keras, call compile there.",
         evidence=(location.text, use.text),
+        edits=edits,
     )

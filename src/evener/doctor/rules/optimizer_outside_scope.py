@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import Kind, Location, Module, Program, argument
+from evener.doctor.edit import Edit
 from evener.doctor.finding import Severity
+from evener.doctor.queries.scope_edits import edits_of_compile, edits_of_optimizer
 from evener.doctor.queries.strategies import has_one_replica, scopes, sets_one_for_all
 from evener.doctor.rule import Case, Violation
 
@@ -19,14 +21,18 @@ def check(case: Case) -> Iterator[Violation]:
     if not scopes(program) or sets_one_for_all(program) or has_one_replica(program):
         return
     lines = set[tuple[str, int]]()
-    for location, use, is_plain in (*_created_outside(program), *_compiled_outside(program)):
+    for location, use, is_plain, edits in (*_created_outside(program), *_compiled_outside(program)):
         if (location.path, location.line) not in lines:
             lines.add((location.path, location.line))
-            yield _violation(location, use, is_plain)
+            yield _violation(location, use, is_plain, edits)
 
 
-def _created_outside(program: Program) -> Iterator[tuple[Location, Location, bool]]:
-    """Yield optimizers created outside: where, where they are used, and whether they are plain."""
+# Where an optimizer is created and used, whether it is plain, and the edits that move it.
+_Outside = tuple[Location, Location, bool, tuple[Edit, ...]]
+
+
+def _created_outside(program: Program) -> Iterator[_Outside]:
+    """Yield the optimizers created outside."""
     for module, optimizer, use in _used(program):
         created = list(program.made_by(module, optimizer))
         if any(program.context.in_scope(*site) is not False for site in created):
@@ -36,7 +42,9 @@ def _created_outside(program: Program) -> Iterator[tuple[Location, Location, boo
             if Kind.OPTIMIZER in program.kinds(where, call):
                 # SGD without momentum has no variable for each weight.
                 is_sgd = program.name_of(where, call.func) == "keras.optimizers.SGD"
-                yield where.location(call), use, is_sgd and argument(call, 1, "momentum") is None
+                is_plain = is_sgd and argument(call, 1, "momentum") is None
+                edits = edits_of_optimizer(program, where, call)
+                yield where.location(call), use, is_plain, edits
 
 
 def _used(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
@@ -52,7 +60,7 @@ def _used(program: Program) -> Iterator[tuple[Module, ast.expr, Location]]:
             yield call.module, owner, call.location
 
 
-def _compiled_outside(program: Program) -> Iterator[tuple[Location, Location, bool]]:
+def _compiled_outside(program: Program) -> Iterator[_Outside]:
     """Yield the calls of ``compile`` outside, by which Keras creates the optimizer by its name."""
     for call, owner in program.calls_of("compile"):
         if program.context.in_scope(call.module, call.node) is not False:
@@ -61,7 +69,8 @@ def _compiled_outside(program: Program) -> Iterator[tuple[Location, Location, bo
         if isinstance(given, str) and given != "sgd":
             if _is_created_in_scope(program, call.module, owner):
                 where, model = next(program.made_by(call.module, owner))
-                yield call.location, where.location(model), False
+                edits = edits_of_compile(program, call.module, call.node)
+                yield call.location, where.location(model), False, edits
 
 
 def _is_created_in_scope(program: Program, module: Module, model: ast.expr) -> bool:
@@ -69,7 +78,9 @@ def _is_created_in_scope(program: Program, module: Module, model: ast.expr) -> b
     return bool(created) and all(program.context.in_scope(*site) is True for site in created)
 
 
-def _violation(location: Location, use: Location, is_plain: bool) -> Violation:
+def _violation(
+    location: Location, use: Location, is_plain: bool, edits: tuple[Edit, ...]
+) -> Violation:
     return Violation(
         location,
         f"the optimizer is made outside the strategy's scope, and used under it (line {use.line}).",
@@ -85,4 +96,5 @@ def _violation(location: Location, use: Location, is_plain: bool) -> Violation:
         "compile there.",
         evidence=(location.text, use.text),
         severity=Severity.WARNING if is_plain else None,
+        edits=edits,
     )

@@ -9,6 +9,12 @@ from evener.analysis import Call
 from evener.analysis.api import public
 from evener.analysis.api.successors import GoneArgument, GoneMember
 from evener.doctor.finding import Severity
+from evener.doctor.queries.exact_members import (
+    edits_of_argument,
+    edits_of_member,
+    edits_of_weight,
+)
+from evener.doctor.queries.exact_names import edits_of_name
 from evener.doctor.queries.file_endings import ending
 from evener.doctor.queries.guards import is_guarded
 from evener.doctor.queries.removed_members import (
@@ -80,7 +86,8 @@ def _names(case: Case) -> Iterator[Violation]:
             what = f"`{name}` cannot be imported from TensorFlow {version}."
             fix = f"Write `import tensorflow as tf`, and use `{name}`."
             key = used.name
-        yield Violation(used.location, what, why=why, fix=fix, cause=key)
+        edits = edits_of_name(case.program, used)
+        yield Violation(used.location, what, why=why, fix=fix, cause=key, edits=edits)
 
 
 def _is_of_keras(name: str) -> bool:
@@ -112,6 +119,7 @@ def _members(case: Case) -> Iterator[Violation]:
             why=why,
             fix=row.fix,
             cause=f"{row.kind}.{row.name}",
+            edits=edits_of_member(row, module, node),
         )
 
 
@@ -133,6 +141,7 @@ def _overrides(case: Case) -> Iterator[Violation]:
             why="The program fails at this line with a ValueError.",
             fix="Give both by name: `add_weight(name=..., shape=...)`.",
             cause="add_weight",
+            edits=edits_of_weight(call),
         )
 
 
@@ -155,6 +164,7 @@ def _arguments(case: Case) -> Iterator[Violation]:
             fix=row.fix,
             cause=f"{row.name}= of {row.called.rpartition('.')[0]}",
             severity=Severity.WARNING if row.is_ignored else None,
+            edits=edits_of_argument(case.program, row, call),
         )
 
 
