@@ -124,9 +124,16 @@ wheel-check: $(STAMP)  ## build the wheel, install it in an environment of its o
 matrix: $(STAMP)  ## a smoke suite with other versions of Python, TensorFlow and Keras: half an hour
 	$(BIN)/python tools/version_matrix.py $(ARGS)
 
+# An environment of its own, without TensorFlow: no other target needs it.
+.venv-docs/.synced: requirements/docs.txt .tools/.installed
+	$(UV) venv --quiet --clear --python "$(PYTHON)" .venv-docs
+	$(UV) pip sync --quiet --python .venv-docs/bin/python --require-hashes requirements/docs.txt
+	@touch $@
+
 .PHONY: docs
-docs: $(STAMP)  ## links and examples in the documents and docstrings
-	$(BIN)/python -m pytest src tests/unit/test_docs.py $(ARGS)
+docs: .venv-docs/.synced  ## build the documentation site into site/, with warnings as errors
+	@# MkDocs itself is pinned; its advice about other tools is left out.
+	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --clean $(ARGS)
 
 # Run after a change of dependencies; takes newer versions only with ARGS=--upgrade.
 .PHONY: lock
@@ -135,3 +142,5 @@ lock: .tools/.installed  ## compile requirements/*.txt again, with hashes
 	$(UV) pip compile $(COMPILE) $(GROUPS) -o requirements/dev.txt $(ARGS)
 	$(UV) pip compile $(COMPILE) $(GROUPS) --extra gpu -c requirements/dev.txt \
 		-o requirements/gpu.txt $(ARGS)
+	$(UV) pip compile $(COMPILE) --group docs -c requirements/dev.txt \
+		-o requirements/docs.txt $(ARGS)

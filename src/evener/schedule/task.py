@@ -12,7 +12,7 @@ class Task(NamedTuple):
 
     It is a tuple for speed: schedules have sets and mappings of thousands of tasks.
 
-    Args:
+    Attributes:
         kind: Kind of the pass. ``"backward"`` computes the gradients of the stage's inputs and
             weights; under the schedule ``"zero_bubble"`` only those of the inputs, and
             ``"weights"`` computes those of the weights.

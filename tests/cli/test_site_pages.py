@@ -1,0 +1,112 @@
+"""Every `python` and `console` block of the pages for newcomers runs, from top to bottom.
+
+A Python block with a title is a file, which later commands use; the others are programs. Commands
+begin with ``$``; what follows is what they print, where ``...`` stands for anything. Sessions of
+Python run as doctests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evener
+
+DOCS = Path(__file__).parents[2] / "docs"
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+PAGES = (
+    "idle_gpu",
+    "index",
+    "unequal_gpus",
+    "not_faster",
+    "from_horovod",
+    "from_accelerate",
+    "custom_loops",
+    "pipelines",
+)
+
+
+def run(command: list[str], folder: Path) -> tuple[int, str]:
+    environ = {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "COLUMNS": "80",
+        "EVENER_DEVICES": "cpu:2",
+        "EVENER_VERIFY": "",
+        "PYTHONPATH": str(Path(evener.__file__).parents[1]),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    return done.returncode, done.stdout
+
+
+def is_like(shown: str, printed: str) -> bool:
+    """Whether the words are those that are shown, with anything in place of ``...``."""
+    words = [".*" if word == "..." else re.escape(word) for word in shown.split()]
+    return re.fullmatch(r"\s*".join(["", *words, ""]), printed, re.DOTALL) is not None
+
+
+def run_commands(block: str, folder: Path) -> int:
+    commands = COMMAND.findall(block)
+    for command, shown in commands:
+        program, *words = shlex.split(command)
+        assert program in ("evener", "python")
+        code, printed = run(["-m", program, *words] if program == "evener" else words, folder)
+        assert code == int("[DOC-" in shown), printed
+        assert is_like(shown, printed), printed
+    return len(commands)
+
+
+def run_page(text: str, folder: Path) -> int:
+    num_run = 0
+    for kind, title, code in BLOCK.findall(text):
+        if kind == "console":
+            num_run += run_commands(code, folder)
+        elif kind == "python" and not code.startswith(">>>"):
+            (folder / (title or "program.py")).write_text(code, encoding="utf-8")
+            if not title:
+                failed, printed = run(["program.py"], folder)
+                assert not failed, printed
+                num_run += 1
+    if "\n>>> " in text:
+        (folder / "page.md").write_text(text, encoding="utf-8")
+        failed, printed = run(["-m", "doctest", "page.md"], folder)
+        assert not failed, printed
+        num_run += 1
+    return num_run
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+    assert run_page((DOCS / f"{page}.md").read_text(encoding="utf-8"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```python\nraise SystemExit(1)\n```\n",
+        "```console\n$ evener doctor --explain DOC-201\nnever printed\n```\n",
+        "```console\n$ evener doctor absent.py\n...\n```\n",
+        "```python\n>>> 1 + 1\n3\n\n```\n",
+    ],
+)
+def test_a_page_that_does_not_run_fails(page: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        run_page(page, tmp_path)
