@@ -86,13 +86,15 @@ class FitProgress(keras.callbacks.Callback):
             self.losses = scalars(self.model.get_metrics_result())
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Write a line about the epoch, which stays."""
+        """Write a line about the epoch, which stays, unless Keras writes the same."""
         steps_of_call = getattr(self.model, "steps_per_execution", 1) or 1
         num_steps = self.num_steps or self.step + steps_of_call
         self.num_steps = num_steps
         self._steps_before += num_steps
         self.epoch, self.step = epoch + 1, 0
         self.losses = scalars(logs or {})
+        if (self.params or {}).get("verbose") == 2:
+            return
         seconds = self._clock() - self._began
         text = [f"epoch {epoch + 1}/{self.num_epochs}", f"{seconds:.1f} s"]
         self._say("  ".join([*text, losses_text(self.losses)]))
