@@ -7,6 +7,7 @@ from typing import Any
 
 from evener.checking.spot_check import SpotCheck
 from evener.checking.verify import Verification
+from evener.devices.names import without_worker
 from evener.engine.memory.estimate import LiveRange, MemoryEstimate, estimate_memory, live_ranges_of
 from evener.engine.partition import PartitionedStep
 from evener.engine.report import StepReport
@@ -59,8 +60,11 @@ class StepRecords:
             owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
 
         Raises:
-            EngineError: ENG-011 if no step was partitioned yet.
+            EngineError: ENG-011 if no step was partitioned yet, or if there are several workers.
         """
+        names = [stage.device for replica in replicas for stage in replica.stages]
+        if any(without_worker(name) != name for name in names):
+            raise memory_of_workers_unknown()
         if not self._live_ranges:
             raise EngineError(
                 "ENG-011",
@@ -77,3 +81,13 @@ class StepRecords:
             name: max((need[name] for need in needs if name in need), key=lambda need: need.total)
             for name in dict.fromkeys(name for need in needs for name in need)
         }
+
+
+def memory_of_workers_unknown() -> EngineError:
+    """Return the error for the memory of several workers, whose devices have the same names."""
+    return EngineError(
+        "ENG-011",
+        "The memory of steps on several workers is not known.",
+        why="It is counted by the names of devices, and the devices of all workers have the same.",
+        fix="Call it in a run of one worker, whose devices have the same shares of the batch.",
+    )
