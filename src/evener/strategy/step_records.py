@@ -60,7 +60,7 @@ class StepRecords:
             owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
 
         Raises:
-            EngineError: ENG-011 if no step was partitioned yet, or if there are several workers.
+            EngineError: ENG-011 if no step was partitioned yet; ENG-100 if there are several workers.
         """
         names = [stage.device for replica in replicas for stage in replica.stages]
         if any(without_worker(name) != name for name in names):
@@ -86,7 +86,7 @@ class StepRecords:
 def memory_of_workers_unknown() -> EngineError:
     """Return the error for the memory of several workers, whose devices have the same names."""
     return EngineError(
-        "ENG-011",
+        "ENG-100",
         "The memory of steps on several workers is not known.",
         why="It is counted by the names of devices, and the devices of all workers have the same.",
         fix="Call it in a run of one worker, whose devices have the same shares of the batch.",

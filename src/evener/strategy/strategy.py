@@ -210,7 +210,8 @@ class Strategy(ArrangedReplica):
             Estimate for every device, such as ``"gpu:0"``, in bytes: that of its largest step.
 
         Raises:
-            EngineError: ENG-011 if no step has run yet that trains on several devices or in parts.
+            EngineError: ENG-011 if no step has run yet that trains on several devices or in parts,
+                ENG-100 with several workers.
         """
         owned = self._owner_registry.owned_bytes()
         return self._records.memory_estimate(self.plan.replicas, num_samples, owned)
