@@ -60,7 +60,7 @@ class StepRecords:
             owned: Bytes of the variables of every device, by names such as ``"gpu:0"``.
 
         Raises:
-            EngineError: ENG-011 if no step was partitioned yet; ENG-100 if there are several workers.
+            EngineError: ENG-011 if no step was partitioned yet, ENG-100 with several workers.
         """
         names = [stage.device for replica in replicas for stage in replica.stages]
         if any(without_worker(name) != name for name in names):
