@@ -272,7 +272,12 @@ def _timed_slowly(ground: Ground, *, part: int) -> Callable[..., list[Any]]:
             )[1]
 
     def timed_slowly(
-        self: Times, index: int, call: Callable[..., Any], arguments: list[Any], waits: Any
+        self: Times,
+        index: int,
+        call: Callable[..., Any],
+        arguments: list[Any],
+        waits: Any,
+        note: Any = None,
     ) -> list[Any]:
         def slowly(given: list[Any]) -> list[Any]:
             rows = next((tf.shape(given[k])[0] for k in waits if given[k].shape.rank), None)
@@ -286,7 +291,7 @@ def _timed_slowly(ground: Ground, *, part: int) -> Callable[..., list[Any]]:
                     ]
                 )
 
-        return timed(self, index, slowly, arguments, waits)
+        return timed(self, index, slowly, arguments, waits, note)
 
     return timed_slowly
 

@@ -74,7 +74,7 @@ class _Run:
                 self._run_evener(script)
 
     def _run_evener(self, script: Script) -> None:
-        from evener.bench.steps import watch_strategy
+        from evener.bench.steps import time_calls, watch_strategy
         from evener.plan import Plan
         from evener.recording.measured import count_work
         from evener.run.recorded import record_session
@@ -89,7 +89,10 @@ class _Run:
             self._stack.enter_context(record_session(session, Path(request.record)))
         else:
             count_work(session.strategy)
-        watch_strategy(session.strategy, self._wanted, self.done)
+        if session.strategy.is_partitioned:
+            watch_strategy(session.strategy, self._wanted, self.done)
+        else:
+            time_calls(self._seconds, self._wanted, self.done)
         session.run(request.args)
 
     def _run_mirrored(self, script: Script) -> None:

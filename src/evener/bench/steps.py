@@ -1,16 +1,22 @@
-"""Times of the steps of a script: by a callback in ``fit``, or by the counters of a strategy."""
+"""Times of the steps of a script: in ``fit``, by the counters of a strategy, or from call to call."""
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
+from evener._tf_private.functions import CALLS_OF_SCRIPTS
+from evener.own_code import is_own
+from evener.run.replace import instead_of
 from evener.strategy import Strategy
+from evener.strategy.arguments import has_batch
 
 _TICK_SECONDS = 0.1
 
@@ -48,6 +54,42 @@ class FitTimes(keras.callbacks.Callback):
             if len(self._seconds) >= self._num_steps:
                 self._done(self._seconds)
         self._last = batch, now
+
+
+def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
+    """Time a loop of the script's own on one device, which runs its functions as they are.
+
+    The step is the first `tf.function` that the script calls with a batch, from call to call.
+
+    Args:
+        seconds: List that the times are added to.
+        num_steps: Number of steps after which it is done.
+        done: Function that is called then.
+    """
+    last: tuple[object, float] | None = None
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        @instead_of(original)
+        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal last
+            is_step = (
+                tf.executing_eagerly()
+                and is_own(sys._getframe(2).f_code.co_filename)
+                and (last is None or last[0] is function)
+                and has_batch((args, kwargs))
+            )
+            if is_step:
+                now = time.perf_counter()
+                if last is not None:
+                    seconds.append(now - last[1])
+                    if len(seconds) >= num_steps:
+                        done(seconds)
+                last = function, now
+            return original(function, *args, **kwargs)
+
+        return __call__
+
+    CALLS_OF_SCRIPTS.apply(wrap)
 
 
 def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
