@@ -1,4 +1,4 @@
-"""Times of the steps of a script: in ``fit``, by the counters of a strategy, or from call to call."""
+"""Times of the steps of a script: by a callback in ``fit``, by counters, or from call to call."""
 
 from __future__ import annotations
 
