@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from evener._tf_private.functions import CALLS_OF_SCRIPTS
-from evener.own_code import is_own
+from evener.run.loops import is_called_by_script
 from evener.run.replace import instead_of
 from evener.strategy import Strategy
 from evener.strategy.arguments import has_batch
@@ -73,8 +72,7 @@ def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal last
             is_step = (
-                tf.executing_eagerly()
-                and is_own(sys._getframe(2).f_code.co_filename)
+                is_called_by_script(sys._getframe(2))
                 and (last is None or last[0] is function)
                 and has_batch((args, kwargs))
             )
@@ -111,8 +109,7 @@ def watch_strategy(strategy: Strategy, num_steps: int, done: Done) -> None:
 
 def counted_seconds(strategy: Strategy) -> list[float]:
     """Return the times of the last steps that a strategy has counted, from begin to begin."""
-    # Without the last one: its row may be read while it is written.
-    records = strategy.share_controller.step_records()[:-1]
+    records = strategy.share_controller.step_records()
     return [
         after.began - record.began
         for record, after in itertools.pairwise(records)

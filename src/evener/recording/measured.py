@@ -23,8 +23,12 @@ def shares_of_devices(strategy: Strategy) -> dict[str, float]:
 
 
 def count_work(strategy: Strategy) -> None:
-    """Let a strategy count samples and busy seconds of all devices, before its first step."""
-    strategy.share_controller.count([tf_device(name) for name in shares_of_devices(strategy)])
+    """Let a strategy count samples and busy seconds of all devices, before its first step.
+
+    One that counts already goes on.
+    """
+    if not strategy.share_controller.counts:
+        strategy.share_controller.count([tf_device(name) for name in shares_of_devices(strategy)])
 
 
 class Measured:
@@ -82,8 +86,7 @@ class Measured:
 
     def _step_seconds(self) -> float | None:
         """Return the mean time of the last steps, from the begin of one to that of the next."""
-        # Without the last one: its row may be read while it is written.
-        last = self._controller.step_records()[-10:-1]
+        last = self._controller.step_records()[-10:]
         if len(last) < 2:
             return None
         return (last[-1].began - last[0].began) / (len(last) - 1)

@@ -106,8 +106,7 @@ class Recording:
         self._strategy = strategy
         self._process = os.getpid()
         self._clock, self._begin = clock, clock()
-        if not controller.counts:
-            count_work(strategy)
+        count_work(strategy)
         controller.keep_spans()
         self._folder.write_record(_description(strategy, command))
         self._measured = Measured(strategy)

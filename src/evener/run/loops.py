@@ -54,6 +54,20 @@ def run_loops(strategy: Strategy, notes: Notes, hoister: Hoister | None = None) 
     _notice_steps(strategy, notes, hoister)
 
 
+def is_called_by_script(caller: FrameType) -> bool:
+    """Return whether a traced function is called by a line of the script, and is no part of a step.
+
+    Args:
+        caller: Frame of the call.
+    """
+    return (
+        tf.executing_eagerly()
+        and is_own(caller.f_code.co_filename)
+        and not tf.config.functions_run_eagerly()
+        and not _tf_private.tapes.tape_is_recording()
+    )
+
+
 def outside(strategy: Strategy) -> Callable[[], bool]:
     """Return a function that returns whether its caller runs outside of replicas."""
     return functools.partial(_is_outside, strategy)
@@ -66,7 +80,7 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if not _is_called_by_script(sys._getframe(2)):
+            if not (_is_outside(strategy) and is_called_by_script(sys._getframe(2))):
                 return original(function, *args, **kwargs)
             name = getattr(function.python_function, "__name__", "a function")
             if not has_batch((args, kwargs)):
@@ -82,15 +96,6 @@ def _distribute_functions(strategy: Strategy, notes: Notes) -> None:
             return body(batch)
         notes.add(f"{name} loops over its data, and each batch runs on {devices}", user_line())
         return strategy.run(body, args=(batch,))
-
-    def _is_called_by_script(caller: FrameType) -> bool:
-        return (
-            tf.executing_eagerly()
-            and _is_outside(strategy)
-            and is_own(caller.f_code.co_filename)
-            and not tf.config.functions_run_eagerly()
-            and not _tf_private.tapes.tape_is_recording()
-        )
 
     _tf_private.functions.CALLS_OF_SCRIPTS.apply(wrap)
 

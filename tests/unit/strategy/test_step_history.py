@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -39,6 +42,33 @@ def test_the_ring_keeps_the_last_steps_in_order() -> None:
         record(history, number)
     samples = [record.samples[0] for record in history.records()]
     assert samples == list(range(10, NUM_KEPT + 10))
+
+
+def test_steps_may_be_read_while_others_run() -> None:
+    """Each record is of one step, and they follow each other, also when the ring turns."""
+    history = StepHistory(2, 2)
+
+    @tf.function
+    def run(first: tf.Tensor, count: tf.Tensor) -> None:
+        for number in tf.range(first, first + count):
+            value = tf.cast(number, tf.float64)
+            history.record(value, tf.stack([value, 2 * value]), [value, value])
+
+    run(tf.constant(0), tf.constant(NUM_FIRST_STEPS + 2))
+    thread = threading.Thread(
+        target=run, args=(tf.constant(NUM_FIRST_STEPS + 2), tf.constant(100_000))
+    )
+    thread.start()
+    num_reads = 0
+    while thread.is_alive() or not num_reads:
+        found = history.records()
+        num_reads += 1
+        numbers = [record.samples[0] for record in found]
+        assert all(after - before == 1 for before, after in itertools.pairwise(numbers))
+        assert all(record.began == record.samples[0] for record in found)
+    thread.join()
+    assert num_reads > 3
+    assert len(history.records()) == NUM_KEPT
 
 
 def test_steps_of_fit_are_recorded(logical_cpus: tuple[str, ...]) -> None:

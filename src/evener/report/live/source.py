@@ -42,8 +42,7 @@ class StrategySource:
         )
         self._spanned: Collection[str] = ()
         self._last_step: RecordedStep | None = None
-        if not strategy.share_controller.counts:
-            count_work(strategy)
+        count_work(strategy)
         strategy.share_controller.keep_spans()
 
     def state(self, fit: FitProgress | None) -> LiveState:
@@ -71,8 +70,7 @@ class StrategySource:
     def measured(self) -> tuple[float | None, tuple[LiveDevice, ...]]:
         """Return the samples per second of all devices, and what each of this process does."""
         controller = self._strategy.share_controller
-        # Without the last one: its row may be read while it is written.
-        records = recent(controller.step_records()[:-1])
+        records = recent(controller.step_records())
         self._add_waits(controller.last_step())
         if len(records) < 2:
             return None, self._devices({})
