@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from evener._tf_private.patches import Patch
 from evener.bench.request import StepTimes, TimedRun
 from evener.errors import EvenerError
+from evener.subprocess.answer_file import end_with
 
 if TYPE_CHECKING:
     from evener.run.script import Script
@@ -136,10 +137,7 @@ class _Run:
         self._lock.acquire()
         with contextlib.suppress(OSError):
             self._stack.close()
-        Path(self._request.answer).write_text(times.to_json(), encoding="utf-8")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        end_with(self._request.answer, times.to_json())
 
     def _batch_size(self) -> int | None:
         if self._strategy is None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from evener.bench.contenders import Contender
 from evener.bench.request import StepTimes, TimedRun
-from evener.subprocess.child_process import run_child_process
+from evener.subprocess.answer_file import ask_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +76,21 @@ def run_once(
         limit_seconds: Time limit.
         record: Folder for a record of the run; empty for none.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        asked = replace(
-            request,
-            kind=contender.kind,
-            shares=contender.shares,
-            plan=contender.plan.to_json() if contender.plan else "",
-            jit_compile=contender.jit_compile,
-            answer=str(answer),
-            record=record,
-        )
-        done = run_child_process(
-            [sys.executable, "-m", "evener.bench.child", asked.to_json()],
-            environ={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
-            limit_seconds=limit_seconds,
-        )
-        if answer.exists():
-            return StepTimes.from_json(answer.read_text(encoding="utf-8"))
+    asked = replace(
+        request,
+        kind=contender.kind,
+        shares=contender.shares,
+        plan=contender.plan.to_json() if contender.plan else "",
+        jit_compile=contender.jit_compile,
+        record=record,
+    )
+    done, answer = ask_module(
+        "evener.bench.child",
+        lambda path: replace(asked, answer=path).to_json(),
+        limit_seconds=limit_seconds,
+    )
+    if answer is not None:
+        return StepTimes.from_json(answer)
     if done.exit_code is None:
         return StepTimes(problem=f"stopped after {limit_seconds:g} seconds")
     last = (done.output.strip().splitlines() or ["it printed nothing"])[-1]

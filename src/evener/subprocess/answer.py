@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 from evener import errors
 from evener.devices.spec import SpecError
 from evener.errors import EvenerError
 from evener.run.eager_step import eager_step_at
-from evener.subprocess.child_process import ProcessResult, run_child_process
+from evener.subprocess.answer_file import ask_module, end_with
+from evener.subprocess.child_process import ProcessResult
 from evener.subprocess.request import StepRequest, TargetError
 
 FIX_EAGER = (
@@ -103,17 +100,13 @@ def ask(
     Raises:
         EvenerError: If the answer is an error.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "answer.json"
-        result = run_child_process(
-            [
-                *(sys.executable, "-m", _CHILD),
-                dataclasses.replace(request, answer=str(path)).to_json(),
-            ],
-            environ={**_quiet_environment(), **(environ or {})},
-            limit_seconds=limit_seconds,
-        )
-        fields = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    result, answer = ask_module(
+        _CHILD,
+        lambda path: dataclasses.replace(request, answer=path).to_json(),
+        environ=environ,
+        limit_seconds=limit_seconds,
+    )
+    fields = {} if answer is None else json.loads(answer)
     if "error" in fields:
         raise _error_from(fields["error"])
     return Answer(process=result, **{**fields, "notes": tuple(fields.get("notes", ()))})
@@ -128,29 +121,17 @@ def reply(
     notes: tuple[str, ...] = (),
 ) -> NoReturn:
     """Answer a request, and end the process. The arguments are those of `Answer`."""
-    _write(request, {"outcome": outcome, "found": found or {}, "line": line, "notes": notes})
+    fields = {"outcome": outcome, "found": found or {}, "line": line, "notes": notes}
+    end_with(request.answer, json.dumps(fields))
 
 
 def reply_error(request: StepRequest, error: EvenerError) -> NoReturn:
     """Answer a request with an error, which `ask` raises, and end the process."""
     fields = {name: getattr(error, name) for name in ("code", "what", "why", "fix")}
-    _write(request, {"error": {"kind": type(error).__name__, **fields}})
-
-
-def _write(request: StepRequest, fields: Mapping[str, Any]) -> NoReturn:
-    Path(request.answer).write_text(json.dumps(fields), encoding="utf-8")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Exit handlers of the program do not run, and its threads are not joined.
-    os._exit(0)
+    end_with(request.answer, json.dumps({"error": {"kind": type(error).__name__, **fields}}))
 
 
 def _error_from(written: Mapping[str, str]) -> EvenerError:
     usage_errors = {kind.__name__: kind for kind in (TargetError, SpecError)}
     kind = usage_errors.get(written["kind"]) or getattr(errors, written["kind"], EvenerError)
     return kind(written["code"], written["what"], why=written["why"], fix=written["fix"])
-
-
-def _quiet_environment() -> dict[str, str]:
-    # Otherwise TensorFlow's log would fill the kept end of the output.
-    return {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "PYTHONUNBUFFERED": "1"}
