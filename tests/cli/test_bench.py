@@ -83,6 +83,51 @@ def test_a_loop_of_its_own_is_measured_by_what_evener_counts(tmp_path: Path) -> 
     assert not any(problems.values()), problems
 
 
+def test_a_function_that_does_not_train_is_no_step(tmp_path: Path) -> None:
+    """What is called before the training, more often than steps are timed, is not taken for it."""
+    lines = """
+        import sys
+        import keras, tensorflow as tf
+        from evener.bench.steps import time_calls
+        seconds = []
+        time_calls(seconds, 1000, print)
+        model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.01)
+
+        @tf.function
+        def evaluate(x):
+            return tf.reduce_mean(model(x) ** 2)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) ** 2)
+            optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables),
+                                          model.trainable_variables))
+            return loss
+
+        x = tf.ones([4, 8])
+        for _ in range(30):
+            evaluate(x)
+        assert not seconds
+        for _ in range(5):
+            step(x)
+            evaluate(x)
+        assert len(seconds) == 4, seconds
+        print("the script ended")
+    """
+    path = tmp_path / "loop.py"
+    path.write_text(textwrap.dedent(lines), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "the script ended" in done.stdout, done.stderr
+
+
 def test_a_script_that_fails_is_told(tmp_path: Path) -> None:
     done = bench(tmp_path, "raise ZeroDivisionError('at once')")
     assert done.returncode == 1

@@ -12,10 +12,10 @@ from typing import Any
 import keras
 
 from evener._tf_private.functions import CALLS_OF_SCRIPTS
+from evener.auditing.training import trains
 from evener.run.loops import is_called_by_script
 from evener.run.replace import instead_of
 from evener.strategy import Strategy
-from evener.strategy.arguments import has_batch
 
 _TICK_SECONDS = 0.1
 
@@ -58,32 +58,37 @@ class FitTimes(keras.callbacks.Callback):
 def time_calls(seconds: list[float], num_steps: int, done: Done) -> None:
     """Time a loop of the script's own on one device, which runs its functions as they are.
 
-    The step is the first `tf.function` that the script calls with a batch, from call to call.
+    The step is the first `tf.function` that the script calls and that trains, from call to call.
 
     Args:
         seconds: List that the times are added to.
         num_steps: Number of steps after which it is done.
         done: Function that is called then.
     """
-    last: tuple[object, float] | None = None
+    step: object | None = None
+    others: list[object] = []
+    last = 0.0
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @instead_of(original)
         def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal last
-            is_step = (
-                is_called_by_script(sys._getframe(2))
-                and (last is None or last[0] is function)
-                and has_batch((args, kwargs))
-            )
-            if is_step:
-                now = time.perf_counter()
-                if last is not None:
-                    seconds.append(now - last[1])
-                    if len(seconds) >= num_steps:
-                        done(seconds)
-                last = function, now
-            return original(function, *args, **kwargs)
+            nonlocal step, last
+            if not is_called_by_script(sys._getframe(2)):
+                return original(function, *args, **kwargs)
+            now = time.perf_counter()
+            if function is step:
+                seconds.append(now - last)
+                last = now
+                if len(seconds) >= num_steps:
+                    done(seconds)
+            results = original(function, *args, **kwargs)
+            if step is None and function not in others:
+                # It is traced now.
+                if trains(function.get_concrete_function(*args, **kwargs)):
+                    step, last = function, now
+                else:
+                    others.append(function)
+            return results
 
         return __call__
 
