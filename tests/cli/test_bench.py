@@ -84,7 +84,7 @@ def test_a_loop_of_its_own_is_measured_by_what_evener_counts(tmp_path: Path) -> 
 
 
 def test_a_function_that_does_not_train_is_no_step(tmp_path: Path) -> None:
-    """What is called before the training, more often than steps are timed, is not taken for it."""
+    """An evaluation before the training, longer than the steps to time, is not taken for it."""
     lines = """
         import sys
         import keras, tensorflow as tf
