@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import os
 import threading
 from typing import BinaryIO, Literal
 
@@ -113,3 +115,14 @@ class Console:
         except (OSError, ValueError):
             # Whoever read it has gone, as behind `| head`: training goes on, the log has all.
             self._closed.add(stream)
+            _discard(self._streams[stream])
+
+
+def _discard(stream: BinaryIO) -> None:
+    """Let what a stream has not written yet go nowhere, or Python ends with 120."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, stream.fileno())
+        finally:
+            os.close(nowhere)

@@ -269,7 +269,11 @@ def test_the_next_worker_continues_the_output_of_a_chief_that_dies(start: Start)
     assert (code, stdout) == (0, "a\nb\nc\nd\n")
 
 
-def test_training_goes_on_when_nobody_reads_the_output(start: Start) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_training_goes_on_when_nobody_reads_the_output(
+    start: Start, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     job = start("tell(os.getpid()); sys.stdin.read(); print('x\\n' * 100_000); tell('printed')")
     job.process.stdout.close()
     job.news()
