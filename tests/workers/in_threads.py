@@ -82,6 +82,7 @@ class FaultyGroup(Group):
         self.is_dead = False
         self._before: list[np.ndarray] = []
         self._attempt = 0
+        self._is_put_back = False
         self._count = 0
         seat: Any = Seat(seats, index)
         super().__init__(
@@ -98,6 +99,7 @@ class FaultyGroup(Group):
         self.step += 1
         self.counts.append(0)
         self._attempt = self._count = 0
+        self._is_put_back = False
         self._before = [np.array(variable) for variable in self.variables]
 
     def die(self) -> None:
@@ -144,12 +146,14 @@ class FaultyGroup(Group):
 
     def _put_back(self, error: tf.errors.OpError) -> None:
         super()._put_back(error)
-        self._attempt, self._count = self._attempt + 1, 0
+        self._is_put_back = True
         self.num_retries += 1
         self._check_put_back()
 
     def _recover(self, view: Any) -> Any:
         self._check_put_back()
+        # Also where another worker dies before this one has come to the step.
+        self._attempt, self._count = self._attempt + 1, 0
         for fault in self.faults:
             if fault.kind == "dies in a view" and fault.step == self.step:
                 self.faults.remove(fault)
@@ -157,7 +161,7 @@ class FaultyGroup(Group):
         return super()._recover(view)
 
     def _check_put_back(self) -> None:
-        if not self._attempt:
+        if not self._is_put_back:
             return  # Only left the program: nothing is repeated.
         for variable, before in zip(self.variables, self._before, strict=True):
             now = np.array(variable)
