@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 from rich.table import Table
 
 NUM_STEPS = 5
+_LAST_EVENT_SECONDS = 0.1
 _COPIES = ("memcpy", "memset")
 _PS_PER_MS = 1e9
 _OPERATION = re.compile(r"[^\s:]+:\w+")
@@ -80,6 +82,8 @@ def profiled(run: Callable[[int], Any]) -> list[StreamProfile]:
         tf.profiler.experimental.start(folder)
         try:
             run(NUM_STEPS)
+            # A result may be there before its operation has told the profiler that it ends.
+            time.sleep(_LAST_EVENT_SECONDS)
         finally:
             tf.profiler.experimental.stop()
         files = sorted(Path(folder).rglob("*.xplane.pb"))
