@@ -11,7 +11,7 @@ from browser.chromium import Page, chromium, executable
 from evener.recording.reading import read_records
 from evener.recording.summary import summarise
 from evener.report.page import render_page
-from unit.recording.samples import SPANS, write_record
+from unit.recording.samples import FINDING, SPANS, diagnosis, write_record
 
 pytestmark = [
     pytest.mark.long,
@@ -50,7 +50,8 @@ def figures(page: Page) -> dict[str, str]:
 def test_the_page_fits_its_width_light_and_dark(
     page: Page, tmp_path: Path, width: int, dark: bool
 ) -> None:
-    opened(page, written(write_record(tmp_path / "run")), width=width, dark=dark)
+    given = diagnosis({**FINDING, "evidence": ["x" * 300], "location": "train/" * 60})
+    opened(page, written(write_record(tmp_path / "run", diagnosis=given)), width=width, dark=dark)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (light == "rgb(255, 255, 255)") is not dark
@@ -99,6 +100,7 @@ def test_names_of_foes_are_text(page: Page, tmp_path: Path) -> None:
         command=["evener", FOE],
         events=[{"time": 1.0, "event": FOE, "text": FOE}, {"time": 2.0, "event": "gathered",
                  "text": FOE}],
+        diagnosis=diagnosis({name: [FOE] if name == "evidence" else FOE for name in FINDING}),
     )  # fmt: skip
     losses = (folder / "losses.jsonl").read_text()
     (folder / "losses.jsonl").write_text(losses.replace('"loss"', '"</style><script>foe=3"'))

@@ -155,6 +155,9 @@ def test_a_script_is_recorded_to_its_end(
     assert {"cpu:0", "cpu:1"} == set(summary.inside)
     notes = [event["text"] for event in record.events if event["event"] == "note"]
     assert any("Keras models are created" in note for note in notes)
+    assert record.diagnosis is not None
+    # It has no strategy (DOC-201), which evener gives it.
+    assert [finding.code for finding in record.diagnosis.findings] == ["DOC-404"]
 
 
 LONG_SCRIPT = """
@@ -212,6 +215,8 @@ def test_each_worker_has_a_record_and_all_are_one_page(tmp_path: Path) -> None:
     assert summarise(first).losses == summarise(second).losses
     assert first.devices == ("worker:0/cpu:0", "worker:1/cpu:0")
     assert set(summarise(second).inside) == {"worker:1/cpu:0"}
+    assert first.diagnosis is not None
+    assert second.diagnosis is None
     (spans,) = first.traces.values()
     assert any(span.get("joins") for span in spans if span["kind"] == "update")
     assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0

@@ -162,9 +162,11 @@ def run(
         report_at_the_end(session, layout.plan, printed=printed, file=report_file)
     recording = None
     if record is not None:
+        from evener.doctor.under_run import findings_under_run
         from evener.run.recorded import record_session
 
-        recording = record_session(session, record)
+        with status(f"Reading {found.given}"):
+            recording = record_session(session, record, findings_under_run)
     raise Handover(session, args, recording, live=is_wanted(live, os.environ))
 
 

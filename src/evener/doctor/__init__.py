@@ -9,6 +9,7 @@ watch/            what a run of a few steps shows
 configuration.py  which rules report, and for how many GPUs
 ignored.py        comments that suppress findings
 diagnose.py       applies the rules, and merges what they report
+under_run.py      findings on a program that evener distributes, for the record of its run
 edit.py           a span of a file, and the text that a rule offers for it
 source_file.py    the bytes of an edited file; writing them
 fix.py            makes the edits, and reads the program again

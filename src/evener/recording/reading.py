@@ -8,11 +8,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from evener.errors import PlanError, RunError
+from evener.errors import RunError
 from evener.plan import Plan
 from evener.recording.format import EVENTS, LOSSES, METRICS, RECORD, STEPS, VERSION
 
 Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFinding:
+    """Finding of the doctor on the program of a run.
+
+    Attributes:
+        code: Code, such as ``"DOC-402"``.
+        severity: ``"error"``, ``"warning"`` or ``"hint"``.
+        location: File and line.
+        what: Sentence that says what is wrong.
+        why: Effect on the training.
+        fix: Code to write instead.
+        evidence: Lines of the program, and other facts.
+    """
+
+    code: str
+    severity: str
+    location: str
+    what: str
+    why: str
+    fix: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Findings of the doctor on the program of a run.
+
+    Attributes:
+        findings: Findings, as the doctor orders them.
+        num_ignored: Number of findings that comments in the program suppress.
+        problem: Reason why the program could not be examined; empty if it was.
+    """
+
+    findings: tuple[RecordedFinding, ...]
+    num_ignored: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +65,7 @@ class RunRecord:
         devices: Names of the devices that compute, in the order of the metrics.
         plan: Plan at the start.
         inventory: Devices of the machine.
+        diagnosis: Findings of the doctor on the program; None if it was not examined.
         events: Lines of events.
         metrics: Lines of metrics.
         losses: Lines of losses.
@@ -42,6 +81,7 @@ class RunRecord:
     devices: tuple[str, ...]
     plan: Plan
     inventory: Mapping[str, Any]
+    diagnosis: Diagnosis | None
     events: tuple[Line, ...]
     metrics: tuple[Line, ...]
     losses: tuple[Line, ...]
@@ -109,6 +149,7 @@ def _read(folder: Path) -> RunRecord:
             devices=tuple(map(str, fields["devices"])),
             plan=Plan.from_json(json.dumps(fields["plan"])),
             inventory=fields["inventory"],
+            diagnosis=_diagnosis(fields.get("diagnosis")),
             events=tuple(e for e in lines(EVENTS) if _is_timed(e)),
             metrics=tuple(m for m in lines(METRICS) if _is_timed(m)),
             losses=tuple(m for m in lines(LOSSES) if _is_timed(m)),
@@ -116,7 +157,7 @@ def _read(folder: Path) -> RunRecord:
             steps=tuple(s for s in steps if s.get("of") in traces and _fits(s, traces)),
             missing=tuple(missing),
         )
-    except (KeyError, TypeError, AttributeError, PlanError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable(folder, f"{RECORD}: {type(error).__name__}: {error}") from error
 
 
@@ -134,6 +175,24 @@ def _description(folder: Path) -> dict[str, Any]:
             fix="Install the newer version: pip install --upgrade evener.",
         )
     return cast("dict[str, Any]", fields)
+
+
+def _diagnosis(fields: Mapping[str, Any] | None) -> Diagnosis | None:
+    if fields is None:
+        return None
+    return Diagnosis(
+        findings=tuple(_finding(each) for each in fields["findings"]),
+        num_ignored=int(fields["num_ignored"]),
+        problem=str(fields["problem"]),
+    )
+
+
+def _finding(fields: Mapping[str, Any]) -> RecordedFinding:
+    texts = {name: str(fields[name]) for name in _FINDING_TEXTS}
+    return RecordedFinding(**texts, evidence=tuple(map(str, fields["evidence"])))
+
+
+_FINDING_TEXTS = ("code", "severity", "location", "what", "why", "fix")
 
 
 def _lines(path: Path, missing: list[str]) -> Iterator[Line]:

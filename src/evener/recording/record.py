@@ -82,6 +82,7 @@ class Recording:
         strategy: Strategy that trains.
         command: Command line of the run.
         notes: Function that returns the notes about the script so far.
+        diagnosis: Findings of the doctor on the program; None if it was not examined.
         clock: Function that returns the time in seconds.
     """
 
@@ -92,6 +93,7 @@ class Recording:
         *,
         command: Sequence[str],
         notes: Callable[[], Sequence[str]] = tuple,
+        diagnosis: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         controller = strategy.share_controller
@@ -108,7 +110,8 @@ class Recording:
         self._clock, self._begin = clock, clock()
         count_work(strategy)
         controller.keep_spans()
-        self._folder.write_record(_description(strategy, command))
+        description = {**_description(strategy, command), "diagnosis": diagnosis}
+        self._folder.write_record(description)
         self._measured = Measured(strategy)
         self._growing = Growing(strategy, notes)
         self._metrics_pace, self._steps_pace = Pace(*_METRICS_PACE), Pace(*_STEPS_PACE)

@@ -17,6 +17,23 @@ SPANS = [
 ]
 
 
+FINDING = {
+    "code": "DOC-402",
+    "severity": "warning",
+    "location": "train.py:7",
+    "file": "/tmp/train.py",
+    "line": 7,
+    "what": "every step copies a number to the host.",
+    "why": "The devices wait for Python.",
+    "fix": "print it once an epoch",
+    "evidence": ["print(float(loss))"],
+}
+
+
+def diagnosis(*findings: Mapping[str, Any], num_ignored: int = 0, problem: str = "") -> Any:
+    return {"findings": list(findings), "num_ignored": num_ignored, "problem": problem}
+
+
 def lines(*fields: Mapping[str, Any]) -> str:
     return "".join(json.dumps(line) + "\n" for line in fields)
 
@@ -32,6 +49,7 @@ def write_record(
     spans: Sequence[Mapping[str, Any]] = SPANS,
     times: Sequence[tuple[int, int]] = ((0, 200), (0, 800), (900, 1000)),
     num_steps: int = 4,
+    diagnosis: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a record of some lines, with steps of the same times; return its folder."""
     folder.mkdir(parents=True)
@@ -43,6 +61,7 @@ def write_record(
         "devices": list(devices),
         "plan": json.loads(Plan.data_parallel(list(devices)).to_json()),
         "inventory": {},
+        "diagnosis": diagnosis,
     }
     metrics = [
         {

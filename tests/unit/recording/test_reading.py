@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from evener.errors import RunError
 from evener.recording.reading import read_records
 from evener.recording.summary import summarise
-from unit.recording.samples import write_record
+from unit.recording.samples import FINDING, diagnosis, write_record
 
 
 def test_a_whole_record_has_its_figures(tmp_path: Path) -> None:
@@ -101,3 +102,39 @@ def test_workers_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         write_record(tmp_path / "job" / name)
     found = [record.path.name for record in read_records(tmp_path / "job")]
     assert found == ["worker-2", "worker-2.1", "worker-10"]
+
+
+def test_findings_are_read(tmp_path: Path) -> None:
+    given = diagnosis(FINDING, num_ignored=2)
+    (record,) = read_records(write_record(tmp_path / "run", diagnosis=given))
+    assert record.diagnosis is not None
+    (finding,) = record.diagnosis.findings
+    assert (finding.code, finding.location) == ("DOC-402", "train.py:7")
+    assert finding.evidence == ("print(float(loss))",)
+    assert (record.diagnosis.num_ignored, record.diagnosis.problem) == (2, "")
+
+
+def test_a_record_from_before_findings_is_read(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "run")
+    fields = json.loads((folder / "record.json").read_text())
+    del fields["diagnosis"]
+    (folder / "record.json").write_text(json.dumps(fields))
+    (record,) = read_records(folder)
+    assert record.diagnosis is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "DOC-402",
+        {"findings": []},
+        diagnosis({"code": "DOC-402"}),
+        diagnosis({**FINDING, "evidence": None}),
+        {**diagnosis(FINDING), "num_ignored": "many"},
+    ],
+)
+def test_damaged_findings_are_refused(tmp_path: Path, given: Any) -> None:
+    folder = write_record(tmp_path / "run", diagnosis=given)
+    with pytest.raises(RunError) as caught:
+        read_records(folder)
+    assert caught.value.code == "RUN-105"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from evener.recording.reading import Diagnosis
 from evener.report.page.sections import RunView, format_number
 from evener.units import format_seconds
 
@@ -46,7 +47,14 @@ def _settings(run: RunView) -> list[tuple[str, str]]:
         ("shares at the start", shares),
         *((f"version of {name}", record.versions.get(name, "")) for name in _VERSIONS),
         ("gathered", "; ".join(run.gathered) or "nothing"),
+        ("findings of the doctor", _findings(record.diagnosis)),
     ]
+
+
+def _findings(diagnosis: Diagnosis | None) -> str:
+    if diagnosis is None or diagnosis.problem:
+        return "not examined"
+    return "; ".join(f"{each.code} {each.location}" for each in diagnosis.findings) or "none"
 
 
 def _figures(first: RunView, second: RunView) -> list[Difference]:

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from evener.recording.reading import read_records
+from evener.report.page import render_page
 from evener.report.page.sections import view_of
-from unit.recording.samples import write_record
+from unit.recording.samples import FINDING, diagnosis, write_record
 
 
 def test_each_device_is_drawn_from_the_record_of_its_worker(tmp_path: Path) -> None:
@@ -23,3 +24,36 @@ def test_each_device_is_drawn_from_the_record_of_its_worker(tmp_path: Path) -> N
         ("worker:0/cpu:0", "10 %"),
         ("worker:1/cpu:0", "60 %"),
     ]
+
+
+def page_of(*runs: Path) -> str:
+    return render_page([read_records(folder) for folder in runs])
+
+
+def test_findings_stand_on_the_page_with_their_fix(tmp_path: Path) -> None:
+    given = diagnosis(FINDING, num_ignored=1)
+    page = page_of(write_record(tmp_path / "run", diagnosis=given))
+    for name in ("severity", "code", "location", "what", "why", "fix"):
+        assert str(FINDING[name]) in page
+    assert "print(float(loss))" in page
+    assert "evener doctor --explain DOC-402" in page
+    assert "Comments in the program suppress 1." in page
+
+
+def test_the_page_says_why_there_are_no_findings(tmp_path: Path) -> None:
+    assert "The program was not examined." in page_of(write_record(tmp_path / "a"))
+    fine = write_record(tmp_path / "b", diagnosis=diagnosis())
+    assert "Nothing was found in the program." in page_of(fine)
+    given = diagnosis(problem="RunError: no <such> code")
+    page = page_of(write_record(tmp_path / "c", diagnosis=given))
+    assert "RunError: no &lt;such&gt; code" in page
+    assert "Nothing was found" not in page
+
+
+def test_findings_of_two_runs_are_compared(tmp_path: Path) -> None:
+    first = write_record(tmp_path / "first", diagnosis=diagnosis(FINDING))
+    mended = write_record(tmp_path / "mended", diagnosis=diagnosis())
+    row = '<th scope="row">findings of the doctor</th>'
+    changed = f"{row}<td>DOC-402 train.py:7</td><td>none</td>"
+    assert changed in page_of(first, mended)
+    assert row not in page_of(first, first)
