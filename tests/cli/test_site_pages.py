@@ -1,8 +1,8 @@
-"""Every `python` and `console` block of the pages for newcomers runs, from top to bottom.
+"""Every `python` and `console` block of the pages runs, from top to bottom.
 
-A Python block with a title is a file, which later commands use; the others are programs. Commands
-begin with ``$``; what follows is what they print, where ``...`` stands for anything. Sessions of
-Python run as doctests.
+A Python block with a title is a file, which later commands use; the others are programs, and one
+that does not import evener goes on from the one before. Commands begin with ``$``; what follows is
+what they print, where ``...`` stands for anything. Sessions of Python run as doctests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,22 @@ PAGES = (
     "from_accelerate",
     "custom_loops",
     "pipelines",
+    "audit",
+    "checkpoints",
+    "clusters",
+    "exactness",
+    "pinning",
+    "planning",
+    "progress",
+    "seeing",
+    "steps",
 )
+NOT_RUN = {
+    "benchmarks": "commands of hours, each named with its figures",
+    "devices": "an example for GPUs with numbers",
+    "gpu": "commands for a machine with a GPU",
+    "plan": "tests/unit/plan/test_plan_docs.py runs its examples",
+}
 
 
 def run(command: list[str], folder: Path) -> tuple[int, str]:
@@ -74,16 +89,18 @@ def run_commands(block: str, folder: Path) -> int:
 
 
 def run_page(text: str, folder: Path) -> int:
-    num_run = 0
+    num_run, program = 0, ""
     for kind, title, code in BLOCK.findall(text):
         if kind == "console":
             num_run += run_commands(code, folder)
+        elif kind == "python" and title:
+            (folder / title).write_text(code, encoding="utf-8")
         elif kind == "python" and not code.startswith(">>>"):
-            (folder / (title or "program.py")).write_text(code, encoding="utf-8")
-            if not title:
-                failed, printed = run(["program.py"], folder)
-                assert not failed, printed
-                num_run += 1
+            program = code if "import evener" in code else program + code
+            (folder / "program.py").write_text(program, encoding="utf-8")
+            failed, printed = run(["program.py"], folder)
+            assert not failed, printed
+            num_run += 1
     if "\n>>> " in text:
         (folder / "page.md").write_text(text, encoding="utf-8")
         failed, printed = run(["-m", "doctest", "page.md"], folder)
@@ -92,10 +109,20 @@ def run_page(text: str, folder: Path) -> int:
     return num_run
 
 
+def has_blocks(path: Path) -> bool:
+    kinds = {kind for kind, _, _ in BLOCK.findall(path.read_text(encoding="utf-8"))}
+    return bool(kinds & {"console", "python"})
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
     assert run_page((DOCS / f"{page}.md").read_text(encoding="utf-8"), tmp_path)
+
+
+def test_every_page_with_blocks_is_run_or_says_why_not() -> None:
+    pages = {path.stem for path in DOCS.glob("*.md") if has_blocks(path)}
+    assert pages == {*PAGES, *NOT_RUN}
 
 
 @pytest.mark.parametrize(
@@ -105,6 +132,7 @@ def test_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
         "```console\n$ evener doctor --explain DOC-201\nnever printed\n```\n",
         "```console\n$ evener doctor absent.py\n...\n```\n",
         "```python\n>>> 1 + 1\n3\n\n```\n",
+        "```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n",
     ],
 )
 def test_a_page_that_does_not_run_fails(page: str, tmp_path: Path) -> None:
