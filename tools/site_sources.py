@@ -7,6 +7,7 @@ followed too; `linked` rewrites them for the site.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ _TEXTS = (
     "tests/corpus/posted_recent.toml",
 )
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
+_NOTEBOOK = ".ipynb"
 _FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?\[[^\]]*\])\(([^)\s]+)\)")
 _LOADED = re.compile(
@@ -46,7 +48,7 @@ def site_paths() -> dict[str, str]:
     paths |= {
         f"examples/{name}": f"examples/{name}.md"
         for name in _names(ROOT / "examples", "*")
-        if Path(name).suffix in _LANGUAGES
+        if Path(name).suffix in (*_LANGUAGES, _NOTEBOOK)
     }
     paths |= {name: f"project/{Path(name).name}.md" for name in _TEXTS}
     paths |= {path.name: f"project/{path.name}" for path in sorted(ROOT.glob("*.md"))}
@@ -98,8 +100,20 @@ def _codes(text: str, pages: Mapping[str, str]) -> str:
 
 
 def _listing(name: str, text: str) -> str:
+    if name.endswith(_NOTEBOOK):
+        return _notebook(name, text)
     language = _LANGUAGES.get(PurePosixPath(name).suffix, "text")
     return f"# {name}\n\n````{language}\n{text.rstrip()}\n````\n"
+
+
+def _notebook(name: str, text: str) -> str:
+    """Return the cells of a notebook below one another."""
+    parts = [f"The cells of the notebook `{name}`."]
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        is_text = cell["cell_type"] == "markdown"
+        parts.append(source if is_text else f"```python\n{source}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _decisions() -> str:
