@@ -1,4 +1,4 @@
-"""The bubble of a recorded pipeline is that of its schedule with the recorded times of the passes."""
+"""The bubble of a recorded pipeline is that of its schedule with the recorded seconds."""
 
 from __future__ import annotations
 
