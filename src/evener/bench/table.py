@@ -90,7 +90,7 @@ def print_result(result: BenchResult, console: Console) -> None:
     best = result.fastest
     near = [] if best is None else overlapping(best, result.rows)
     if near:
-        others = ", ".join(row.contender.name for row in near)
+        others = "; ".join(row.contender.name for row in near)
         text = (
             f"Not certain: the range of the fastest overlaps with that of {others}. More --rounds"
         )
