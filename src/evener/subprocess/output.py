@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+from rich.text import Text
+
 KEPT_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 
@@ -34,8 +36,9 @@ class Output:
 
     @property
     def tail(self) -> str:
-        """The end of the output; bytes that are not UTF-8 are replaced."""
-        return self._tail.decode("utf-8", errors="replace")
+        """The end of the output, without colours; bytes that are not UTF-8 are replaced."""
+        text = self._tail.decode("utf-8", errors="replace")
+        return Text.from_ansi(text.replace("\r\n", "\n")).plain
 
     def _drain(self) -> None:
         while block := os.read(self._source, _READ_BYTES):
