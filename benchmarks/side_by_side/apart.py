@@ -77,7 +77,8 @@ def take_memory() -> None:
     cap_mebibytes = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB")
     # Some of it is taken already. What the region has and nobody writes to costs nothing.
     size = _REGION_BYTES if cap_mebibytes is None else int(cap_mebibytes) * _MEBIBYTE * 7 // 8
-    region = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8)
+    # In two axes: sizes are numbers of 32 bits.
+    region = tf.raw_ops.Empty(shape=[size // _MEBIBYTE, _MEBIBYTE], dtype=tf.uint8)
     del region
 
 
@@ -98,7 +99,17 @@ def devices_apart(number: int, cap_bytes: int | None = None) -> Iterator[list[Wo
 
 
 def connect(addresses: list[str]) -> list[str]:
-    """Connect this process, as the host, to devices; return what a plan calls them.
+    """Connect this process, as the host, to devices; return what a plan of evener calls them.
+
+    Call it before TensorFlow's runtime starts.
+    """
+    names = join_cluster(addresses)
+    _lead_names_there()
+    return names
+
+
+def join_cluster(addresses: list[str]) -> list[str]:
+    """Connect this process, as the host, to devices; return the names of their stand-ins here.
 
     Call it before TensorFlow's runtime starts.
     """
@@ -116,7 +127,6 @@ def connect(addresses: list[str]) -> list[str]:
     tf.config.experimental_connect_to_cluster(
         tf.train.ClusterSpec(cluster), job_name="host", task_index=0
     )
-    _lead_names_there()
     return names
 
 
