@@ -6,12 +6,12 @@ bytes; data and program are in another process, as on the host of a GPU. No even
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from json import loads
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,7 +84,7 @@ def predicted_bytes(model: str) -> int:
         raise RuntimeError(done.stderr)
     (whole,) = (
         row
-        for row in json.loads(done.stdout)["memory"]
+        for row in loads(done.stdout)["memory"]
         if row["num_micro_batches"] == 1 and not row["recompute"]
     )
     return whole["total_bytes"]
@@ -112,8 +112,11 @@ def measure(model: str) -> Estimated:
 
 
 def main(
-    models: Annotated[list[str] | None, typer.Argument(help="Models; all by default.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file for all figures.")] = None,
+    models: Annotated[list[str] | None, typer.Argument(help="models; all by default")] = None,
+    json: Annotated[Path, typer.Option(help="where the figures go")] = Path(
+        "results/estimates.json"
+    ),
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if the aim is missed")] = False,
 ) -> None:
     """Compare the estimated and the measured memory of real models on one device."""
     console = terminal()
@@ -134,9 +137,10 @@ def main(
     for aim in aims:
         console.print(str(aim))
     console.print(f"median {statistics.median(ratios):.3f}, most {max(ratios):.3f}")
-    if out is not None:
-        figures: dict[str, Any] = {"models": [{**asdict(r), "ratio": r.ratio} for r in rows]}
-        write_json(out, figures, aims)
+    figures: dict[str, Any] = {"models": [{**asdict(r), "ratio": r.ratio} for r in rows]}
+    write_json(json, figures, aims)
+    if check and not all(aim.is_met for aim in aims):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":
