@@ -1,4 +1,4 @@
-"""The table of each command's page names all its options, and no other; ``-m`` is above the table."""
+"""The table on the page of a command names all its options, and no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def named_on_page(text: str) -> set[str]:
 
 def options_of(name: str) -> set[str]:
     options = [each for each in COMMANDS[name].params if each.param_type_name == "option"]
-    return {name for each in options for name in (*each.opts, *each.secondary_opts)} - {"--help", "-m"}
+    names = {name for each in options for name in (*each.opts, *each.secondary_opts)}
+    # All have --help, and the lines above the table show -m.
+    return names - {"--help", "-m"}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
