@@ -271,6 +271,15 @@ def stage_moments(
             passing=passing,
             is_fused=is_fused,
         )
+        if is_open and layer.fused_workspace_bytes is not None:
+            # Its temporaries may be more than what later layers have freed.
+            yield Moment(
+                layer=layer,
+                gradients=gradients if mode.waits else fused_gradients(layer),
+                kept=left[number],
+                passing=0.0,
+                is_fused=True,
+            )
 
 
 def _waiting_before(model: ModelCosts, index: int) -> float:

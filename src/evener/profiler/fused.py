@@ -81,7 +81,10 @@ class FusedCall:
             if min(self._read_backward[buffer]) == number:
                 before[buffer] = size
         results = {buffer_of(tensor) for task in layer.backward for tensor in task.fetches}
-        return gradients + _most(nodes, bytes_per_sample, results=results, before=before)
+        # TensorFlow runs what is ready first; which nodes these are depends on the threads.
+        orders = (nodes, _as_ready(nodes))
+        most = max(_most(each, bytes_per_sample, results=results, before=before) for each in orders)
+        return gradients + most
 
     def gradients(self, number: int) -> int:
         """Return the most bytes by which gradients of a layer exceed its weights already freed.
@@ -136,6 +139,27 @@ def workspace(task: Task, size: Callable[[Tensor], float]) -> float:
 
 def _nodes(tasks: Sequence[Task]) -> list[Node]:
     return [node for task in tasks for node in task.nodes]
+
+
+def _as_ready(nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes in the order in which their inputs are there, the earliest first."""
+    positions = {node: position for position, node in enumerate(nodes)}
+    missing = {
+        node: len({tensor.node for tensor in node.inputs if tensor.node in positions})
+        for node in nodes
+    }
+    readers: dict[Node, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for maker in {tensor.node: None for tensor in node.inputs}:
+            if maker in positions:
+                readers[maker].append(node)
+    ordered = [node for node in nodes if not missing[node]]
+    for node in ordered:
+        for reader in readers[node]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                ordered.append(reader)
+    return ordered
 
 
 def _last_positions(nodes: Sequence[Node]) -> dict[Tensor, int]:

@@ -191,9 +191,13 @@ def test_one_of_several_devices_needs_in_one_call_what_is_known_of_it() -> None:
     assert found == MemoryPrediction(
         fetched=300, gradients=20, activations=3.0 * 10, workspace=7.0 * 10 + 10_000
     )
-    # Alone, it may come late to what frees activations.
+    # Alone, it has its own weights, and may come late to what frees activations.
     alone = dataclasses.replace(assignment, replicas=replicas[:1])
     found = predict_memory(alone, model, cluster_of(1), [(1,)])[0]
+    assert (found.gradients, found.activations) == (300, 3.0 * 10)
+    assert found.workspace == 7.0 * 10 + 10_000
+    less = fused_chain(kernel_workspace=model.layers[0].kernel_workspace, fused_workspace_bytes=2.0)
+    found = predict_memory(alone, less, cluster_of(1), [(1,)])[0]
     assert (found.gradients, found.activations) == (300, 6.0 * 10)
     assert found.workspace == 10_000
 

@@ -232,6 +232,14 @@ def test_in_one_call_what_waits_at_a_barrier_counts_once() -> None:
     assert norm.fused_workspace_bytes >= norm.barrier_bytes
 
 
+def test_in_one_call_a_part_of_a_gradient_that_is_ready_early_counts() -> None:
+    """The gradient of the mean waits for that of the difference to it, which is computed later."""
+    norm = layers.BatchNormalization(name="norm")
+    model = sequence((4,), dense(64, "a"), norm, layers.ReLU(), dense(64, "b"), dense(1, "c"))
+    found = by_name(costs_of(model, (1,)))["norm"]
+    assert found.fused_workspace_bytes == 4 * 64 * FLOAT
+
+
 def test_a_loop_keeps_what_its_gradient_needs_of_every_iteration() -> None:
     def kept(length: int) -> float:
         model = sequence((length, 3), layers.LSTM(16, name="lstm"), dense(1, "head"))
