@@ -92,6 +92,8 @@ SCRIPTS = {
 
 def python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(Path(evener.__file__).parents[1])}
+    # A forked process has a copy of what is buffered, and may be ended before it writes it again.
+    env["PYTHONUNBUFFERED"] = "1"
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,
