@@ -25,32 +25,29 @@ class RealModel:
     Attributes:
         build: Makes the model.
         batch_size: Samples of a batch.
-        inputs: Shape of a sample of each input.
-        is_tokens: Whether the inputs are whole numbers below ``VOCABULARY``.
+        shape: Shape of a sample.
+        is_tokens: Whether the samples are whole numbers below ``VOCABULARY``.
         target: Shape of the targets of a sample; classes, unless ``loss`` says else.
         loss: Loss of Keras, of logits.
     """
 
     build: Callable[[], Any]
     batch_size: int
-    inputs: tuple[tuple[int, ...], ...]
+    shape: tuple[int, ...]
     is_tokens: bool = False
     target: tuple[int, ...] = ()
     loss: str = "classes"
 
-    def batch(self) -> tuple[Any, Any]:
+    def batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Return a batch of inputs and targets."""
         drawn = np.random.default_rng(SEED)
-
-        def one_input(shape: tuple[int, ...]) -> np.ndarray:
-            size = (self.batch_size, *shape)
-            if self.is_tokens:
-                return drawn.integers(0, VOCABULARY, size).astype("int32")
-            return drawn.random(size, "float32")
-
-        x = tuple(one_input(shape) for shape in self.inputs)
+        size = (self.batch_size, *self.shape)
+        x = drawn.integers(0, VOCABULARY, size) if self.is_tokens else drawn.random(size)
         y = drawn.integers(0, 2, (self.batch_size, *self.target))
-        return x[0] if len(x) == 1 else x, y.astype("float32" if self.loss == "binary" else "int32")
+        return (
+            x.astype("int32" if self.is_tokens else "float32"),
+            y.astype("float32" if self.loss == "binary" else "int32"),
+        )
 
     def compiled(self) -> Any:
         """Return the model, compiled with Adam."""
@@ -78,7 +75,7 @@ def _application(name: str, side: int, batch_size: int) -> RealModel:
             classifier_activation=None,
         )
 
-    return RealModel(build=build, batch_size=batch_size, inputs=((side, side, 3),))
+    return RealModel(build=build, batch_size=batch_size, shape=(side, side, 3))
 
 
 def _unet() -> Any:
@@ -155,7 +152,7 @@ def _recommender() -> Any:
 
 def _tokens(build: Callable[[], Any], length: int, batch_size: int, **settings: Any) -> RealModel:
     return RealModel(
-        build=build, batch_size=batch_size, inputs=((length,),), is_tokens=True, **settings
+        build=build, batch_size=batch_size, shape=(length,), is_tokens=True, **settings
     )
 
 
@@ -178,7 +175,7 @@ REAL_MODELS: dict[str, RealModel] = {
     "U-Net": RealModel(
         build=_unet,
         batch_size=8,
-        inputs=((128, 128, 3),),
+        shape=(128, 128, 3),
         target=(128, 128, 1),
         loss="binary",
     ),

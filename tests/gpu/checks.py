@@ -251,9 +251,8 @@ def check_a_slowed_device_gets_less(ground: Ground) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Times, "timed", _timed_slowly(ground, part=1))
         candidate = train("mlp", model, epochs=12)
-    # On a busy machine the other one may be slowed too, for a while: the last shares may be even.
-    shares = [event.after[0] for event in strategy.share_controller.events]
-    assert max(shares, default=0.5) > 0.6, shares
+    assert strategy.share_controller.events
+    assert strategy.shares[0] > 0.6
     _agree(reference, candidate, within=ground.tolerance)
 
 

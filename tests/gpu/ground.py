@@ -58,7 +58,7 @@ class Ground:
 # Rounding is 6e-8 in float32 and 5e-4 in float16; a GPU's libraries choose other kernels for
 # other sizes of a batch.
 STAND_INS = Ground(
-    devices=("cpu:0", "cpu:1"), tolerance=1e-5, half_tolerance=5e-3, slow_on="own", slow_size=200
+    devices=("cpu:0", "cpu:1"), tolerance=1e-5, half_tolerance=5e-3, slow_on="own", slow_size=400
 )
 GPUS = Ground(
     devices=("gpu:0", "gpu:1"),

@@ -263,10 +263,11 @@ def stage_moments(
         kept_now = left[number] if is_fused or (passes_fused and not is_open) else left[-1]
         if is_fused and mode.has_barriers:
             kept_now += _waiting_before(model, index)
+        # Otherwise later layers' gradients are in the memory of their fetched weights.
+        gradients_now = gradients if mode.waits else fused_gradients(layer)
         yield Moment(
             layer=layer,
-            # Otherwise later layers' gradients are in the memory of their fetched weights.
-            gradients=gradients if mode.waits else fused_gradients(layer),
+            gradients=gradients_now,
             kept=kept_now,
             passing=passing,
             is_fused=is_fused,
@@ -275,7 +276,7 @@ def stage_moments(
             # Its temporaries may be more than what later layers have freed.
             yield Moment(
                 layer=layer,
-                gradients=gradients if mode.waits else fused_gradients(layer),
+                gradients=gradients_now,
                 kept=left[number],
                 passing=0.0,
                 is_fused=True,

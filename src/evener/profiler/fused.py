@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -143,23 +144,11 @@ def _nodes(tasks: Sequence[Task]) -> list[Node]:
 
 def _as_ready(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes in the order in which their inputs are there, the earliest first."""
-    positions = {node: position for position, node in enumerate(nodes)}
-    missing = {
-        node: len({tensor.node for tensor in node.inputs if tensor.node in positions})
-        for node in nodes
+    here = set(nodes)
+    makers = {
+        node: [tensor.node for tensor in node.inputs if tensor.node in here] for node in nodes
     }
-    readers: dict[Node, list[Node]] = defaultdict(list)
-    for node in nodes:
-        for maker in {tensor.node: None for tensor in node.inputs}:
-            if maker in positions:
-                readers[maker].append(node)
-    ordered = [node for node in nodes if not missing[node]]
-    for node in ordered:
-        for reader in readers[node]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                ordered.append(reader)
-    return ordered
+    return list(graphlib.TopologicalSorter(makers).static_order())
 
 
 def _last_positions(nodes: Sequence[Node]) -> dict[Tensor, int]:

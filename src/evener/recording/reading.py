@@ -39,7 +39,7 @@ class RecordedFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class RecordedDiagnosis:
     """Findings of the doctor on the program of a run.
 
     Attributes:
@@ -81,7 +81,7 @@ class RunRecord:
     devices: tuple[str, ...]
     plan: Plan
     inventory: Mapping[str, Any]
-    diagnosis: Diagnosis | None
+    diagnosis: RecordedDiagnosis | None
     events: tuple[Line, ...]
     metrics: tuple[Line, ...]
     losses: tuple[Line, ...]
@@ -177,10 +177,10 @@ def _description(folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", fields)
 
 
-def _diagnosis(fields: Mapping[str, Any] | None) -> Diagnosis | None:
+def _diagnosis(fields: Mapping[str, Any] | None) -> RecordedDiagnosis | None:
     if fields is None:
         return None
-    return Diagnosis(
+    return RecordedDiagnosis(
         findings=tuple(_finding(each) for each in fields["findings"]),
         num_ignored=int(fields["num_ignored"]),
         problem=str(fields["problem"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from evener.recording.reading import Diagnosis
+from evener.recording.reading import RecordedDiagnosis
 from evener.report.page.sections import RunView, format_number
 from evener.units import format_seconds
 
@@ -51,7 +51,7 @@ def _settings(run: RunView) -> list[tuple[str, str]]:
     ]
 
 
-def _findings(diagnosis: Diagnosis | None) -> str:
+def _findings(diagnosis: RecordedDiagnosis | None) -> str:
     if diagnosis is None or diagnosis.problem:
         return "not examined"
     return "; ".join(f"{each.code} {each.location}" for each in diagnosis.findings) or "none"
