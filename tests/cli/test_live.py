@@ -157,6 +157,11 @@ def test_a_signal_leaves_a_terminal_that_can_be_used(tmp_path: Path, number: int
     terminal = Terminal("run", "--devices=cpu:2", train, folder=tmp_path)
     terminal.read(until=lambda: terminal.shows("epoch 1/1000  step"))
     terminal.process.send_signal(number)
+    terminal.read(seconds=20)
+    if number == signal.SIGINT and terminal.process.poll() is None:
+        # TensorFlow deletes a function in each epoch, and Python ignores an interrupt that is
+        # raised in a `__del__`: 9 of 100 under plain Keras too. A person presses it again.
+        terminal.process.send_signal(number)
     assert terminal.close() == -number
     assert terminal.screen.cursor.x == 0
     if number == signal.SIGINT:
