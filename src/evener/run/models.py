@@ -48,10 +48,10 @@ def attach_models(strategy: Strategy, notes: Notes) -> None:
         return tf.variable_creator_scope(create)
 
     _tf_private.variables.around_new_variables(owner_scope)
-    _MODELS.apply(lambda original: _init_in_scope(original, strategy, notes))
+    _MODELS.apply(lambda original: init_in_scope(original, strategy, notes))
 
 
-def _init_in_scope(
+def init_in_scope(
     original: Callable[..., None], strategy: Strategy, notes: Notes
 ) -> Callable[..., None]:
     """Return a replacement for the ``__init__`` of a model or a trainer."""

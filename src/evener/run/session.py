@@ -108,7 +108,7 @@ class Session:
             script = hoisted(script, hoister)
         loops.run_loops(self.strategy, self.notes, hoister)
         mistakes.refuse_mistakes()
-        legacy_keras.warn_of_legacy_keras(self.strategy)
+        legacy_keras.attach_legacy_models(self.strategy, self.notes)
         settings.skip_late_settings(self.strategy.plan.device_names, self.notes)
         if self.gpu_names:
             devices = self.strategy.plan.device_names
