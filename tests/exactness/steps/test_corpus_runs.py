@@ -1,4 +1,8 @@
-"""Every step of the corpus runs on one device, repeats to the bit, and changes something."""
+"""Steps of the corpus repeat on one device, to the bit.
+
+One in eight does it here. Each is run on one device anyway where several devices are compared with
+it (`runs.one_device`): so one that does not repeat is seen there too.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +53,8 @@ def differ(first: Arrays, second: Arrays, *, same_bits: bool = True) -> bool:
     return False
 
 
-@pytest.mark.sampled(120)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(15)
+@pytest.mark.parametrize("name", list(CASES)[::8])
 def test_runs_on_one_device(name: str) -> None:
     with graph_optimizers_of(name):
         hold_on_one_device(name)
