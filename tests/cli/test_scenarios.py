@@ -1,4 +1,4 @@
-"""Seven ways to write a training, and all tools: each tells the same of its step.
+"""Nine ways to write a training, and all tools: each tells the same of its step.
 
 ::
 
@@ -28,6 +28,7 @@ model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16), keras.layer
 optimizer = keras.optimizers.Adam()
 seen = []
 """
+_KERAS_2 = _MODEL.replace("import keras", "import tf_keras as keras")
 _STEP = """\
 with tf.GradientTape() as tape:
     loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
@@ -68,6 +69,7 @@ class Scenario:
         told: Note of `evener run` on the step.
         lines: Lines that it makes a function of; empty for a step that is traced.
         obstacle: Reason that keeps the step on one device; empty for a step on all devices.
+        read: The same as the tools say that read the source, if it has another line.
         has_strategy: Whether the program has a strategy of its own.
     """
 
@@ -75,6 +77,7 @@ class Scenario:
     told: str
     lines: str = ""
     obstacle: str = ""
+    read: str = ""
     has_strategy: bool = False
 
     @property
@@ -85,7 +88,7 @@ class Scenario:
     def of_eager_step(self) -> str:
         """Sentence on an eager step of all tools that do not run it."""
         if self.obstacle:
-            return f"`evener run` leaves the step on one device: {self.obstacle}"
+            return f"`evener run` leaves the step on one device: {self.read or self.obstacle}"
         return f"`evener run` makes a function of lines {self.lines}, and all devices compute it"
 
 
@@ -117,6 +120,14 @@ SCENARIOS = {
         told="MirroredStrategy() -> evener.Strategy on cpu:0, cpu:1",
         has_strategy=True,
     ),
+    "tf_keras": Scenario(source=_KERAS_2 + _FIT, told=_IN_SCOPE),
+    "eager step of tf_keras": Scenario(
+        source=_KERAS_2 + "def step(x, y):\n" + _indented(_STEP) + _LOOP,
+        told="this training step computes every batch on cpu:0; cpu:1 has nothing to do",
+        obstacle="line 10 prevents more: it calls tf_keras, whose layers and optimizers are not "
+        "followed",
+        read="line 1 prevents more: it imports tf_keras, whose layers and optimizers are not followed",
+    ),
 }
 each_scenario = pytest.mark.parametrize("name", SCENARIOS)
 
@@ -132,7 +143,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(9)
 @each_scenario
 def test_run_verify_and_report_tell_where_it_trains(
     name: str, run_forked: Run, tmp_path: Path
@@ -151,7 +162,7 @@ def test_run_verify_and_report_tell_where_it_trains(
     assert ("has nothing to do" in done.stderr) is not is_divided
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(9)
 @each_scenario
 def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path: Path) -> None:
     scenario = written(name, tmp_path)
@@ -166,7 +177,7 @@ def test_an_audit_shows_the_graph_or_says_why_there_is_none(name: str, tmp_path:
     assert rows == ["cpu:0", "cpu:1"]
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("command", ["estimate", "plan"])
 @each_scenario
 def test_costs_are_those_of_the_step_that_runs(name: str, command: str, tmp_path: Path) -> None:
@@ -176,7 +187,8 @@ def test_costs_are_those_of_the_step_that_runs(name: str, command: str, tmp_path
     assert not (tmp_path / "ended").exists()
     if scenario.obstacle:
         assert done.returncode == 1
-        assert f"cannot become a function ({scenario.obstacle})" in words(done.stderr)
+        obstacle = scenario.read or scenario.obstacle
+        assert f"cannot become a function ({obstacle})" in words(done.stderr)
         assert "Fix: Put @tf.function above line 8, def step." in words(done.stderr)
         return
     assert done.returncode == 0, done.stderr

@@ -44,6 +44,6 @@ def test_warnings_of_evener_are_a_line(capsys: pytest.CaptureFixture[str]) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = cli._show_warning
-        warn("RUN-023", "It trains alone.", why="So.", fix="Another.")
-    line = "Warning: [RUN-023] It trains alone. Why: So. Fix: Another.\n"
+        warn("RUN-014", "It trains alone.", why="So.", fix="Another.")
+    line = "Warning: [RUN-014] It trains alone. Why: So. Fix: Another.\n"
     assert capsys.readouterr().err == line

@@ -1,4 +1,5 @@
-"""BatchNormalization with the statistics of each device's samples: ``batch_norm="per_device"``."""
+"""BatchNormalization in steps: by operations that parts can compute, and ``batch_norm="per_device"``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +18,89 @@ PER_PART_SCOPE = "evener_per_part"
 """The name scope of the means that every part takes of its own samples."""
 
 _IS_PER_DEVICE: ContextVar[bool] = ContextVar("evener_batch_norm_per_device", default=False)
+_IS_IN_PARTS: ContextVar[bool] = ContextVar("evener_batch_norm_in_parts", default=False)
+
+_FUSED = Patch(
+    "fused BatchNormalization",
+    "tensorflow:compat.v1.nn.fused_batch_norm",
+    why="One kernel computes the mean of all samples and what follows from it, so no part can "
+    "compute it of its own samples. Keras 2 and TensorFlow 1 normalise images by it.",
+    if_it_changes="Such steps are exact, and each of these layers is computed on one device.",
+)
+
+
+@contextlib.contextmanager
+def batch_norm_in_parts() -> Iterator[None]:
+    """Make `tf.compat.v1.nn.fused_batch_norm` several operations in what this thread traces."""
+    _FUSED.apply(_separating)
+    token = _IS_IN_PARTS.set(True)
+    try:
+        yield
+    finally:
+        _IS_IN_PARTS.reset(token)
+
+
+def _separating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is as before outside of `batch_norm_in_parts`."""
+
+    @functools.wraps(original)
+    def fused_batch_norm(x: Any, scale: Any, offset: Any, *args: Any, **kwargs: Any) -> Any:
+        x = tf.convert_to_tensor(x)
+        # The kernel refuses other types and ranks, and says so.
+        is_known = x.dtype in (tf.float16, tf.bfloat16, tf.float32) and x.shape.rank in (4, 5)
+        if not _IS_IN_PARTS.get() or tf.executing_eagerly() or not is_known:
+            return original(x, scale, offset, *args, **kwargs)
+        return _separate(x, scale, offset, *args, **kwargs)
+
+    return fused_batch_norm
+
+
+def _separate(
+    x: tf.Tensor,
+    scale: Any,
+    offset: Any,
+    mean: Any = None,
+    variance: Any = None,
+    epsilon: float = 0.001,
+    data_format: str = "NHWC",
+    is_training: bool = True,
+    name: str | None = None,
+    exponential_avg_factor: float = 1.0,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Compute what `tf.compat.v1.nn.fused_batch_norm` computes, which says what is given."""
+    if (not is_training or exponential_avg_factor != 1.0) and (mean is None or variance is None):
+        raise ValueError(
+            "fused_batch_norm needs a mean and a variance, since is_training is "
+            f"{is_training} and exponential_avg_factor is {exponential_avg_factor}."
+        )
+    axis = 1 if data_format.startswith("NC") else x.shape.rank - 1
+    axes = [k for k in range(x.shape.rank) if k != axis]
+    shape = [-1 if k == axis else 1 for k in range(x.shape.rank)]
+
+    def along(values: Any) -> tf.Tensor:
+        return tf.reshape(tf.cast(values, tf.float32), shape)
+
+    with tf.name_scope(name or "FusedBatchNorm"):
+        wide = tf.cast(x, tf.float32)
+        used = mean, variance
+        if is_training:
+            used = tf.nn.moments(wide, axes)
+        inverse = tf.math.rsqrt(along(used[1]) + epsilon) * along(scale)
+        result = tf.cast((wide - along(used[0])) * inverse + along(offset), x.dtype)
+        if not is_training:
+            return result, tf.identity(mean), tf.identity(variance)
+        count = tf.cast(tf.size(x) / tf.size(used[0]), tf.float32)
+        unbiased = used[1] * (count / tf.maximum(count - 1.0, 1.0))
+        # The kernel gives no gradient of these two.
+        now = [tf.stop_gradient(value) for value in (used[0], unbiased)]
+        if exponential_avg_factor == 1.0:
+            return result, now[0], now[1]
+        rest = 1.0 - exponential_avg_factor
+        moved = [
+            rest * tf.convert_to_tensor(before) + exponential_avg_factor * value
+            for before, value in zip((mean, variance), now, strict=True)
+        ]
+        return result, moved[0], moved[1]
 
 
 @contextlib.contextmanager

@@ -5,12 +5,16 @@ All tools tell it by this module: the notes of a run, the doctor, audits, plans 
 
 from __future__ import annotations
 
+import ast
 import linecache
 import re
 from dataclasses import dataclass
 
 from evener.analysis.hoisting import hoist_steps
 from evener.run.advice import advice_for
+
+NOT_FOLLOWED = "tf_keras, whose layers and optimizers are not followed"
+"""What prevents a step that calls Keras 2; ends a clause."""
 
 _AT_LINE = re.compile(r"(.+):(\d+)")
 
@@ -81,6 +85,10 @@ def eager_step_of(source: str, line: int) -> EagerStep | None:
         found = hoist_steps(source, "")
     except (SyntaxError, ValueError, RecursionError):
         return EagerStep(span=None, obstacle="", advice=advice)
+    legacy = _import_of_legacy_keras(source)
+    if legacy is not None:
+        obstacle = prevents(legacy, f"it imports {NOT_FOLLOWED}")
+        return EagerStep(span=None, obstacle=obstacle, advice=advice)
     # The largest region that holds the line is the first to be tried.
     spans = [
         (region.first, region.last)
@@ -93,6 +101,19 @@ def eager_step_of(source: str, line: int) -> EagerStep | None:
     before = [obstacle for obstacle in found.obstacles if obstacle.line <= line]
     text = prevents(before[-1].line, before[-1].reason) if before else ""
     return EagerStep(span=None, obstacle=text, advice=advice)
+
+
+def _import_of_legacy_keras(source: str) -> int | None:
+    """Return the line that imports ``tf_keras``, or None."""
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        if isinstance(node, ast.Import | ast.ImportFrom) and any(
+            name.partition(".")[0] == "tf_keras" for name in names
+        ):
+            return node.lineno
+    return None
 
 
 def eager_step_at(place: str) -> EagerStep | None:

@@ -23,7 +23,7 @@ DECLARING = (
     *(f"evener._tf_private.{name}" for name in ("downloads", "files", "fits", "seeds", "workers")),
     *(f"evener._tf_private.{name}" for name in ("shapes", "strategies")),
     *(f"evener.run.{name}" for name in ("gpu_names", "idle_devices", "loops", "mistakes")),
-    *(f"evener.run.{name}" for name in ("models", "settings", "strategies")),
+    *(f"evener.run.{name}" for name in ("legacy_keras", "models", "settings", "strategies")),
     *(f"evener.pinning.{name}" for name in ("layers", "losses", "optimizers")),
     *(f"evener.doctor.watch.probes.{name}" for name in ("fitting", "functions")),
     "evener.bench.child",
@@ -31,6 +31,9 @@ DECLARING = (
 )
 # By name: the attributes, without their module, or the number of attributes.
 PATCHES = {
+    "optimizers of Keras 2": "optimizers.Optimizer.__init__",
+    "reductions of Keras 2": "losses.Loss._get_reduction",
+    "weights of Keras 2": "layers.Layer.add_weight",
     "automatic XLA of models": "Trainer._resolve_auto_jit_compile",
     "backward passes of tapes": "imperative_grad",
     "batches of iterators": (
@@ -88,6 +91,8 @@ PATCHES = {
         "for_loop_registry._registry[DatasetV2] for_loop_registry._registry[OwnedIterator]"
     ),
     "losses and metrics": "Model.compute_loss Model.compute_metrics",
+    "fused BatchNormalization": "compat.v1.nn.fused_batch_norm",
+    "models of Keras 2": "Model.__init__",
     "models of scripts": "Model.__init__ TensorFlowTrainer.__init__",
     "modules that name GPUs": 8,
     "new variables": "Variable._initialize",

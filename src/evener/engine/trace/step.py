@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from evener import _tf_private
-from evener._tf_private.batch_norm import per_device_batch_norm
+from evener._tf_private.batch_norm import batch_norm_in_parts, per_device_batch_norm
 from evener._tf_private.layers import recording_layers
 from evener.engine.trace.first_sizes import batch_of, find_first_sizes
 from evener.engine.trace.functional import open_functions
@@ -147,7 +147,7 @@ def _trace(
     def flat(*arguments: Any) -> list[Any]:
         recording = recording_layers() if with_layers else contextlib.nullcontext({})
         marking = per_device_batch_norm() if batch_norm_per_device else contextlib.nullcontext()
-        with recording as found, marking, colocation.no_colocation():
+        with recording as found, marking, batch_norm_in_parts(), colocation.no_colocation():
             result = tf.nest.map_structure(_as_tensor, guarded(*arguments))
         scopes.update(found)
         structures.append(result)

@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from evener import _tf_private
+from evener.run.eager_step import NOT_FOLLOWED
 from evener.run.hoisting.values import CannotHoist
 
 _KNOWN_PACKAGES = ("tensorflow", "keras", "numpy", "ml_dtypes", "optree", "wrapt", "evener")
 # What these call for themselves.
 _KNOWN_PACKAGES += (
     *("typing_extensions.py", "absl", "google", "six.py", "opt_einsum", "h5py", "namex"),
-    *("packaging", "gast", "astunparse", "termcolor", "rich"),
+    *("packaging", "gast", "astunparse", "termcolor", "rich", "tf_keras"),
 )
 _KNOWN_MODULES = (
     *("functools", "contextlib", "enum", "typing", "dataclasses", "abc", "copy", "types", "re"),
@@ -38,6 +39,7 @@ _KNOWN_MODULES = (
 )
 # Parts of known packages that do more than compute: a part of the path, or a function in it.
 _ELSEWHERE = {
+    "/tf_keras/": f"it calls {NOT_FOLLOWED}",
     "/trainers/": "it trains or evaluates a model",
     "/backend/tensorflow/trainer.py": "it trains or evaluates a model",
     "/saving/": "it saves or loads",

@@ -1,0 +1,121 @@
+"""`tf.compat.v1.nn.fused_batch_norm` in operations: what the kernel gives, and in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import evener
+from evener import Plan
+from evener._tf_private.batch_norm import batch_norm_in_parts
+
+fused = tf.compat.v1.nn.fused_batch_norm
+SCALE, OFFSET = np.float32([1.0, 2.0, 3.0]), np.float32([0.0, 1.0, -2.0])
+BEFORE = {"mean": np.float32([0.1, 0.2, 0.3]), "variance": np.float32([1.0, 2.0, 0.5])}
+# Of 16 bits, the last ones may differ.
+WITHIN = {tf.float32: 5e-6, tf.float16: 2.0**-8, tf.bfloat16: 2.0**-5}
+pytestmark = pytest.mark.usefixtures("logical_cpus", "patches_undone")
+
+
+def given(dtype: tf.DType, shape: tuple[int, ...]) -> tf.Tensor:
+    return tf.cast(3.0 * tf.random.stateless_normal(shape, (1, 2)) + 7.0, dtype)
+
+
+def computed(x: tf.Tensor, **options: Any) -> list[np.ndarray]:
+    """Return what is computed, and the gradients of a weighted sum of squares."""
+
+    @tf.function
+    def compute(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale, offset])
+            found = tf.compat.v1.nn.fused_batch_norm(x, scale, offset, **options)
+            weights = tf.reshape(tf.range(tf.size(x), dtype=tf.float32), tf.shape(x))
+            loss = tf.reduce_mean(weights * tf.cast(found[0], tf.float32) ** 2)
+        return [*found, *tape.gradient(loss, [x, scale, offset])]
+
+    arguments = x, tf.constant(SCALE), tf.constant(OFFSET)
+    return [np.asarray(tf.cast(each, tf.float32)) for each in compute(*arguments)]
+
+
+def computed_in_operations(x: tf.Tensor, **options: Any) -> list[np.ndarray]:
+    with batch_norm_in_parts():
+        return computed(x, **options)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16], ids=lambda d: d.name)
+@pytest.mark.parametrize("shape", [(6, 5, 4, 3), (2, 3, 4, 4, 3)], ids=["images", "volumes"])
+@pytest.mark.parametrize("factor", [1.0, 0.01])
+@pytest.mark.parametrize("is_training", [True, False])
+def test_it_is_what_the_kernel_gives(
+    dtype: tf.DType, shape: tuple[int, ...], factor: float, is_training: bool
+) -> None:
+    options = {
+        **({} if is_training and factor == 1.0 else BEFORE),
+        "is_training": is_training,
+        "exponential_avg_factor": factor,
+        "data_format": "NHWC" if len(shape) == 4 else "NDHWC",
+    }
+    x = given(dtype, shape)
+    found, expected = computed_in_operations(x, **options), computed(x, **options)
+    for got, wanted in zip(found, expected, strict=True):
+        within = WITHIN[dtype]
+        np.testing.assert_allclose(got, wanted, rtol=within, atol=within * np.abs(wanted).max())
+
+
+def test_channels_may_come_first() -> None:
+    x = given(tf.float32, (6, 5, 4, 3))
+    last = computed_in_operations(x, data_format="NHWC")
+    first = computed_in_operations(tf.transpose(x, [0, 3, 1, 2]), data_format="NCHW")
+    np.testing.assert_allclose(np.transpose(first[0], [0, 2, 3, 1]), last[0], rtol=1e-5, atol=1e-5)
+    for got, wanted in zip(first[1:3], last[1:3], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "options"),
+    [
+        (tf.float64, (6, 5, 4, 3), {}),
+        (tf.float32, (6, 3), {}),
+        (tf.float32, (6, 5, 4, 3), {"is_training": False}),
+    ],
+    ids=["type", "rank", "statistics"],
+)
+def test_what_the_kernel_refuses_is_refused(
+    dtype: tf.DType, shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    x = given(dtype, shape)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        computed(x, **options)
+    with pytest.raises(expected.type):
+        computed_in_operations(x, **options)
+
+
+def test_parts_compute_it() -> None:
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET)
+            loss = tf.reduce_mean(found[0] ** 2 * x)
+        return [*found, tape.gradient(loss, x)]
+
+    x = given(tf.float32, (10, 5, 4, 3))
+    expected = step(x)
+    in_parts = evener.distribute(step, plan=Plan.data_parallel(["cpu:0", "cpu:1"], shares=[3, 1]))
+    for got, wanted in zip(in_parts(x), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    assert "nothing is gathered" in str(in_parts.report())
+
+
+def test_outside_of_steps_it_is_the_kernel() -> None:
+    with batch_norm_in_parts():
+        traced = tf.function(tf.compat.v1.nn.fused_batch_norm).get_concrete_function(
+            given(tf.float32, (6, 5, 4, 3)), SCALE, OFFSET
+        )
+    assert "FusedBatchNormV3" not in {op.type for op in traced.graph.get_operations()}
+    again = tf.function(lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET)[0])
+    graph = again.get_concrete_function(given(tf.float32, (6, 5, 4, 3))).graph
+    assert "FusedBatchNormV3" in {op.type for op in graph.get_operations()}
+    assert fused is not tf.compat.v1.nn.fused_batch_norm
