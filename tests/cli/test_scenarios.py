@@ -126,7 +126,8 @@ SCENARIOS = {
         told="this training step computes every batch on cpu:0; cpu:1 has nothing to do",
         obstacle="line 10 prevents more: it calls tf_keras, whose layers and optimizers are not "
         "followed",
-        read="line 1 prevents more: it imports tf_keras, whose layers and optimizers are not followed",
+        read="line 1 prevents more: it imports tf_keras, whose layers and optimizers are not "
+        "followed",
     ),
 }
 each_scenario = pytest.mark.parametrize("name", SCENARIOS)

@@ -1,5 +1,4 @@
-"""BatchNormalization in steps: by operations that parts can compute, and ``batch_norm="per_device"``.
-"""
+"""BatchNormalization: the fused kernel in several operations, and ``batch_norm="per_device"``."""
 
 from __future__ import annotations
 
