@@ -1,9 +1,9 @@
-"""Step times of ``evener run --plan auto`` against one device and even shares, on small programs.
+"""Step times of ``evener run --plan auto`` against simple layouts and MirroredStrategy.
 
-The plans are those that ``--plan auto`` finds and tries. One process trains the program in three
+The plans are those that ``--plan auto`` finds and tries. One process trains the program in four
 ways in turns, epoch by epoch, so that a busy machine slows all of them: on one device, with even
-shares on two CPU devices, and with the plan that stays after the trial. Medians over epochs; some
-three minutes on an idle machine::
+shares on two CPU devices, by ``tf.distribute.MirroredStrategy`` on them, and with the plan that
+stays after the trial. Medians over epochs; some eight minutes on an idle machine::
 
     .venv/bin/python benchmarks/tried_plans.py
     .venv/bin/python benchmarks/tried_plans.py --programs mlp,lstm --epochs 15
@@ -22,7 +22,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NUM_STEPS = {"mlp": 200, "wide": 10, "convolutions": 10, "lstm": 20}
+# Steps of an epoch.
+NUM_STEPS = {
+    "mlp": 200,
+    "wide": 10,
+    "convolutions": 10,
+    "lstm": 20,
+    "deep": 20,
+    "embedding": 20,
+    "transformer": 10,
+    "normalization": 10,
+    "signals": 20,
+    "autoencoder": 30,
+}
+_NUM_WORDS = 20_000
 
 
 def build(program: str) -> tuple[Any, Any]:
@@ -32,23 +45,65 @@ def build(program: str) -> tuple[Any, Any]:
     import tensorflow as tf
 
     layers = keras.layers
+
+    def convolution(*parts: Any) -> list[Any]:
+        return [*parts, layers.GlobalAveragePooling2D()]
+
     body, shape = {
-        "mlp": ([layers.Dense(64, "relu")], (16, 32)),
-        "wide": ([layers.Dense(1024, "relu") for _ in range(3)], (256, 256)),
-        "convolutions": (
-            [
-                *(layers.Conv2D(32, 3, activation="relu") for _ in range(3)),
-                layers.GlobalAveragePooling2D(),
-            ],
+        "mlp": lambda: ([layers.Dense(64, "relu")], (16, 32)),
+        "wide": lambda: ([layers.Dense(1024, "relu") for _ in range(3)], (256, 256)),
+        "convolutions": lambda: (
+            convolution(*(layers.Conv2D(32, 3, activation="relu") for _ in range(3))),
             (32, 24, 24, 3),
         ),
-        "lstm": ([layers.LSTM(64)], (64, 20, 16)),
-    }[program]
+        "lstm": lambda: ([layers.LSTM(64)], (64, 20, 16)),
+        "deep": lambda: ([layers.Dense(256, "relu") for _ in range(12)], (512, 256)),
+        "embedding": lambda: (
+            [layers.Embedding(_NUM_WORDS, 64), layers.GlobalAveragePooling1D()],
+            (256, 32),
+        ),
+        "transformer": lambda: ([*map(_block, range(2)), layers.Flatten()], (16, 64, 128)),
+        "normalization": lambda: (
+            convolution(
+                *(
+                    part
+                    for _ in range(3)
+                    for part in (layers.Conv2D(32, 3), layers.BatchNormalization(), layers.ReLU())
+                )
+            ),
+            (32, 24, 24, 3),
+        ),
+        "signals": lambda: (
+            [
+                *(layers.Conv1D(64, 5, activation="relu") for _ in range(3)),
+                layers.GlobalMaxPooling1D(),
+            ],
+            (64, 128, 8),
+        ),
+        "autoencoder": lambda: (
+            [layers.Dense(units, "relu") for units in (256, 64, 256, 784)],
+            (256, 784),
+        ),
+    }[program]()
     model = keras.Sequential([keras.Input(shape[1:]), *body, layers.Dense(1)])
     model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
-    data = tf.data.Dataset.from_tensors((x, x.reshape(len(x), -1)[:, :1]))
-    return model, data.repeat()
+    if program == "embedding":
+        x = (np.abs(x) * 1e4).astype("int32") % _NUM_WORDS
+    labels = x.reshape(len(x), -1)[:, :1].astype("float32")
+    return model, tf.data.Dataset.from_tensors((x, labels)).repeat()
+
+
+def _block(number: int) -> Any:
+    """Return a block of a transformer, with attention over 64 positions."""
+    import keras
+
+    layers = keras.layers
+    inputs = keras.Input((64, 128))
+    attended = layers.LayerNormalization()(inputs)
+    attended = inputs + layers.MultiHeadAttention(4, 32)(attended, attended)
+    wide = layers.Dense(512, "gelu")(layers.LayerNormalization()(attended))
+    return keras.Model(inputs, attended + layers.Dense(128)(wide), name=f"block_{number}")
 
 
 def train(program: str) -> None:
@@ -58,7 +113,9 @@ def train(program: str) -> None:
 
 
 def compare(program: str, texts: list[str], start: int, num_epochs: int) -> None:
-    """Train in three ways in turns, and print the medians as JSON."""
+    """Train in four ways in turns, and print the medians as JSON."""
+    import tensorflow as tf
+
     import evener
     from evener import Plan
 
@@ -67,9 +124,10 @@ def compare(program: str, texts: list[str], start: int, num_epochs: int) -> None
     told: list[str] = []
     tried = evener.Strategy(plans[start], verify=False)
     tried.try_plans(plans, told.append)
-    ways = {
+    ways: dict[str, Any] = {
         "one device": evener.Strategy(Plan.data_parallel(["cpu:0"]), verify=False),
         "even shares": evener.Strategy(Plan.data_parallel(["cpu:0", "cpu:1"]), verify=False),
+        "Mirrored": tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]),
         "--plan auto": tried,
     }
     epochs: dict[str, Callable[[], Any]] = {}
@@ -122,7 +180,8 @@ def main() -> None:
     if options.compare:
         compare(options.programs, *json.loads(options.compare), options.epochs)
         return
-    print(f"{'program':14}{'one device':>14}{'even shares':>14}{'--plan auto':>14}   auto / best")
+    ways = "".join(f"{way:>14}" for way in ("one device", "even shares", "Mirrored", "--plan auto"))
+    print(f"{'program':14}{ways}   auto / best")
     for program in options.programs.split(","):
         words = [sys.executable, __file__, "--programs", program, "--epochs", str(options.epochs)]
         words += ["--compare", json.dumps(planned(program))]

@@ -5,7 +5,7 @@ A pure state machine without a clock: it is told the seconds of each step.
 ::
 
     first plan ...      | plan 0   plan 1   plan 2 | plan 2   plan 1   plan 0 | plan 0 ...   | kept
-    until the run has   | warm-up, then `BLOCK` timed steps of each,          |              |
+    until the run has   | warm-up, then a block of timed steps of each,       |              |
     lasted as long as   | in `ROUNDS` rounds, every second one backwards      |              |
     a change of plans   |
 
@@ -16,7 +16,8 @@ Competitive Snoopy Caching, 1988, section 1 (rent until the rent has cost the pr
 
 Rounds take turns, so that a machine that becomes slower does not decide. Plans are ordered from the
 simplest to the least simple, and a plan displaces a simpler one only if it is faster beyond the
-spread of the times.
+spread of the times. Where one looks faster and the spread leaves it open, more rounds follow, up to
+`MOST_ROUNDS`, of these two alone.
 """
 
 from __future__ import annotations
@@ -27,16 +28,19 @@ from collections import deque
 from evener.feedback.speeds import MeasuredSpeed, measured_speed
 
 BLOCK = 4
-"""Timed steps of a plan in a round."""
-ROUNDS = 3
-"""Rounds of a trial."""
+"""Least number of timed steps of a plan in a round."""
+BLOCK_SECONDS = 0.2
+"""Least seconds of these steps: a few steps of milliseconds tell more of the moment."""
+ROUNDS, MOST_ROUNDS = 3, 8
+"""Rounds of a trial, and of one whose times leave it open."""
 LEAST_GAIN = 0.03
 """Fraction of the step time that a less simple plan has to save."""
 
 _FIRST_WARM_UP, _WARM_UP = 2, 1
 _STANDARD_ERRORS = 2.0
-_TOO_SLOW = 1.5
-"""A plan whose fastest step takes so many times the median of another is not tried again."""
+_TOO_SLOW, _FAR_TOO_SLOW = 1.5, 3.0
+"""A plan whose fastest step takes so many times the median of another is not tried again: after two
+rounds, and after the first one, in which the machine may have been slow."""
 
 
 class PlanTrial:
@@ -60,9 +64,11 @@ class PlanTrial:
         self._change_seconds: float | None = None
         self._spent: list[float] = []
         self._waiting: deque[int] = deque()
-        self._to_skip = self._to_time = 0
+        self._to_skip = 0
+        self._is_timing = False
         self._num_done = [0] * num_plans
-        self._seconds: list[list[float]] = [[] for _ in range(num_plans)]
+        # By plan: its timed steps in each round.
+        self._blocks: list[list[list[float]]] = [[] for _ in range(num_plans)]
 
     @property
     def is_unproven(self) -> bool:
@@ -71,7 +77,8 @@ class PlanTrial:
 
     def median_seconds(self, plan: int) -> float | None:
         """Return the median of the timed steps of a plan, or None if it has none."""
-        return statistics.median(self._seconds[plan]) if self._seconds[plan] else None
+        seconds = self._seconds(plan)
+        return statistics.median(seconds) if seconds else None
 
     def record(self, seconds: float) -> None:
         """Enter a step of the current plan, and choose the plan of the next.
@@ -84,29 +91,31 @@ class PlanTrial:
         self._num_done[self.current] += 1
         if self._change_seconds is None:
             self._change_seconds = seconds
-        elif not self._waiting and not self._to_time:
+        elif not self._is_timing:
             self._spent.append(seconds)
             if len(self._spent) >= BLOCK and sum(self._spent) >= self._change_seconds:
                 self._begin()
         elif self._to_skip:
             self._to_skip -= 1
         else:
-            self._seconds[self.current].append(seconds)
-            self._to_time -= 1
-            if not self._to_time:
+            block = self._blocks[self.current][-1]
+            block.append(seconds)
+            if len(block) >= BLOCK and sum(block) >= BLOCK_SECONDS:
                 self._drop_slow_plans()
                 self._continue()
 
     def fail(self) -> None:
         """Leave the current plan, which did not work; the plan of the start is the next."""
         self._drop(self.current)
-        self._to_time = 0
         self.current = self.start
         self._continue()
 
     def stop(self) -> None:
         """End the trial with the plan of the start."""
         self.current, self.is_over = self.start, True
+
+    def _seconds(self, plan: int) -> list[float]:
+        return [seconds for block in self._blocks[plan] for seconds in block]
 
     def _begin(self) -> None:
         others = [plan for plan in self._plans if plan != self.start]
@@ -118,14 +127,29 @@ class PlanTrial:
 
     def _continue(self) -> None:
         """Turn to the next block; the trial is over if there is none."""
+        if not self._waiting and len(self._plans) > 1:
+            self._waiting += self._undecided()
         if not self._waiting or len(self._plans) < 2:
             self.current, self.is_over = self._fastest(), True
             return
         plan = self._waiting.popleft()
         is_new = self._num_done[plan] < _FIRST_WARM_UP
         self._to_skip = _FIRST_WARM_UP if is_new else _WARM_UP
-        self._to_time = BLOCK
+        self._is_timing = True
+        self._blocks[plan].append([])
         self.current = plan
+
+    def _undecided(self) -> list[int]:
+        """Return two plans for another round, if one looks faster than the simpler one that stays.
+
+        The order is that of the turns: the plan that ran last begins.
+        """
+        best = self._fastest()
+        for plan in self._timed():
+            num_rounds = min(len(self._blocks[plan]), len(self._blocks[best]))
+            if num_rounds < MOST_ROUNDS and self._looks_faster(plan, best):
+                return [best, plan] if self.current == best else [plan, best]
+        return []
 
     def _drop(self, plan: int) -> None:
         self._plans.remove(plan)
@@ -135,13 +159,17 @@ class PlanTrial:
         """Drop plans that are far too slow, so that a trial costs little."""
         medians = [m for m in map(self.median_seconds, self._plans) if m is not None]
         for plan in tuple(self._plans):
-            seconds = self._seconds[plan]
-            if seconds and min(seconds) > _TOO_SLOW * min(medians):
+            seconds = self._seconds(plan)
+            factor = _TOO_SLOW if len(self._blocks[plan]) > 1 else _FAR_TOO_SLOW
+            if seconds and min(seconds) > factor * min(medians):
                 self._drop(plan)
+
+    def _timed(self) -> list[int]:
+        return [plan for plan in self._plans if self._seconds(plan)]
 
     def _fastest(self) -> int:
         """Return the simplest plan that no less simple plan surely beats."""
-        timed = [plan for plan in self._plans if self._seconds[plan]]
+        timed = self._timed()
         if not timed:
             return self.start
         best, *others = timed
@@ -150,21 +178,24 @@ class PlanTrial:
                 best = plan
         return best
 
+    def _looks_faster(self, plan: int, simpler: int) -> bool:
+        found, other = self._seconds(plan), self._seconds(simpler)
+        gain = (1 - LEAST_GAIN) * statistics.median(other)
+        return plan > simpler and statistics.median(found) <= gain
+
     def _is_surely_faster(self, plan: int, simpler: int) -> bool:
-        """Whether a plan is faster in every round, and in the median beyond the spread."""
-        found, other = self._seconds[plan], self._seconds[simpler]
-        if statistics.median(found) > (1 - LEAST_GAIN) * statistics.median(other):
+        """Whether a plan is faster in three of four rounds, and in the median beyond the spread."""
+        if not self._looks_faster(plan, simpler):
             return False
-        rounds = zip(_blocks(found), _blocks(other), strict=False)
-        if any(statistics.median(mine) >= statistics.median(its) for mine, its in rounds):
+        medians = (
+            [*map(statistics.median, filter(None, self._blocks[k]))] for k in (plan, simpler)
+        )
+        lost = [mine >= its for mine, its in zip(*medians, strict=False)]
+        if sum(lost) > len(lost) // 4:
             return False
-        fast, slow = _speed(found), _speed(other)
+        fast, slow = _speed(self._seconds(plan)), _speed(self._seconds(simpler))
         least = fast.median * (1 - _STANDARD_ERRORS * fast.relative_error)
         return least > slow.median * (1 + _STANDARD_ERRORS * slow.relative_error)
-
-
-def _blocks(seconds: list[float]) -> list[list[float]]:
-    return [seconds[begin : begin + BLOCK] for begin in range(0, len(seconds), BLOCK)]
 
 
 def _speed(seconds: list[float]) -> MeasuredSpeed:

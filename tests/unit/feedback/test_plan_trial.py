@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from evener.feedback.plan_trial import BLOCK, ROUNDS, PlanTrial
+from evener.feedback.plan_trial import BLOCK, MOST_ROUNDS, ROUNDS, PlanTrial
 
 FIRST_STEP = 1.0
 
@@ -93,6 +94,29 @@ def test_a_large_gain_is_found_in_noise() -> None:
     draw = random.Random(0)
     trial = PlanTrial(2, start=0)
     run(trial, lambda plan, _: (0.3, 0.2)[plan] * draw.lognormvariate(0, 0.1))
+    assert trial.current == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("step", [0.001, 0.02])
+def test_a_small_gain_is_found_by_more_rounds(seed: int, step: float) -> None:
+    draw = random.Random(seed)
+    trial = PlanTrial(2, start=0)
+    plans = run(
+        trial,
+        lambda plan, _: step * (1.0, 0.85)[plan] * draw.lognormvariate(0, 0.08),
+        num_steps=10**5,
+    )
+    assert trial.current == 1
+    begin = plans.index(1)
+    turns = 1 + sum(before != after for before, after in itertools.pairwise(plans[begin:]))
+    assert turns <= 2 * MOST_ROUNDS
+
+
+def test_a_machine_that_is_slow_for_one_round_does_not_decide() -> None:
+    trial = PlanTrial(2, start=0)
+    # The first steps of the faster plan take twice as long.
+    run(trial, lambda plan, step: 0.2 if plan == 0 else (0.32 if step < 20 else 0.16))
     assert trial.current == 1
 
 
