@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -140,10 +141,13 @@ def compare(program: str, texts: list[str], start: int, num_epochs: int) -> None
     while tried.trial is not None:
         epochs["--plan auto"]()
     seconds: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(num_epochs + 1):
-        for way, epoch in epochs.items():
+    for number in range(num_epochs + 1):
+        # Each is first in turn, and each comes after each: what ran before leaves its caches.
+        order = [*epochs]
+        random.Random(number).shuffle(order)
+        for way in order:
             begin = time.perf_counter()
-            epoch()
+            epochs[way]()
             seconds[way].append((time.perf_counter() - begin) / NUM_STEPS[program])
     # The first epoch traces.
     medians = {way: statistics.median(times[1:]) for way, times in seconds.items()}
