@@ -81,23 +81,24 @@ def _separate(
 
     with tf.name_scope(name or "FusedBatchNorm"):
         wide = tf.cast(x, tf.float32)
-        used = mean, variance
-        if is_training:
-            used = tf.nn.moments(wide, axes)
+        # The kernel gives the gradient of its first result alone, and none of these two.
+        given: list[Any] = [
+            value if value is None else tf.stop_gradient(value) for value in (mean, variance)
+        ]
+        used = tf.nn.moments(wide, axes) if is_training else given
         inverse = tf.math.rsqrt(along(used[1]) + epsilon) * along(scale)
         result = tf.cast((wide - along(used[0])) * inverse + along(offset), x.dtype)
         if not is_training:
-            return result, tf.identity(mean), tf.identity(variance)
+            return result, given[0], given[1]
         count = tf.cast(tf.size(x) / tf.size(used[0]), tf.float32)
         unbiased = used[1] * (count / tf.maximum(count - 1.0, 1.0))
-        # The kernel gives no gradient of these two.
         now = [tf.stop_gradient(value) for value in (used[0], unbiased)]
         if exponential_avg_factor == 1.0:
             return result, now[0], now[1]
         rest = 1.0 - exponential_avg_factor
         moved = [
-            rest * tf.convert_to_tensor(before) + exponential_avg_factor * value
-            for before, value in zip((mean, variance), now, strict=True)
+            rest * before + exponential_avg_factor * value
+            for before, value in zip(given, now, strict=True)
         ]
         return result, moved[0], moved[1]
 

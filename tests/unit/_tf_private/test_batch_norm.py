@@ -65,6 +65,33 @@ def test_it_is_what_the_kernel_gives(
         np.testing.assert_allclose(got, wanted, rtol=within, atol=within * np.abs(wanted).max())
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_only_the_first_result_has_gradients(is_training: bool, which: int) -> None:
+    """Those of the input, the scale and the offset; the others are zero or none."""
+
+    def has_gradients() -> list[bool]:
+        @tf.function
+        def compute(*given: tf.Tensor) -> list[tf.Tensor]:
+            with tf.GradientTape() as tape:
+                tape.watch(given)
+                results = tf.compat.v1.nn.fused_batch_norm(
+                    *given, is_training=is_training, exponential_avg_factor=0.9
+                )
+                total = tf.reduce_sum(results[which] ** 3)
+            none = tf.UnconnectedGradients.ZERO
+            return tape.gradient(total, given, unconnected_gradients=none)
+
+        arguments = [tf.constant(each) for each in (SCALE, OFFSET, *BEFORE.values())]
+        found = compute(given(tf.float32, (6, 5, 4, 3)), *arguments)
+        return [bool(np.any(each)) for each in found]
+
+    expected = [which == 0] * 3 + [False] * 2
+    with batch_norm_in_parts():
+        assert has_gradients() == expected
+    assert has_gradients() == expected
+
+
 def test_channels_may_come_first() -> None:
     x = given(tf.float32, (6, 5, 4, 3))
     last = computed_in_operations(x, data_format="NHWC")

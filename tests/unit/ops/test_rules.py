@@ -70,7 +70,7 @@ as_drawn = settings(
 
 # Right, but computed once: an operation in them, or in their gradients, has no rule. A rule that is
 # added takes its cases from here.
-NO_RULE_YET = frozenset({"fused_batch_norm", "fused_batch_norm_inference", "sparse_matmul"})
+NO_RULE_YET = frozenset({"sparse_matmul"})
 # The same for one kind of trial.
 NO_RULE_FOR_VALUES = frozenset(
     "bitcast_to_bytes order_of_transposed unary_quantize unary_saturate".split()
