@@ -97,9 +97,7 @@ def profiles_of(space: bytes, num_steps: int) -> list[StreamProfile]:
         space: An XSpace, serialized.
         num_steps: Number of steps that it holds.
     """
-    found = [
-        _profile(name, events, num_steps) for name, events in _streams(space) if len(events) > 1
-    ]
+    found = [_profile(name, events, num_steps) for name, events in _streams(space) if events]
     return sorted(found, key=lambda each: -each.kernel_ms)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cli.forked import Run, compare_with_plain_python
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "keras_two.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "legacy_keras" / "keras_two.py"
 WAYS = (
     *("fit", "averaged", "decorated step", "functional", "legacy optimizer", "loaded"),
     *("mirrored", "own train_step", "subclassed"),

@@ -60,6 +60,17 @@ def test_kernels_copies_and_gaps_of_a_stream() -> None:
     assert found.costliest[0] == ("gemm", pytest.approx(3.0))
 
 
+def test_an_operation_alone_in_its_thread_counts() -> None:
+    threads = {
+        "tf_Compute/1": [("a/MatMul:MatMul", 0.0, 9.0), ("b:B", 9.0, 1.0)],
+        "tf_Compute/2": [("c/Sum:Sum", 2.0, 1.0)],
+    }
+    space = xplane_pb2.XSpace(planes=[plane_of("/host:CPU", threads)])
+    found = profiles_of(space.SerializeToString(), num_steps=1)
+    assert [stream.num_kernels for stream in found] == [2, 1]
+    assert found[1].idle_ms == 0
+
+
 def test_operations_of_the_host_where_there_is_no_gpu() -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:
