@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import evener
+from evener.devices.host import Host
 from evener.devices.join import join
 from evener.devices.nvml import NvmlLink, NvmlMachine
 from evener.devices.spec import parse_spec
@@ -181,11 +183,28 @@ evener.cli.main()
 class TestTable:
     """On recorded machines, in this process."""
 
-    def printed(self, spec: str, recorded: NvmlMachine, seen_so: TensorFlowView) -> str:
+    def printed(
+        self,
+        spec: str,
+        recorded: NvmlMachine,
+        seen_so: TensorFlowView,
+        *,
+        host: Host = HOST,
+        width: int = 140,
+    ) -> str:
         out = io.StringIO()
-        found = join(parse_spec(spec), recorded, seen_so, HOST)
-        print_inventory(found, Console(file=out, width=140))
+        found = join(parse_spec(spec), recorded, seen_so, host)
+        print_inventory(found, Console(file=out, width=width))
         return out.getvalue()
+
+    @pytest.mark.parametrize("name", ["Some CPU", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"])
+    def test_a_narrow_terminal_folds_names_only(self, name: str) -> None:
+        host = dataclasses.replace(HOST, name=name)
+        text = self.printed("cpu:2", machine(), view(), host=host, width=80)
+        rows = [line for line in text.splitlines() if line.startswith(" cpu:")]
+        assert len(rows) == 2
+        for row in rows:
+            assert "8 cores   60.0 GiB / 64.0 GiB   yes, as a stand-in" in row
 
     def test_gpus_with_links(self) -> None:
         text = self.printed("all", EIGHT, view(*EIGHT.gpus))

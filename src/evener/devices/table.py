@@ -39,18 +39,20 @@ def device_table(found: InventoryFields) -> Table:
     """Return the table of all devices."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("device", no_wrap=True)
-    table.add_column("name", ratio=3)
+    table.add_column("name", overflow="fold")
     table.add_column("compute", no_wrap=True)
     table.add_column("free / total", no_wrap=True)
-    table.add_column("links", ratio=2)
-    table.add_column("used", ratio=3)
+    if found.links:
+        table.add_column("links")
+    # A reason is a sentence, which may take several lines.
+    table.add_column("used", no_wrap=all(device.reason is None for device in found.devices))
     for device in found.devices:
         table.add_row(
             Text(device.name),
             Text(device.product or _UNKNOWN),
             Text(_compute(device)),
             Text(_memory(device)),
-            Text(_links(device, found)),
+            *([Text(_links(device, found))] if found.links else []),
             Text(_used(device, found)),
         )
     return table
