@@ -34,7 +34,9 @@ _ALSO_LINE = re.compile(r"also line (\d+)")
 class Half(Enum):
     """Halves a and b have the first 100 programs, c and d the second, e and f the recent ones.
 
-    Halves a, c and e are for development; b, d and f are held out.
+    Halves g and h have whole threads of 2019 to 2024.
+
+    Halves a, c, e and g are for development; b, d, f and h are held out.
     """
 
     A = "a"
@@ -43,6 +45,8 @@ class Half(Enum):
     D = "d"
     E = "e"
     F = "f"
+    G = "g"
+    H = "h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

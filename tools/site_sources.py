@@ -22,6 +22,7 @@ _TEXTS = (
     "src/evener/plan/plan.schema.json",
     "tests/corpus/posted.toml",
     "tests/corpus/posted_recent.toml",
+    "tests/corpus/posted_threads.toml",
 )
 _LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".toml": "toml", ".json": "json"}
 _NOTEBOOK = ".ipynb"
