@@ -28,6 +28,9 @@ from evener.analysis.value import Value
 # Wrappers after which a function is called as before.
 _WRAPPERS = ("tf.function", "functools.partial", "tf.recompute_grad", "tf.custom_gradient")
 
+# Cells of notebooks and parts of scripts leave these imports out.
+_USUAL_IMPORTS = {"os": "os", "json": "json", "np": "numpy", "tf": "tensorflow", "keras": "keras"}
+
 
 class Program:
     """A script and the modules of its project.
@@ -307,7 +310,7 @@ class Program:
             return min(named)
         if not names and not hasattr(builtins, node.id):
             stars = [star for star in self._scopes[module].stars if star not in self._by_name]
-            return f"{stars[-1]}.{node.id}" if stars else ""
+            return f"{stars[-1]}.{node.id}" if stars else _USUAL_IMPORTS.get(node.id, "")
         return "" if names else node.id
 
     def _name_of_binding(self, module: Module, binding: Binding) -> str:

@@ -74,13 +74,13 @@ _NOT_READ = ("DOC-001", "DOC-002", "DOC-003", "DOC-010", "DOC-011", "DOC-012")
 # Why memory runs out, or devices are idle, in one sentence.
 _IDLE = ("DOC-605", "DOC-101", "DOC-102", "DOC-103", "DOC-201", "DOC-202", "RUN-006")
 _QUESTIONS = {
-    Family.DISTRIBUTION: 2,
-    Family.MEMORY: 2,
-    Family.DEVICES: 2,
-    Family.NUMBERS: 3,
-    Family.PROGRAM: 4,
-    Family.SPEED: 5,
-    Family.CHECKPOINTS: 6,
+    Family.DISTRIBUTION: 3,
+    Family.MEMORY: 3,
+    Family.DEVICES: 3,
+    Family.NUMBERS: 4,
+    Family.PROGRAM: 5,
+    Family.SPEED: 6,
+    Family.CHECKPOINTS: 7,
 }
 
 
@@ -105,11 +105,17 @@ class Rule:
     check: Callable[[Case], Iterator[Violation]]
     also: tuple[str, ...] = field(default=(), kw_only=True)
 
-    @property
-    def question(self) -> int:
-        """Position of the question that it answers among those that the author would ask."""
+    def question(self, *, watches_memory: bool) -> int:
+        """Return the position of the question that it answers among those of the author.
+
+        Args:
+            watches_memory: Whether the program measures its memory, or tries to give it back: then
+                its author asks why memory runs out.
+        """
         if self.code in _NOT_READ:
             return 0
-        if self.code in _IDLE:
+        if watches_memory and self.family is Family.MEMORY:
             return 1
+        if self.code in _IDLE:
+            return 2
         return _QUESTIONS[self.family]

@@ -53,4 +53,22 @@ def test_hints_are_last(tmp_path: Path) -> None:
 
 
 def test_every_family_has_a_question() -> None:
-    assert all(rule.question >= 0 for rule in all_rules())
+    for watches_memory in (False, True):
+        assert all(rule.question(watches_memory=watches_memory) >= 0 for rule in all_rules())
+
+
+MODELS = "for i in range(99):\n    m = keras.Sequential()\n    m.fit(x, y)\n"
+WATCHED = [
+    "    gc.collect()\n",
+    "    print(psutil.Process().memory_info().rss)\n",
+    "    print(tracemalloc.get_traced_memory())\n",
+    "    keras.backend.clear_session()\n",
+]
+
+
+@pytest.mark.parametrize("watched", WATCHED)
+def test_who_watches_memory_asks_for_it_first(watched: str, tmp_path: Path) -> None:
+    imports = "import gc, psutil, tracemalloc\n"
+    assert codes(imports + HEAD + MODELS + OLD, tmp_path)[0] == "DOC-201"
+    found = codes(imports + HEAD + MODELS + watched + OLD, tmp_path)
+    assert found == ["DOC-601", "DOC-201", "DOC-004"]

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Module, Program
+from evener.doctor.queries.versions import runs
 
 
 def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.expr]:
@@ -24,7 +25,8 @@ def conditions(program: Program, module: Module, node: ast.AST) -> Iterator[ast.
                 break
             if isinstance(outer, ast.If | ast.IfExp | ast.While) and inner is not outer.test:
                 if not _is_main(outer.test) and not _is_endless(outer):
-                    yield outer.test
+                    if isinstance(outer, ast.While) or not runs(program, module, outer, inner):
+                        yield outer.test
             inner = outer
         sites = program.call_sites(function) if function is not None else []
         if function is None or len(sites) != 1 or function in seen:

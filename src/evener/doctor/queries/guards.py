@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from evener.analysis import FUNCTIONS, Module, Program, last_name
+from evener.doctor.queries.versions import runs
 
 # Exceptions that a missing name or argument raises.
 _CAUGHT = (
@@ -32,7 +33,7 @@ def is_guarded(program: Program, module: Module, node: ast.AST, deepest: int = _
         if isinstance(outer, ast.Try) and _catches(outer):
             return True
         if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
-            if _asks(program, module, outer.test):
+            if _asks(program, module, outer.test) and not runs(program, module, outer, inner):
                 return True
         if isinstance(outer, ast.BoolOp) and any(
             _asks(program, module, operand) for operand in outer.values if operand is not inner

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Kind, Loop, Module, Program
+from evener.analysis import FUNCTIONS, Call, Function, Kind, Loop, Module, Program
 from evener.doctor.finding import Severity
 from evener.doctor.queries.training import trainings
 from evener.doctor.rule import Case, Violation
 
 # A loop of fewer rounds is a hint.
 _MANY = 20
+# Number of levels of callers that are searched.
+_DEEPEST = 2
 
 
 def check(case: Case) -> Iterator[Violation]:
@@ -19,11 +21,11 @@ def check(case: Case) -> Iterator[Violation]:
     program = case.program
     told: set[ast.AST] = set()
     for fit in trainings(program):
-        for loop, made in _made_in_loop(program, fit):
+        for where, loop, made in _made_in_loop(program, fit):
             if made in told:
                 continue
             told.add(made)
-            rounds = _rounds(program, fit.module, loop)
+            rounds = _rounds(program, where, loop)
             is_many = isinstance(loop, ast.While) or (rounds is not None and rounds >= _MANY)
             location = fit.module.location(made)
             yield Violation(
@@ -35,12 +37,12 @@ def check(case: Case) -> Iterator[Violation]:
                 fix="train each model in a process of its own (multiprocessing, or one call of the "
                 "script per model); or make it once, and in each round "
                 "model.set_weights(first_weights) and reset the optimizer's variables.",
-                evidence=(location.text, fit.location.text),
+                evidence=(where.location(loop).text, location.text, fit.location.text),
                 severity=Severity.WARNING if is_many else Severity.HINT,
             )
 
 
-def _made_in_loop(program: Program, fit: Call) -> Iterator[tuple[Loop, ast.Call]]:
+def _made_in_loop(program: Program, fit: Call) -> Iterator[tuple[Module, Loop, ast.Call]]:
     """Yield the loops around ``fit`` in which its model is made, with the call that makes it."""
     if not isinstance(fit.owner, ast.Name):
         return
@@ -49,11 +51,40 @@ def _made_in_loop(program: Program, fit: Call) -> Iterator[tuple[Loop, ast.Call]
         for where, binding in program.bindings(fit.module, fit.owner)
         if where is fit.module and isinstance(binding.value, ast.Call) and not binding.steps
     ]
+    for value in (each for each in bindings if _makes(program, fit, each)):
+        loop = _loop_around_both(program, fit, value)
+        if loop is not None:
+            yield *loop, value
+            return
+
+
+def _loop_around_both(program: Program, fit: Call, made: ast.Call) -> tuple[Module, Loop] | None:
+    """Return the innermost loop around both, in their function or around the calls of it."""
     for loop in program.context.loops(fit.module, fit.node):
-        for value in bindings:
-            if loop in program.context.loops(fit.module, value) and _makes(program, fit, value):
-                yield loop, value
-                return
+        if loop in program.context.loops(fit.module, made):
+            return fit.module, loop
+    function = _function_around(fit.module, fit.node)
+    if function is None or _function_around(fit.module, made) is not function:
+        return None
+    return _loop_around_calls(program, function, _DEEPEST)
+
+
+def _loop_around_calls(
+    program: Program, function: Function, deepest: int
+) -> tuple[Module, Loop] | None:
+    for site in program.call_sites(function):
+        for loop in program.context.loops(site.module, site.call):
+            return site.module, loop
+        caller = _function_around(site.module, site.call)
+        if caller is not None and deepest:
+            found = _loop_around_calls(program, caller, deepest - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _function_around(module: Module, node: ast.AST) -> Function | None:
+    return next((each for each in module.around(node) if isinstance(each, FUNCTIONS)), None)
 
 
 def _makes(program: Program, fit: Call, call: ast.Call) -> bool:
