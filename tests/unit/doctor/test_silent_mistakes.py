@@ -27,6 +27,8 @@ LIMIT = "tf.config.set_logical_device_configuration(gpus[0], [tf.config.LogicalD
 OFF = "tf.compat.v1.disable_eager_execution()\n"
 MULTI = "tf.distribute.MultiWorkerMirroredStrategy()\n"
 TRIAL = "def trial():\n    m = keras.Sequential()\n    m.fit(x, y)\n"
+ROUND = "row = {}\n    a = m.predict(row)\n    "
+STEPPED = "s = env.step(a)\n    m.fit(x, y)\n"
 ACCUMULATE = "m.compile(keras.optimizers.Adam(gradient_accumulation_steps=2), 'mse')\n"
 
 FINDS = [
@@ -42,6 +44,10 @@ FINDS = [
     ("DOC-106", 7, TF + PHYSICAL + LIMIT + "for gpu in gpus:\n    tf.config.experimental.set_memory_growth(gpu, True)\n"),
     ("DOC-407", 4, TF + "tf.config.run_functions_eagerly(True)\n" + MODEL + FIT),
     ("DOC-408", 7, TF + MODEL + "for row in rows:\n    m.predict(row[None])\n"),
+    *(
+        ("DOC-408", 9, TF + MODEL + "s = env.reset()\nwhile True:\n    " + ROUND.format(given) + STEPPED)
+        for given in ("s[None]", "s[np.newaxis, :]", "np.expand_dims(s, axis=0)", "s.reshape(1, -1)", "np.reshape(s, [1, 4])", "np.array([s])")
+    ),
     ("DOC-005", 5, TF + "if tf.__version__ >= '2':\n    " + OFF + MODEL + FIT),
     ("DOC-005", 8, TF + "major = int(tf.__version__.split('.')[0])\nif major < 2:\n    pass\nelse:\n    " + OFF + MODEL + FIT),
     ("DOC-601", 5, TF + TRIAL + "for i in range(99):\n    trial()\n"),
@@ -69,6 +75,7 @@ FINDS_NOT = [
     ("DOC-408", TF + MODEL + "for fold in folds:\n    m.fit(fold, fold)\n    m.predict(fold)\n"),
     ("DOC-218", TF.replace("import keras", "import evener, keras") + MIRRORED.replace("tf.distribute.MirroredStrategy", "evener.Strategy") + "    " + ACCUMULATE + FIT),
     ("DOC-218", TF + MODEL + ACCUMULATE + FIT),
+    ("DOC-408", TF + MODEL + "while True:\n    row = x[:9]\n    m.predict(row)\n    m.fit(x, y)\n"),
     ("DOC-005", TF + "if tf.__version__ >= '2.99':\n    " + OFF + MODEL + FIT),
     ("DOC-208", "import tensorflow as tf\nos.environ['TF_CONFIG'] = config\n" + MULTI),
     ("DOC-208", "import tensorflow as tf\nconfig = os.environ.get('TF_CONFIG')\n" + MULTI),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from evener.analysis import Call, Kind, Loop, Program
+from evener.analysis import Call, Kind, Loop, Module, Program, argument, last_name
 from evener.doctor.queries.training import is_of_model, trainings
 from evener.doctor.rule import Case, Violation
 
@@ -23,7 +23,11 @@ def check(case: Case) -> Iterator[Violation]:
         given = call.argument(0, "x")
         if loop is None or given is None or _goes_through_models(loop, owner):
             continue
-        if trained.intersection(ast.walk(loop)) or not _is_of_round(program, call, loop, given):
+        # A loop that trains may predict once in each epoch, but hardly a single sample.
+        is_training = not trained.isdisjoint(ast.walk(loop))
+        if is_training and not _is_one_sample(program, call.module, given):
+            continue
+        if not _is_of_round(program, call, loop, given):
             continue
         yield Violation(
             call.location,
@@ -56,6 +60,38 @@ def _is_of_round(program: Program, call: Call, loop: Loop, given: ast.expr) -> b
             if isinstance(loop, ast.While) or value_names & changed:
                 changed |= {name for target in targets for name in _names(target)}
     return bool(_names(given) & changed)
+
+
+def _is_one_sample(program: Program, module: Module, given: ast.expr) -> bool:
+    """Return whether data gets a first dimension of 1, here or where its name is bound."""
+    if isinstance(given, ast.Name):
+        values = (binding.value for _, binding in program.bindings(module, given))
+        return any(_has_dimension_of_one(value) for value in values)
+    return _has_dimension_of_one(given)
+
+
+def _has_dimension_of_one(node: ast.expr | None) -> bool:
+    if isinstance(node, ast.Subscript):
+        first = node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice
+        return _is(first, None) or last_name(first) == "newaxis"
+    if not isinstance(node, ast.Call):
+        return False
+    name = last_name(node.func)
+    if name == "expand_dims":
+        axis = argument(node, 1, "axis")
+        return axis is not None and _is(axis, 0)
+    if name == "reshape":
+        # x.reshape(1, 4), x.reshape((1, 4)), np.reshape(x, (1, 4)).
+        sizes = [each for arg in node.args for each in getattr(arg, "elts", [arg])]
+        return any(_is(size, 1) for size in sizes[:2])
+    if name in ("array", "asarray", "convert_to_tensor", "constant", "stack"):
+        rows = node.args[0] if node.args else None
+        return isinstance(rows, ast.List | ast.Tuple) and len(rows.elts) == 1
+    return False
+
+
+def _is(node: ast.AST, value: int | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
 
 
 def _names(node: ast.AST) -> set[str]:
