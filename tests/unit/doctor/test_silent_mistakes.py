@@ -80,6 +80,7 @@ FINDS_NOT = [
     ("DOC-208", "import tensorflow as tf\nos.environ['TF_CONFIG'] = config\n" + MULTI),
     ("DOC-208", "import tensorflow as tf\nconfig = os.environ.get('TF_CONFIG')\n" + MULTI),
     ("DOC-601", TF + TRIAL + "trial()\n"),
+    ("DOC-601", TF + TRIAL + "for is_mirrored in (False, True):\n    trial()\n"),
     ("DOC-601", TF + MODEL + "def trial():\n    m.fit(x, y)\nfor i in range(99):\n    trial()\n"),
     ("DOC-004", "from tensorflow.python.keras import models\nm = models.load_model('folder/model')\n"),
 ]  # fmt: skip

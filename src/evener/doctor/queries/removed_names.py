@@ -63,7 +63,7 @@ def uses_keras_two(case: Case) -> bool:
 def has_objects_of_keras_two(case: Case) -> bool:
     """Return whether models, layers and optimizers may be those of Keras 2."""
     return uses_keras_two(case) or any(
-        name.startswith(("tf_keras", "tensorflow.python.keras"))
+        name.partition(".")[0] == "tf_keras"
         for _, node in case.program.nodes(ast.Import, ast.ImportFrom)
         for name in imported(node)
     )

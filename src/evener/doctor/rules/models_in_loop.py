@@ -25,8 +25,6 @@ def check(case: Case) -> Iterator[Violation]:
             if made in told:
                 continue
             told.add(made)
-            rounds = _rounds(program, where, loop)
-            is_many = isinstance(loop, ast.While) or (rounds is not None and rounds >= _MANY)
             location = fit.module.location(made)
             yield Violation(
                 location,
@@ -38,7 +36,7 @@ def check(case: Case) -> Iterator[Violation]:
                 "script per model); or make it once, and in each round "
                 "model.set_weights(first_weights) and reset the optimizer's variables.",
                 evidence=(where.location(loop).text, location.text, fit.location.text),
-                severity=Severity.WARNING if is_many else Severity.HINT,
+                severity=Severity.WARNING if _is_long(program, where, loop) else Severity.HINT,
             )
 
 
@@ -59,7 +57,7 @@ def _made_in_loop(program: Program, fit: Call) -> Iterator[tuple[Module, Loop, a
 
 
 def _loop_around_both(program: Program, fit: Call, made: ast.Call) -> tuple[Module, Loop] | None:
-    """Return the innermost loop around both, in their function or around the calls of it."""
+    """Return the innermost loop around both; around the calls of their function, a long one."""
     for loop in program.context.loops(fit.module, fit.node):
         if loop in program.context.loops(fit.module, made):
             return fit.module, loop
@@ -74,7 +72,8 @@ def _loop_around_calls(
 ) -> tuple[Module, Loop] | None:
     for site in program.call_sites(function):
         for loop in program.context.loops(site.module, site.call):
-            return site.module, loop
+            if _is_long(program, site.module, loop):
+                return site.module, loop
         caller = _function_around(site.module, site.call)
         if caller is not None and deepest:
             found = _loop_around_calls(program, caller, deepest - 1)
@@ -90,6 +89,11 @@ def _function_around(module: Module, node: ast.AST) -> Function | None:
 def _makes(program: Program, fit: Call, call: ast.Call) -> bool:
     is_model = Kind.MODEL in program.kinds(fit.module, call)
     return is_model and Kind.MODEL not in program.kinds(fit.module, call.func)
+
+
+def _is_long(program: Program, module: Module, loop: Loop) -> bool:
+    rounds = _rounds(program, module, loop)
+    return isinstance(loop, ast.While) or (rounds is not None and rounds >= _MANY)
 
 
 def _rounds(program: Program, module: Module, loop: Loop) -> int | None:

@@ -201,6 +201,10 @@ def _badly_named(
         return
     if is_guarded(case.program, call.module, call.node):
         return
+    # TensorFlow's own copy of Keras 2 knows more formats.
+    written = case.program.written_names(call.module, call.node.func)
+    if any(each.startswith("tensorflow.python.keras.") for each in written):
+        return
     called = call.method or call.name
     endings = " or ".join(f"`{suffix}`" for suffix in wanted[:2])
     fix = f"Let the name end in {endings}."
