@@ -22,4 +22,4 @@ with strategy.scope():
     model.compile("sgd", "mse")
 
 x = np.random.rand(256, 4).astype("float32")
-model.fit(x, x.sum(1), batch_size=64, epochs=2)
+model.fit(x, x.sum(1), batch_size=64, epochs=2)  # finding: DOC-219

@@ -41,7 +41,7 @@ def main():
 
     with strategy.scope():
         model = build_and_compile()
-    model.fit(dataset, epochs=2, steps_per_epoch=8)
+    model.fit(dataset, epochs=2, steps_per_epoch=8)  # finding: DOC-219
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ FINDS = [
     ),
     ("DOC-005", 5, TF + "if tf.__version__ >= '2':\n    " + OFF + MODEL + FIT),
     ("DOC-005", 8, TF + "major = int(tf.__version__.split('.')[0])\nif major < 2:\n    pass\nelse:\n    " + OFF + MODEL + FIT),
+    ("DOC-219", 7, TF + "s = " + MULTI + "with s.scope():\n    m = keras.Sequential()\nm.fit(x, y)\n"),
+    ("DOC-219", 7, TF + "s = " + MULTI + "with s.scope():\n    m = keras.Sequential()\nm.evaluate(x, y)\n"),
     ("DOC-601", 5, TF + TRIAL + "for i in range(99):\n    trial()\n"),
     ("DOC-601", 5, TF + TRIAL + "def search():\n    trial()\nwhile True:\n    search()\n"),
 ]  # fmt: skip
@@ -79,6 +81,9 @@ FINDS_NOT = [
     ("DOC-005", TF + "if tf.__version__ >= '2.99':\n    " + OFF + MODEL + FIT),
     ("DOC-208", "import tensorflow as tf\nos.environ['TF_CONFIG'] = config\n" + MULTI),
     ("DOC-208", "import tensorflow as tf\nconfig = os.environ.get('TF_CONFIG')\n" + MULTI),
+    ("DOC-219", TF + "s = " + MULTI + "with s.scope():\n    m = keras.Sequential()\nm.predict(x)\n"),
+    ("DOC-219", TF + "s = " + MULTI + "m = keras.Sequential()\nm.fit(x, y)\n"),
+    ("DOC-219", TF.replace("import keras", "import tf_keras as keras") + "s = " + MULTI + "with s.scope():\n    m = keras.Sequential()\nm.fit(x, y)\n"),
     ("DOC-601", TF + TRIAL + "trial()\n"),
     ("DOC-601", TF + TRIAL + "for is_mirrored in (False, True):\n    trial()\n"),
     ("DOC-601", TF + MODEL + "def trial():\n    m.fit(x, y)\nfor i in range(99):\n    trial()\n"),

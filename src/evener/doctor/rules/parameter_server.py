@@ -46,7 +46,7 @@ def _servers(program: Program, made: Made) -> Iterator[Violation]:
             why="Keras 3 has no coordinator: its fit gives no steps to the workers, as that of "
             "Keras 2 did.",
             fix="write a loop that gives steps to tf.distribute.coordinator.ClusterCoordinator("
-            "strategy).schedule(step), or train under MultiWorkerMirroredStrategy.",
+            "strategy).schedule(step), or start the program on all machines by `evener launch`.",
             evidence=(call.location.text, made.call.location.text),
             severity=Severity.ERROR,
         )

@@ -25,7 +25,7 @@ def main(_):
             [keras.Input((8,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)]
         )
         model.compile(optimizer="adam", loss="mse")
-    model.fit(dataset(64 * strategy.num_replicas_in_sync), epochs=2)
+    model.fit(dataset(64 * strategy.num_replicas_in_sync), epochs=2)  # finding: DOC-219
 
 
 if __name__ == "__main__":
