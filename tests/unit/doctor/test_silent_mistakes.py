@@ -48,6 +48,8 @@ FINDS = [
         ("DOC-408", 9, TF + MODEL + "s = env.reset()\nwhile True:\n    " + ROUND.format(given) + STEPPED)
         for given in ("s[None]", "s[np.newaxis, :]", "np.expand_dims(s, axis=0)", "s.reshape(1, -1)", "np.reshape(s, [1, 4])", "np.array([s])")
     ),
+    ("DOC-005", 4, TF + OFF + MODEL + "m.predict(x)\n"),
+    ("DOC-005", 4, TF + OFF + MODEL + "m.train_on_batch(x, y)\n"),
     ("DOC-005", 5, TF + "if tf.__version__ >= '2':\n    " + OFF + MODEL + FIT),
     ("DOC-005", 8, TF + "major = int(tf.__version__.split('.')[0])\nif major < 2:\n    pass\nelse:\n    " + OFF + MODEL + FIT),
     ("DOC-219", 7, TF + "s = " + MULTI + "with s.scope():\n    m = keras.Sequential()\nm.fit(x, y)\n"),
@@ -68,7 +70,7 @@ FINDS_NOT = [
     ("DOC-005", TF + OFF + "print(1)\n"),
     ("DOC-106", TF + PHYSICAL + LIMIT + "tf.config.experimental.set_memory_growth(gpus[1], True)\n"),
     ("DOC-106", TF + PHYSICAL + LIMIT + "try:\n    tf.config.experimental.set_memory_growth(gpus[0], True)\nexcept ValueError:\n    pass\n"),
-    ("DOC-005", TF + MODEL + "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    print(s.run(tf.constant(1)))\nm.fit(x, y)\n"),
+    ("DOC-005", TF + MODEL + "with tf.Graph().as_default(), tf.compat.v1.Session() as s:\n    print(s.run(tf.constant(1)))\nm.predict(x)\nm.fit(x, y)\n"),
     ("DOC-005", TF + MODEL + "with tf.summary.create_file_writer('logs').as_default():\n    m.fit(x, y)\n"),
     ("DOC-407", TF + MIRRORED + "    m.compile('sgd', 'mse')\ndef step(b): m.train_on_batch(b, b)\n" + DATA + "for b in dist: s.run(step, args=(b,))\n"),
     ("DOC-407", TF + MIRRORED + STEP.replace("def step", "@tf.function\ndef step") + DATA + "for b in dist: s.run(step, args=(b,))\n"),

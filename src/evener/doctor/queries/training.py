@@ -46,6 +46,14 @@ def fits(program: Program) -> tuple[Call, ...]:
     return tuple(call for call in trainings(program) if call.method in _FITS)
 
 
+def steps_of_keras(program: Program) -> tuple[Call, ...]:
+    """Return the calls that train, evaluate or predict by Keras, those that train first."""
+    others = (
+        call for call, _ in program.calls_of("evaluate", "predict") if is_of_model(program, call)
+    )
+    return (*trainings(program), *others)
+
+
 def compiles(program: Program) -> Iterator[Call]:
     """Yield the calls of ``compile`` of Keras models."""
     for call, _ in program.calls_of("compile"):
